@@ -26,9 +26,9 @@ from benchmarks.measure import (
     timed,
 )
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.kv import snapshots
-from streamhouse_spark.kv.due_changes import finish_all
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv import kv_snapshots
+from streamhouse_spark.kv.apply_queue import finish_all
+from streamhouse_spark.kv.tablet_registry import close_tablets
 
 KEY = "o_orderkey"
 UPDATED_SHARE = 0.8
@@ -248,11 +248,11 @@ def restoring(bench: Bench) -> Iterator[Figure]:
     caches = bench.directory("caches")
     with own_cache(caches / "first"):
         ours = Ours(bench.scratch / "ours", orders)
-        snapshots.CHANGES_MIN, before = 1, snapshots.CHANGES_MIN
+        kv_snapshots.CHANGES_MIN, before = 1, kv_snapshots.CHANGES_MIN
         try:
             assert ours.table.maintain().snapshots == ours.table.num_buckets
         finally:
-            snapshots.CHANGES_MIN = before
+            kv_snapshots.CHANGES_MIN = before
         other = Ours(bench.scratch / "other", orders)
     keys = orders[KEY].slice(0, 64).combine_chunks()
 

@@ -16,10 +16,10 @@ from benchmarks.measure import Bench, Figure, in_turns, ratio_at_most, time_figu
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock, World
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.service.known_tables import KnownTables
+from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 ROUNDS = 21
 COLUMNS = "id BIGINT, day INT"
@@ -105,7 +105,7 @@ def _tables(bench: Bench, many: int) -> Iterator[Figure]:
         yield time_figure(f"{many:,} tables: {name}, each", runs, peer, ratio_at_most(2), note=_memory())
 
 
-def _looked(known: KnownTables) -> None:
+def _looked(known: TableDiscovery) -> None:
     for table in known.found().tables:
         table.refresh()
 
@@ -128,8 +128,8 @@ class _Here(Connection):
         return self.warehouse().table(name)
 
 
-def _known(warehouse: Warehouse) -> KnownTables:
-    return KnownTables(_Here("memory", here=warehouse))
+def _known(warehouse: Warehouse) -> TableDiscovery:
+    return TableDiscovery(_Here("memory", here=warehouse))
 
 
 class _Hours(SystemClock):

@@ -17,7 +17,7 @@ from benchmarks.realtime import BATCH_S, STATE_STORE, ages_of, tail_of, writers
 from benchmarks.spark import session_builder
 from benchmarks.stores import BUCKET, Relay, moto, relayed, warehouse_settings
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
+from streamhouse_spark.cli.diagnostics import check_lake_reader, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

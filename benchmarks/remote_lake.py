@@ -19,7 +19,7 @@ from benchmarks.runtimes import BUCKETS, QUERIES, require_equal, run_of
 from benchmarks.spark import session_builder
 from benchmarks.stores import BUCKET, Asked, Relay, hadoop_settings, minio, warehouse_settings
 from streamhouse_spark import Warehouse
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
+from streamhouse_spark.cli.diagnostics import check_lake_reader, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
-from streamhouse_spark.storage.remote.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 
 CODECS = ("none", "lz4", "zstd")
 COLUMNS = ["l_orderkey", "l_shipdate"]

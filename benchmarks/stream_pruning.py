@@ -24,7 +24,7 @@ from benchmarks.measure import Bench, Figure, Runs, in_turns, time_figure
 from benchmarks.spark import _duration_ms, session_builder
 from benchmarks.stores import BUCKET, KEYS, REGION, Relay, hadoop_settings, moto, relayed, warehouse_settings
 from streamhouse_spark import Warehouse
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
+from streamhouse_spark.cli.diagnostics import check_lake_reader, spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,12 +18,12 @@ from benchmarks.lake import tier
 from benchmarks.measure import Bench, Figure, Goal, in_turns, ratio_at_most, time_figure, timed
 from benchmarks.spark import FILES, parquet_files, session_builder
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.datasource.views import refresh
+from streamhouse_spark.views import refresh
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamhouse_spark.datasource.views.materialize import MaterializedTable
+    from streamhouse_spark.views.create import MaterializedTable
 
 ROWS = (1_000_000, 10_000_000)
 LOADED_AT_ONCE = 1_000_000

@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import streamhouse_spark as sh
 from kit.serving import http_client
-from streamhouse_spark.datasource.views.measures import view_measures
-from streamhouse_spark.datasource.views.service import ViewStatus
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.service.endpoint import serving
+from streamhouse_spark.service.endpoint import serve_until_exit
 from streamhouse_spark.service.tiering_service import TableStatus
+from streamhouse_spark.views.service import ViewStatus
+from streamhouse_spark.views.view_metrics import view_measures
 from unit.service.test_endpoint import LOOPBACK, Observed, get
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -43,7 +43,7 @@ def metrics(tmp_path_factory):
     client = http_client(make_app(warehouse))
     client.post("/api/v1/tables/sales.orders/rows", json=[{"id": 1}])
     views = lambda: view_measures([ViewStatus("gold.revenue", 1000, 0)])  # noqa: E731
-    with serving(Observed(tables=[TableStatus("sales.orders")]), LOOPBACK, views) as address:
+    with serve_until_exit(Observed(tables=[TableStatus("sales.orders")]), LOOPBACK, views) as address:
         text = client.get("/metrics").text, get(address, "/metrics")[1]
     families = [family for one in text for family in text_string_to_metric_families(one)]
     found: dict[str, set[str]] = {}
@@ -107,6 +107,6 @@ def test_probes_ask_for_paths_that_the_endpoint_serves(probe):
     objects = yaml.safe_load_all((DEPLOY / "kubernetes/tiering.yaml").read_text())
     (pod,) = (found["spec"]["template"] for found in objects if found["kind"] == "Deployment")
     (container,) = pod["spec"]["containers"]
-    with serving(Observed(), LOOPBACK) as address:
+    with serve_until_exit(Observed(), LOOPBACK) as address:
         assert get(address, container[probe]["httpGet"]["path"])[0] == 200
         assert get(address, pod["metadata"]["annotations"]["prometheus.io/path"])[0] == 200

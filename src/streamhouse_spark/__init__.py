@@ -7,7 +7,7 @@ needs few of their parts.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -49,7 +49,7 @@ from streamhouse_spark.spark import (
 )
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.commits.position import LogPosition
+    from streamhouse_spark.log.commits.log_position import LogPosition
     from streamhouse_spark.metrics.otel import export_metrics
     from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.relocation import relocate
@@ -105,7 +105,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "LogPosition": "log.commits.position",
+    "LogPosition": "log.commits.log_position",
     "Table": "table.table",
     "export_metrics": "metrics.otel",
     "Warehouse": "warehouse.warehouse",

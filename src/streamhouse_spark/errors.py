@@ -76,7 +76,7 @@ class StreamhouseError(Exception):
         return (_rebuild, (type(self), str(self), self.condition))
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as errors show it: at most a hundred characters, whatever it is."""
     try:
         text = repr(value)

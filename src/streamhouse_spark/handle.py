@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.properties import TableProperties
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name, table_prefix
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.idempotency import require_not_dropped
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage, url_of
 
@@ -98,7 +98,7 @@ class TableHandle:
 
     def require_there(self, state: TableState) -> TableState:
         """Return the state. Raises `TableNotFoundError` for that of a dropped table."""
-        require_there(state)
+        require_not_dropped(state)
         return state
 
     @property

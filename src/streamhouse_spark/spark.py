@@ -8,21 +8,21 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamhouse_spark.core.arguments import checked, require_part, require_texts
-from streamhouse_spark.errors import InvalidOptionError, shown
+from streamhouse_spark.core.argument_validation import require_part, require_texts, validate_arguments
+from streamhouse_spark.errors import InvalidOptionError, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from streamhouse_spark.datasource.views.materialize import MaterializedTable
-    from streamhouse_spark.datasource.views.service import ViewStatus
     from streamhouse_spark.lake.model.values import CompactReport
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
+    from streamhouse_spark.views.create import MaterializedTable
+    from streamhouse_spark.views.service import ViewStatus
 
 
-@checked
+@validate_arguments
 def register(spark: SparkSession) -> SparkSession:
     """Make ``format("streamhouse")`` known to a session; returns it.
 
@@ -35,7 +35,7 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-@checked
+@validate_arguments
 def configure(
     builder: SparkSession.Builder,
     *,
@@ -61,12 +61,12 @@ def configure(
     """
     require_part("builder", builder, "SparkSession.builder", "getOrCreate")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.catalog.session import configured
+    from streamhouse_spark.datasource.catalog.session import configure_session
 
-    return configured(builder, warehouse, catalog, settings or {})
+    return configure_session(builder, warehouse, catalog, settings or {})
 
 
-@checked
+@validate_arguments
 def tier(
     spark: SparkSession,
     warehouse: str,
@@ -88,13 +88,13 @@ def tier(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.tiering_tasks import tier_tables
-    from streamhouse_spark.warehouse.connection import Connection
+    from streamhouse_spark.datasource.tiering_job import tier_tables
+    from streamhouse_spark.warehouse.process_cache import Connection
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
 
 
-@partial(checked, names=("table",))
+@partial(validate_arguments, names=("table",))
 def optimize(
     spark: SparkSession,
     warehouse: str,
@@ -116,13 +116,15 @@ def optimize(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.optimize_tasks import optimized
-    from streamhouse_spark.warehouse.connection import Connection
+    from streamhouse_spark.datasource.optimize_job import optimize_table
+    from streamhouse_spark.warehouse.process_cache import Connection
 
-    return optimized(spark, Connection.of(warehouse, settings or {}), table, order_by, where=where, dry_run=dry_run)
+    return optimize_table(
+        spark, Connection.of(warehouse, settings or {}), table, order_by, where=where, dry_run=dry_run
+    )
 
 
-@partial(checked, names=("table",))
+@partial(validate_arguments, names=("table",))
 def lookup_join(
     df: DataFrame,
     table: str,
@@ -166,14 +168,14 @@ def lookup_join(
     """
     require_part("df", df, "a DataFrame", "mapInArrow")
     require_texts("settings", settings)
-    from streamhouse_spark.datasource.joins.lookup_join import joined_by_lookup
+    from streamhouse_spark.datasource.joins.lookup_join import join_by_lookup
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
     connection = session_connection(df.sparkSession, warehouse, settings)
-    return joined_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
+    return join_by_lookup(df, connection, table, on, columns, how, prefix, max_staleness_ms)
 
 
-@partial(checked, names=("left", "right", "into"))
+@partial(validate_arguments, names=("left", "right", "into"))
 def delta_join(
     spark: SparkSession,
     left: str,
@@ -236,16 +238,16 @@ def delta_join(
     if max_offsets_per_trigger is not None and max_offsets_per_trigger < 1:
         raise InvalidOptionError(f"max_offsets_per_trigger is {max_offsets_per_trigger}, expected at least 1")
     if trigger is not None and not all(isinstance(name, str) for name in trigger):
-        raise InvalidOptionError(f"trigger is {shown(trigger)}, expected such as {{'availableNow': True}}")
-    from streamhouse_spark.datasource.joins.delta_join import planned, start
+        raise InvalidOptionError(f"trigger is {quote(trigger)}, expected such as {{'availableNow': True}}")
+    from streamhouse_spark.datasource.joins.delta_join import plan_delta_join, start
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
     connection = session_connection(spark, warehouse, settings)
-    plan = planned(connection, left, right, on, into, columns, how, prefix)
+    plan = plan_delta_join(connection, left, right, on, into, columns, how, prefix)
     return start(spark, connection, plan, checkpoint, trigger, max_offsets_per_trigger)
 
 
-@partial(checked, names=("into", "dead_letter"))
+@partial(validate_arguments, names=("into", "dead_letter"))
 def cdc(
     events: DataFrame,
     into: str,
@@ -313,20 +315,20 @@ def cdc(
         raise InvalidOptionError("checkpoint is empty, expected a directory or URL")
     if not events.isStreaming:
         raise InvalidOptionError("events is no streaming frame; read the events by spark.readStream")
-    from streamhouse_spark.datasource.cdc.changes import planned, start
-    from streamhouse_spark.datasource.cdc.values import ValueForms
+    from streamhouse_spark.datasource.cdc.apply import plan_cdc, start
+    from streamhouse_spark.datasource.cdc.type_conversion import ValueForms
     from streamhouse_spark.datasource.session_warehouse import session_connection
 
     connection = session_connection(events.sparkSession, warehouse, settings)
     forms = ValueForms(times, decimals)
-    plan = planned(
+    plan = plan_cdc(
         connection, events, into, format, forms, value, position, new_columns, dead_letter, registry, registry_auth,
         avro_schema,
     )  # fmt: skip
     return start(plan, events, checkpoint, trigger)
 
 
-@partial(checked, names=("name",))
+@partial(validate_arguments, names=("name",))
 def materialize(
     spark: SparkSession,
     name: str,
@@ -372,9 +374,11 @@ def materialize(
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
     from streamhouse_spark.datasource.session_warehouse import catalog_connection
-    from streamhouse_spark.datasource.views.materialize import materialized
+    from streamhouse_spark.views.create import create_and_refresh
 
-    return materialized(spark, catalog_connection(spark), name, query, freshness, mode, properties or {}, step_rows)
+    return create_and_refresh(
+        spark, catalog_connection(spark), name, query, freshness, mode, properties or {}, step_rows
+    )
 
 
 class TieringService:
@@ -392,7 +396,7 @@ class TieringService:
     lake commit keeps them right even where two work on one table.
     """
 
-    @checked
+    @validate_arguments
     def __init__(
         self,
         spark: SparkSession,
@@ -420,11 +424,11 @@ class TieringService:
             raise InvalidOptionError(f"maintenance_ms is {maintenance_ms}, expected at least 0")
         for name, called in {"on_report": on_report, "on_lineage": on_lineage, "on_view": on_view}.items():
             if called is not None and not callable(called):
-                raise InvalidOptionError(f"{name} is {shown(called)}, expected a function")
-        from streamhouse_spark.datasource.tiering_tasks import spark_tasks
-        from streamhouse_spark.datasource.views.of_session import session_views
+                raise InvalidOptionError(f"{name} is {quote(called)}, expected a function")
+        from streamhouse_spark.datasource.tiering_job import spark_tasks
         from streamhouse_spark.service.tiering_service import Service
-        from streamhouse_spark.warehouse.connection import Connection
+        from streamhouse_spark.views.session_service import session_views
+        from streamhouse_spark.warehouse.process_cache import Connection
 
         self._views = session_views(spark, warehouse, tables, on_view) if views else None
         connection = Connection.of(warehouse, settings or {})
@@ -443,11 +447,11 @@ class TieringService:
         Returns when the rounds under way have ended, and the step of a refresh. Raises `TableNotFoundError` at once for
         a named table that is not there.
         """
-        from streamhouse_spark.datasource.views.measures import view_measures
-        from streamhouse_spark.service.endpoint import observed
+        from streamhouse_spark.service.endpoint import export_service_metrics
+        from streamhouse_spark.views.view_metrics import view_measures
 
         beside = nullcontext() if self._views is None else self._views.beside(stop)
-        with observed(self._service, lambda: view_measures(self.view_status())), beside:
+        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), beside:
             self._service.run(stop)
 
     def stop(self) -> None:
@@ -477,20 +481,20 @@ class RefreshService:
     is paused is left as it is. Several services may serve one warehouse: they divide the views by claims.
     """
 
-    @checked
+    @validate_arguments
     def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
         """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
         require_part("spark", spark, "a SparkSession", "dataSource")
-        from streamhouse_spark.datasource.views.of_session import session_views
+        from streamhouse_spark.views.session_service import session_views
 
         self._service = session_views(spark, warehouse, views)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns when the step under way has ended."""
-        from streamhouse_spark.datasource.views.measures import view_measures
-        from streamhouse_spark.metrics.otel import exporting
+        from streamhouse_spark.metrics.otel import export_until_exit
+        from streamhouse_spark.views.view_metrics import view_measures
 
-        with exporting(lambda: view_measures(self.status())):
+        with export_until_exit(lambda: view_measures(self.status())):
             self._service.run(stop)
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from cluster import jobs
 from cluster.hosts import Hosts
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
+from streamhouse_spark.cli.diagnostics import check_lake_reader, spark_jars
 
 pytestmark = [pytest.mark.cluster, pytest.mark.s3]
 KILLS = int(os.environ.get("STREAMHOUSE_CLUSTER_KILLS", "8"))

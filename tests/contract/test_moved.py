@@ -15,9 +15,9 @@ from contract.house import House, rows
 from faults.sim import sim_world
 from streamhouse_spark import InvalidOptionError, StreamhouseError, TableNotFoundError, WarehouseMovedError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -185,7 +185,7 @@ def test_a_warehouse_from_before_urls_were_kept(house):
     key = "streamhouse.json"
     path = Path(house.wh.url, key)
     found = read_warehouse_file(house.wh.storage)
-    path.write_bytes(WarehouseFile(found.id).to_bytes())
+    path.write_bytes(WarehouseMetadata(found.id).to_bytes())
     house.wh.table(NAME).append([{"id": 50, "place": "a"}])
     fresh = opened_at(house, house.wh.url)
     fresh.tier(fresh.wh.table(NAME))

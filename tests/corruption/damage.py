@@ -14,7 +14,7 @@ import pyarrow as pa
 from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import record, segment
-from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.lifecycle import garbage_collection
 from streamhouse_spark.log.segments import writer as segment_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
@@ -137,7 +137,7 @@ def with_floor(damaged: Damaged) -> None:
     """Give the table two checkpoints and a floor below them, above its first records."""
     table = damaged.open()
     table.log.checkpoint(table.refresh())
-    with mock.patch.object(cleaning, "FLOOR_STEP_MIN", 1):
+    with mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 1):
         table.maintain()
 
 

@@ -16,14 +16,14 @@ from corruption.damage import flips_of_tail, tail_start
 from interop.keyed_cases import read_by_pypaimon
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, Table, Warehouse
-from streamhouse_spark.cli import verification
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
+from streamhouse_spark.cli import fsck
+from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
-from streamhouse_spark.lake.parquet import footer_seal
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet import footer_checksum
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -195,8 +195,8 @@ def test_a_footer_and_a_page_index_longer_than_the_tail_that_is_read(monkeypatch
     (location,) = files_of(table)
     whole = bytes_of(table, location)
     footer_at = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    assert len(whole) - footer_at > footer_seal.TAIL_BYTES
-    assert footer_at - tail_start(whole) > footer_seal.TAIL_BYTES
+    assert len(whole) - footer_at > footer_checksum.TAIL_BYTES
+    assert footer_at - tail_start(whole) > footer_checksum.TAIL_BYTES
     draw = random.Random(7)
     places = [draw.randrange(tail_start(whole), footer_at) for _ in range(50)]
     places += [draw.randrange(footer_at, len(whole)) for _ in range(50)] + list(range(len(whole) - 8, len(whole)))
@@ -230,8 +230,8 @@ def test_requests_stay_as_many(monkeypatch):
     monkeypatch.setattr(type(table.storage), "read_ranges", lambda s, *a: requests.append(a) or known(s, *a))
     lake, plan = table.open_lake(), table.open_lake().plan_read(schema=table.state.schema)
     counts = []
-    for is_own in (footer_seal._is_own, lambda _: False):
-        monkeypatch.setattr(footer_seal, "_is_own", is_own)
+    for is_own in (footer_checksum._is_own, lambda _: False):
+        monkeypatch.setattr(footer_checksum, "_is_own", is_own)
         requests.clear()
         assert sum(batch.num_rows for batch in lake.read_split(split, plan.projection)) == 40
         counts.append(len([key for key, _ in requests if key.endswith(".parquet")]))
@@ -252,5 +252,5 @@ def test_verify_asks_twice_a_file_beside_the_five_requests_that_reading_it_takes
         return len([key for key in requests if key.endswith(".parquet")]) / len(files_of(table))
 
     assert asked() == 5 + 2
-    monkeypatch.setattr(verification, "_check_footers", lambda *_: None)
+    monkeypatch.setattr(fsck, "_check_footers", lambda *_: None)
     assert asked() == 5

@@ -19,9 +19,9 @@ from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.storage.base import Storage
 
@@ -105,7 +105,7 @@ def check_offsets_dense(storage: Storage, ledger: Ledger) -> None:
 
 def check_files(storage: Storage, state: TableState) -> None:
     """Every file that a reader of this state may open exists, with the length and the checksums that it had."""
-    for key in sorted(referenced_keys(state)):
+    for key in sorted(list_referenced_keys(state)):
         try:
             storage.size_bytes(key)
         except ObjectNotFoundError:

@@ -17,24 +17,24 @@ from sqlglot import exp
 
 from kit.warehouses import open_warehouse
 from streamhouse_spark import Table
-from streamhouse_spark.datasource.views import kept_extremes, packed_firsts
-from streamhouse_spark.datasource.views.between import ChangesBetween
-from streamhouse_spark.datasource.views.changes import read_changes
-from streamhouse_spark.datasource.views.directly import LocalRows, merged_directly
-from streamhouse_spark.datasource.views.inputs import Inputs
-from streamhouse_spark.datasource.views.kept_extremes import Asked, KeptExtremes
-from streamhouse_spark.datasource.views.looked_up import view_rows
-from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table import refreshing
-from streamhouse_spark.zset import extremes, first_values
-from streamhouse_spark.zset.added import AGAIN, Added, group_name
-from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER, FirstValues
-from streamhouse_spark.zset.listing import key_name, value_names
-from streamhouse_spark.zset.narrowed import narrowed
-from streamhouse_spark.zset.plan import SourceColumns
-from streamhouse_spark.zset.reader import parsed, plan_of
-from streamhouse_spark.zset.statements import GONE, KEY, Statements, identity_of
+from streamhouse_spark.table import refresh_commit
+from streamhouse_spark.views import min_max_cache, top_k_packing
+from streamhouse_spark.views.delta_range import DeltaRange
+from streamhouse_spark.views.index_lookup import view_rows
+from streamhouse_spark.views.ivm import min_max, top_k
+from streamhouse_spark.views.ivm.column_pruning import prune_columns
+from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN, IncrementalAggregate, group_name
+from streamhouse_spark.views.ivm.logical_plan import SourceColumns
+from streamhouse_spark.views.ivm.multiset_sql import key_name, value_names
+from streamhouse_spark.views.ivm.query_parser import parse_query, plan_of
+from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, identity_of
+from streamhouse_spark.views.ivm.top_k import ALL_ROWS, LIST, NUMBER, FirstValues
+from streamhouse_spark.views.local_changes import read_changes
+from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
+from streamhouse_spark.views.min_max_cache import KeptExtremes, MinMaxRequest
+from streamhouse_spark.views.step_inputs import StepInputs
+from streamhouse_spark.views.temp_views import TempViews
 
 HOT = {"table.datalake.enabled": "false"}
 SOURCE_COLUMNS = "id BIGINT NOT NULL, k INT, v INT"
@@ -45,13 +45,13 @@ QUERY = "SELECT k, min(v) AS lo, max(v) AS hi FROM db.t GROUP BY k"
 Row = dict[str, Any]
 
 
-def compiled(query: str = QUERY, names: tuple[str, ...] = NAMES, *, sums: str = "bigint") -> Added:
+def compiled(query: str = QUERY, names: tuple[str, ...] = NAMES, *, sums: str = "bigint") -> IncrementalAggregate:
     """The statements of a query over a source whose columns are whole numbers; ``sums`` is the type of its sums."""
     sources = {"t0": SourceColumns(("id", "k", "v"), ("id",), frozenset({"id"}))}
-    root = narrowed(plan_of(parsed(query), sources, {"db.t": "t0"}))
+    root = prune_columns(plan_of(parse_query(query), sources, {"db.t": "t0"}))
     types = dict.fromkeys((*root.columns, *root.child.columns, *root.groups), "int")  # type: ignore[union-attr]
     types |= {name: sums for name, found in root.exprs.items() if isinstance(found, exp.Sum)}  # type: ignore[union-attr]
-    added = Added.of(Statements(root, names, types, identity_of(root, types)))
+    added = IncrementalAggregate.of(Statements(root, names, types, identity_of(root, types)))
     assert added is not None
     return added
 
@@ -61,13 +61,13 @@ ADDED = compiled()
 
 def with_room(patched: pytest.MonkeyPatch, room: int) -> None:
     """Keep so many values of each group at first."""
-    for module in (extremes, kept_extremes, packed_firsts):
+    for module in (min_max, min_max_cache, top_k_packing):
         patched.setattr(module, "ROOM", room)
 
 
 def with_all_room(patched: pytest.MonkeyPatch, room: int) -> None:
     """Keep so many values of each group whose distinct values are counted."""
-    for module in (extremes, first_values):
+    for module in (min_max, top_k):
         patched.setattr(module, "ALL_ROOM", room)
 
 
@@ -123,11 +123,11 @@ def computed(source: Table, keys: Iterable[int | None]) -> list[tuple[Row, bool]
     return rows
 
 
-def listing(source: Table, added: Added = ADDED) -> Callable[[Asked], pa.Table]:
+def listing(source: Table, added: IncrementalAggregate = ADDED) -> Callable[[MinMaxRequest], pa.Table]:
     """The values of groups, as tasks of Spark cut them from their rows."""
     group, (value,) = added.groups[0], value_names(added).values()
 
-    def listed(asked: Asked) -> pa.Table:
+    def listed(asked: MinMaxRequest) -> pa.Table:
         wanted = set(asked.lost[group].to_pylist())
         if asked.like is not None:
             share = share_of(asked.lost[group][asked.like].as_py(), asked.num_shares)
@@ -149,40 +149,44 @@ def share_of(key: int | None, num_shares: int) -> int:
     return (7 if key is None else key) % num_shares
 
 
-def refresh(storage: Storage, seed: int, *, dies: bool = False, added: Added = ADDED) -> list[int]:
+def refresh(storage: Storage, seed: int, *, dies: bool = False, added: IncrementalAggregate = ADDED) -> list[int]:
     """Refresh the view; with ``dies`` the process ends behind the commit. Returns of how many groups each step read
     rows.
     """
     source, view = opened(storage, seed)
     counts: list[int] = []
     for _ in range(4):
-        step = refreshing.next_step(view, {"source": source})
+        step = refresh_commit.next_step(view, {"source": source})
         if step is None:
             return counts
         if step.new.whole_because:
             rows = computed(source, {*answer(groups_of(source)), *shown(view)})
-            refreshing.commit_step(view, step, as_view(row for row, _ in rows), pa.array([gone for _, gone in rows]))
+            refresh_commit.commit_step(
+                view, step, as_view(row for row, _ in rows), pa.array([gone for _, gone in rows])
+            )
             continue
         counts.append(_by_changes(source, view, step, added, dies=dies))
     return counts
 
 
-def between(source: Table, step: refreshing.RefreshStep, added: Added = ADDED) -> ChangesBetween:
+def between(source: Table, step: refresh_commit.RefreshStep, added: IncrementalAggregate = ADDED) -> DeltaRange:
     """The changes up to a step, which the driver reads itself."""
     no_session: Any = None
-    relations = partial(Relations, no_session, "relation_", ["source"], {"source": True})
+    relations = partial(TempViews, no_session, "relation_", ["source"], {"source": True})
     sources = {"source": source}
-    return ChangesBetween(relations, Inputs(relations(), sources, step), sources, added)
+    return DeltaRange(relations, StepInputs(relations(), sources, step), sources, added)
 
 
-def _by_changes(source: Table, view: Table, step: refreshing.RefreshStep, added: Added, *, dies: bool) -> int:
+def _by_changes(
+    source: Table, view: Table, step: refresh_commit.RefreshStep, added: IncrementalAggregate, *, dies: bool
+) -> int:
     assert step.old is not None
     changes = read_changes(source, source.state, step.old.sources[0].ends, step.new.sources[0].ends, ["id", "k", "v"])
     assert changes is not None, "a few changes that are there can be read"
     kept = KeptExtremes.of(view, added, step, between(source, step, added))
     assert kept is not None
-    local = LocalRows({"t0"}, {"t0": changes.netted(["k", "v"])}, {})
-    found = partial(merged_directly, added, local, partial(view_rows, view))
+    local = LocalRows({"t0"}, {"t0": changes.net(["k", "v"])}, {})
+    found = partial(merge_aggregates, added, local, partial(view_rows, view))
     merged = found(kept.told)
     assert merged is not None
     lost: list[int | None] = []
@@ -198,6 +202,6 @@ def _by_changes(source: Table, view: Table, step: refreshing.RefreshStep, added:
         again = computed(source, left[group_name(added.groups[0])].to_pylist())
         rows = pa.concat_tables([sure.select([KEY, *NAMES]).cast(rows.schema), as_view(row for row, _ in again)])
         gone = pa.concat_arrays([*sure[GONE].chunks, pa.array([is_gone for _, is_gone in again], pa.bool_())])
-    if refreshing.commit_step(view, step, rows, gone) and not dies:
+    if refresh_commit.commit_step(view, step, rows, gone) and not dies:
         kept.keep()
     return len(lost)

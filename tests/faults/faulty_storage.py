@@ -1,7 +1,7 @@
 """A storage that fails where a test says, and tells what was asked of it.
 
 Every call that reads or writes objects has a number, from 0, and an entry ``(number, method, key)`` in `trace`. A large
-write is several: ``create.open``, one ``create.write`` per write, ``create.close``. `now_ms`, `contention_hint` and
+write is several: ``create.open``, one ``create.write`` per write, ``create.close``. `now_ms`, `commit_lock` and
 `check_writable` are passed on uncounted; `local_path` is None, so that no byte is read past the counter.
 
 ::
@@ -25,7 +25,7 @@ from faults.share import WHOLE, Share
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, Sink, Storage, Turn
+from streamhouse_spark.storage.base import Bytes, CommitLock, ObjectInfo, Offer, Sink, Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
 T = TypeVar("T")
@@ -135,8 +135,8 @@ class FaultyStorage:
     def local_path(self, key: str) -> str | None:
         return None
 
-    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
-        return self.inner.contention_hint(key, offer)
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
+        return self.inner.commit_lock(key, offer)
 
     def check_writable(self) -> None:
         self.inner.check_writable()

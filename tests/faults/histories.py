@@ -10,7 +10,7 @@ from unittest import mock
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import DifferentHistoryError, Table, Transaction, Warehouse
-from streamhouse_spark.core.model import StreamBatch
+from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.storage.memory import MemoryStorage
 
 SUM = {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}

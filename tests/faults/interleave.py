@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.lifecycle import garbage_collection
 
 Action = Callable[[Run], None]
 
@@ -34,7 +34,7 @@ def small_limits() -> Iterator[None]:
     """Two segments are a run to merge, two records are worth a checkpoint, and a floor."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(checkpoint, "CHECKPOINT_INTERVAL", 2))
-        stack.enter_context(mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2))
+        stack.enter_context(mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2))
         stack.enter_context(mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)))
         yield
 
@@ -85,7 +85,7 @@ def a_day_passes_with_cleaning_alone(run: Run) -> None:
         run.history.append(rival(run), run.history.new_batch(4, row_chars=LARGE))
         table = rival(run)
         table.log.checkpoint(table.refresh())
-        cleaning.clean(table.log, run.memory)
+        garbage_collection.clean(table.log, run.memory)
         run.observe_rival()
         run.clock.advance(25 * HOUR_MS)
 

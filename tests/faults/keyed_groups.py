@@ -9,8 +9,8 @@ from unittest import mock
 from faults.turns import in_turns
 from streamhouse_spark import StorageError, StreamhouseError, Table, Transaction, Warehouse
 from streamhouse_spark.errors import StorageRefusedError
+from streamhouse_spark.log.commits.group_commit import CommitQueue, PendingCommit
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.waiting import Calls, Waiting
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -169,7 +169,7 @@ def a_record_that_lands_late() -> None:
     """A put fails, its neighbours stand in another order the next time, and then the first request arrives."""
     table, calls = started("late"), [upsert(2), upsert(3), upsert(4)]
     put, late = table.storage.put_if_absent, []
-    led_by = Calls.led_by
+    led_by = CommitQueue.eligible_for
 
     def failing(key: str, data: Any) -> None:
         if "/commits/" not in key:
@@ -183,11 +183,14 @@ def a_record_that_lands_late() -> None:
                 put(*late[0])
             put(key, data)
 
-    def reordered(waiting: Calls, leader: Waiting) -> list[Waiting]:
+    def reordered(waiting: CommitQueue, leader: PendingCommit) -> list[PendingCommit]:
         first, *others = led_by(waiting, leader)
         return [first, *(reversed(others) if late else others)]
 
-    with mock.patch.object(table.storage, "put_if_absent", failing), mock.patch.object(Calls, "led_by", reordered):
+    with (
+        mock.patch.object(table.storage, "put_if_absent", failing),
+        mock.patch.object(CommitQueue, "eligible_for", reordered),
+    ):
         together(table, calls, 1)
     assert len(late) == 2
     check_same_as_alone(table, calls, [0, 1, 2])

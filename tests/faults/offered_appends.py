@@ -19,7 +19,7 @@ from faults.sim import SimIds
 from faults.sweep import LocalFaultyStorage, faulty
 from streamhouse_spark import CommitStateUnknownError, StorageError, StreamhouseError, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.storage.base import Offer, Storage, Turn
+from streamhouse_spark.storage.base import CommitLock, Offer, Storage
 
 
 @dataclass
@@ -41,14 +41,14 @@ class Offering(LocalFaultyStorage):
     """Returns whether the offer was taken."""
 
     @contextmanager
-    def contention_hint(self, key: str, offer: Offer | None = None) -> Iterator[Turn]:
+    def commit_lock(self, key: str, offer: Offer | None = None) -> Iterator[CommitLock]:
         others, self.others = self.others, None
         data = offer() if others is not None and offer is not None else None
         yield Given(was_taken=data is not None and others is not None and others(data))
 
 
 @contextmanager
-def _given(turn: Turn) -> Iterator[Turn]:
+def _given(turn: CommitLock) -> Iterator[CommitLock]:
     yield turn
 
 
@@ -115,18 +115,18 @@ class AppendOfferedWithTransaction(AppendOffered):
 @contextmanager
 def taking(storage: Any, *offers: bytes) -> Iterator[None]:
     """Let the next turn on this storage find the offers."""
-    original = storage.contention_hint
+    original = storage.commit_lock
 
-    def hint(key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
-        storage.contention_hint = original
+    def hint(key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
+        storage.commit_lock = original
         return _given(Given(list(offers)))
 
-    storage.contention_hint = hint
+    storage.commit_lock = hint
     try:
         yield
     finally:
         with suppress(AttributeError):
-            del storage.contention_hint
+            del storage.commit_lock
 
 
 def goes_on_before_call(

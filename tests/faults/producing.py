@@ -11,9 +11,9 @@ from faults.sim import sim_world
 from streamhouse_spark import BucketOffsets, StreamhouseError, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.append import Appends
-from streamhouse_spark.write.outbox import COLUMN_BYTES, SEND_BYTES, Limits
-from streamhouse_spark.write.writer import Writer, flusher_of
+from streamhouse_spark.write.log_writer import LogTableWriter
+from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
+from streamhouse_spark.write.producer.writer import Writer, flusher_of
 
 NAME = "sales.events"
 PRODUCER = "source-1"
@@ -46,7 +46,7 @@ class Process:
 
     def __init__(self, storage: Storage, seed: int, *, sends_each: int, producer_id: str | None = PRODUCER) -> None:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(NAME)
-        appends = Appends(table)
+        appends = LogTableWriter(table)
         limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
         self.flusher = flusher_of(table, appends, producer_id, limits, delivery_timeout_ms=60_000)
         self.writer = Writer(self.flusher, appends)

@@ -21,8 +21,8 @@ from faults.sim import sim_world
 from streamhouse_spark import CommitConflictError, StreamhouseError, Table, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options
 from streamhouse_spark.datasource.catalog.scan.real_time_write import begin_real_time_write, end_real_time_write
-from streamhouse_spark.datasource.write.query_identity import SourceOfRows
-from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.write.realtime_sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -182,7 +182,7 @@ class Life:
 
     def _writer(self) -> RealTimeStreamWriter:
         options = parse_stream_write_options({"path": TARGET, **self.options})
-        rows = SourceOfRows(self.query, self.here.table(SOURCE).uuid)
+        rows = SourceProgress(self.query, self.here.table(SOURCE).uuid)
         return RealTimeStreamWriter(self.here, TARGET, options, None, FRAME, rows=rows)
 
     def _write(self, bucket: int, end: int, ids: list[int]) -> None:

@@ -22,8 +22,8 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
 from kit import keyed_writes
 from streamhouse_spark import CommitConflictError, Table, Warehouse
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -68,7 +68,7 @@ class Statement:
 
     def began(self, table: Table) -> Begun:
         state = table.refresh()
-        return Begun(self, replace(ReadBase.of(state), scope=self._may_read), self.changes(read(table)))
+        return Begun(self, replace(ReadVersion.of(state), scope=self._may_read), self.changes(read(table)))
 
     def _may_read(self, _state: object, batch: pa.RecordBatch) -> bool:
         rows = zip(batch.column("id").to_pylist(), batch.column("n").to_pylist(), strict=True)
@@ -80,14 +80,14 @@ class Begun:
     """A statement that read the table, and has not committed."""
 
     statement: Statement
-    base: ReadBase
+    base: ReadVersion
     changes: dict[int, int | None]
 
     def commits(self, table: Table) -> None:
         rewrite(table, self.changes, self.base)
 
 
-def rewrite(table: Table, changes: dict[int, int | None], base: ReadBase) -> None:
+def rewrite(table: Table, changes: dict[int, int | None], base: ReadVersion) -> None:
     rows = pa.table({"id": pa.array(list(changes), pa.int64()), "n": pa.array(list(changes.values()), pa.int64())})
     keyed_writes.rewrite(table, rows, np.array([n is None for n in changes.values()], np.bool_), read=base)
 
@@ -152,7 +152,7 @@ def another(table: Table, storage: Storage | None = None) -> Table:
 
 def changelog_rows(table: Table) -> Rows:
     """Return the rows that the changelog makes, each change compared with the row that it is about."""
-    from streamhouse_spark.table.views import CHANGELOG, open_view
+    from streamhouse_spark.table.system_views import CHANGELOG, open_view
 
     rows: Rows = {}
     for change in open_view(table, CHANGELOG).to_arrow().to_pylist():

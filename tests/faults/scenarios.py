@@ -23,9 +23,9 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
-from streamhouse_spark.datasource.compat import spark_schema_of
+from streamhouse_spark.core.types import StreamBatch
+from streamhouse_spark.datasource.spark_versions import spark_schema_of
 from streamhouse_spark.datasource.write.schema_merging import merge_columns
 from streamhouse_spark.errors import (
     IdempotencyKeyReusedError,
@@ -36,12 +36,12 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of
-from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log import staging
 from streamhouse_spark.log.commits import record
-from streamhouse_spark.log.lifecycle import cleaning
-from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
-from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file, read_warehouse_file
+from streamhouse_spark.log.segments import packed_objects
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -264,7 +264,10 @@ class AppendObjects(AppendInline):
 @contextmanager
 def shared_by_two() -> Iterator[None]:
     """Two segments share an object already."""
-    with mock.patch.object(shared_object, "PARTS_MIN", 2), mock.patch.object(shared_object, "PART_BYTES_MAX", 16 << 20):
+    with (
+        mock.patch.object(packed_objects, "PARTS_MIN", 2),
+        mock.patch.object(packed_objects, "PART_BYTES_MAX", 16 << 20),
+    ):
         yield
 
 
@@ -453,7 +456,7 @@ class Clean(Scenario):
     @contextmanager
     def limits(self) -> Iterator[None]:
         with (
-            mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2),
+            mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
             mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
             mock.patch.object(record, "RECORD_BYTES_MAX", 2000),
         ):
@@ -984,9 +987,9 @@ class CompactPaimon(CompactLake):
         run.clock.advance(25 * HOUR_MS)
 
     def recover(self, run: Run) -> None:
-        from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
+        from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 
-        found = SnapshotFolder(run.memory, run.open().state.lake_location).ids()
+        found = SnapshotManager(run.memory, run.open().state.lake_location).ids()
         assert found == list(range(found[0], found[-1] + 1)), "there is a gap between the snapshots"
         super().recover(run)
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from streamhouse_spark.core import parallel
-from streamhouse_spark.log import append as staging
+from streamhouse_spark.core import concurrency
+from streamhouse_spark.log import staging
 
 
 @contextmanager
 def one_thing_at_a_time() -> Iterator[None]:
     with (
-        mock.patch.object(parallel, "THREADS_MAX", 1),
+        mock.patch.object(concurrency, "THREADS_MAX", 1),
         mock.patch.object(staging, "WRITERS", 1),
         mock.patch.object(staging, "FEW_BUCKETS", range(0)),
     ):

@@ -15,11 +15,11 @@ from faults.share import WHOLE, Share
 from faults.sim import SimClock
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import CommitConflictError, Table
+from streamhouse_spark.kv import change_staging, kv_snapshots
 from streamhouse_spark.kv import partition_delete as deletion
-from streamhouse_spark.kv import snapshots, staged_changes
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit, prepare
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit, prepare
 
 NAMES = ["id", "p", "v"]
 ROWS = {i: (i % 3, f"v{i}") for i in range(12)}
@@ -29,9 +29,9 @@ ROWS = {i: (i % 3, f"v{i}") for i in range(12)}
 def objects_only() -> Iterator[None]:
     """However small, what is staged is an object of its own."""
     with (
-        mock.patch.object(staged_changes, "INLINE_BYTES_MAX", 0),
+        mock.patch.object(change_staging, "INLINE_BYTES_MAX", 0),
         mock.patch.object(deletion, "INLINE_BYTES_MAX", 0),
-        mock.patch.object(snapshots, "CHANGES_MIN", 1),
+        mock.patch.object(kv_snapshots, "CHANGES_MIN", 1),
     ):
         yield
 

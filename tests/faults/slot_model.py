@@ -13,7 +13,7 @@ from faults.sim import sim_world
 from streamhouse_spark import StorageError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.slots import Holder, Taken, slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, slot_of_bytes
 
 MINE, RIVALS = b"mine", b"the rival's"
 NOT_SYNCED = "applied, not synced, then an error"
@@ -81,21 +81,21 @@ def check_one_way(ways: tuple[Fault | str | None, ...], rival_at: int | None) ->
     assert len(storage.trace) <= (CALLS_MAX if storage.faults_fired or rival_at is not None else 1)
 
 
-def check_told(taken: Taken[bytes], seen: bytes | None, stays: bytes | None, what: str) -> None:
+def check_told(taken: PutResult[bytes], seen: bytes | None, stays: bytes | None, what: str) -> None:
     """Compare the outcome with the content as it was ``seen``, and with that which ``stays`` after a power loss."""
-    if taken.holder is Holder.MINE:
+    if taken.outcome is PutOutcome.WON:
         assert stays == MINE, what
-        assert taken.won(), what
-    elif taken.holder is Holder.ANOTHER:
+        assert taken.is_won(), what
+    elif taken.outcome is PutOutcome.LOST:
         assert seen == taken.stored == RIVALS, what
-        assert not taken.won(), what
+        assert not taken.is_won(), what
     else:
         assert isinstance(taken.failure, StorageError), what
-        assert (taken.holder is Holder.NOBODY) == (taken.doubt is None), what
-        assert seen != MINE or taken.holder is not Holder.NOBODY, what
-        assert seen == MINE or taken.holder is not Holder.UNSURE, what
+        assert (taken.outcome is PutOutcome.NOT_STORED) == (taken.read_error is None), what
+        assert seen != MINE or taken.outcome is not PutOutcome.NOT_STORED, what
+        assert seen == MINE or taken.outcome is not PutOutcome.NOT_DURABLE, what
         with pytest.raises(StorageError) as raised:
-            taken.won()
+            taken.is_won()
         assert raised.value is taken.error, what
 
 
@@ -121,9 +121,9 @@ class Writer:
             return
         item = self.items[0]
         taken = slot_of_bytes(storage, f"chain/{self.number}", item).take(item)
-        if taken.holder is Holder.MINE:
+        if taken.outcome is PutOutcome.WON:
             self.told[self.items.pop(0)] = self.number
-        self.number += taken.holder in (Holder.MINE, Holder.ANOTHER)
+        self.number += taken.outcome in (PutOutcome.WON, PutOutcome.LOST)
 
 
 def check_chain(seed: int) -> None:

@@ -17,7 +17,7 @@ from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from kit.rows import ids
 from streamhouse_spark import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError, Warehouse
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering.job import run_tasks_locally

@@ -11,14 +11,14 @@ from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.core.paths import table_prefix
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log.archive import keeping
-from streamhouse_spark.log.archive.pages import ArchivedKeys
-from streamhouse_spark.log.lifecycle import cleaning, retention
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.log.archive import archive_maintenance
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
+from streamhouse_spark.log.lifecycle import garbage_collection, retention
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import maintain
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table import log_maintenance
+from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
 KEEPING = {"table.datalake.enabled": "false", "table.log.ttl": "1h", "table.changelog.retention": "90 d"}
@@ -26,7 +26,7 @@ KEEPING = {"table.datalake.enabled": "false", "table.log.ttl": "1h", "table.chan
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch):
-    monkeypatch.setattr(keeping, "PAGES_TO_JOIN", 2)
+    monkeypatch.setattr(archive_maintenance, "PAGES_TO_JOIN", 2)
 
 
 def put(table: Table, *numbers: int, n: int = 0) -> None:
@@ -64,7 +64,7 @@ def feed(table: Table) -> list[tuple[Any, ...]]:
 
 def missing(table: Table) -> set[str]:
     stored = {info.key for info in table.storage.list(table_prefix(table.uuid))}
-    return ArchivedKeys(table.storage)(table.refresh()) - stored
+    return ArchiveObjectKeys(table.storage)(table.refresh()) - stored
 
 
 @pytest.mark.sampled(160)
@@ -89,14 +89,14 @@ class TestPlantedBugs:
     """Mistakes that the checks here have to find."""
 
     def test_trimming_that_does_not_wait_for_the_archive(self, on_host, monkeypatch):
-        monkeypatch.setattr(retention, "archived", lambda _state: SimpleNamespace(end=lambda _bucket: 1 << 40))
-        monkeypatch.setattr(maintain, "keep_archive", lambda *_: 0)
+        monkeypatch.setattr(retention, "usable_archive", lambda _state: SimpleNamespace(end=lambda _bucket: 1 << 40))
+        monkeypatch.setattr(log_maintenance, "keep_archive", lambda *_: 0)
         storage = new_store()
         on_host(storage, 3).maintain()
         assert feed(on_host(storage, 4)) != FEED
 
     def test_cleaning_that_does_not_know_of_pages(self, on_host, monkeypatch):
-        monkeypatch.setattr(cleaning, "ArchivedKeys", lambda _storage: lambda _state: set())
+        monkeypatch.setattr(garbage_collection, "ArchiveObjectKeys", lambda _storage: lambda _state: set())
         storage = new_store()
         table = on_host(storage, 3)
         table.maintain()
@@ -110,34 +110,34 @@ class TestPlantedBugs:
         """Without the check the second sets an archive without the page of the first, and keeps no longer what it took
         the place of.
         """
-        storage, really = new_store(), keeping._commit
+        storage, really = new_store(), archive_maintenance._commit
 
         def late(log: Any, store: Any, state: Any, archive: Any, uuids: Any, began_ms: int) -> bool:
-            monkeypatch.setattr(keeping, "_commit", really)
+            monkeypatch.setattr(archive_maintenance, "_commit", really)
             other = on_host(storage, 9)
             put(other, 50)
             storage._world.clock.advance(2 * HOUR_MS)  # type: ignore[attr-defined]
             other.maintain()
-            log.commit(lambda _state, _ms: (keeping.SetArchive(archive),))
+            log.commit(lambda _state, _ms: (archive_maintenance.SetArchive(archive),))
             return True
 
-        monkeypatch.setattr(keeping, "_commit", late)
+        monkeypatch.setattr(archive_maintenance, "_commit", late)
         on_host(storage, 3).maintain()
         assert feed(on_host(storage, 4)) != sorted([*FEED, (50, 0, "insert")])
 
 
 def test_two_rounds_at_once(on_host, monkeypatch):
     """The one that is slower changes nothing."""
-    storage, really = new_store(), keeping._commit
+    storage, really = new_store(), archive_maintenance._commit
 
     def late(*given: Any) -> bool:
-        monkeypatch.setattr(keeping, "_commit", really)
+        monkeypatch.setattr(archive_maintenance, "_commit", really)
         other = on_host(storage, 9)
         put(other, 50)
         storage._world.clock.advance(2 * HOUR_MS)  # type: ignore[attr-defined]
         other.maintain()
         return really(*given)
 
-    monkeypatch.setattr(keeping, "_commit", late)
+    monkeypatch.setattr(archive_maintenance, "_commit", late)
     on_host(storage, 3).maintain()
     assert feed(on_host(storage, 4)) == sorted([*FEED, (50, 0, "insert")])

@@ -18,9 +18,9 @@ from faults.test_clone_calls import ROWS, add, clean, opened, stored_table
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, TableNotFoundError, Warehouse
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log.commits import transaction_outcome
-from streamhouse_spark.log.lifecycle import dropping
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.log.commits import idempotency
+from streamhouse_spark.log.lifecycle import drop_table
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.branching import branches, keyed_publication, publication
@@ -263,18 +263,18 @@ class TestPlantedBugs:
 
     def test_a_branch_that_is_not_sealed(self, planted, monkeypatch):
         unsealed = lambda changes, log: publication.BranchChanges(changes.branch, changes.base, log.refresh())  # noqa: E731
-        monkeypatch.setattr(publication, "sealed", unsealed)
-        monkeypatch.setattr(keyed_publication, "sealed", unsealed)
+        monkeypatch.setattr(publication, "seal_branch", unsealed)
+        monkeypatch.setattr(keyed_publication, "seal_branch", unsealed)
         with pytest.raises((StreamhouseError, AssertionError)):
             a_writer_before_each_call(planted, self.EACH)
 
     def test_a_seal_that_writers_do_not_see(self, planted, monkeypatch):
-        monkeypatch.setattr(transaction_outcome.act, "moves_rows", lambda _: False)
+        monkeypatch.setattr(idempotency.act, "moves_rows", lambda _: False)
         with pytest.raises((StreamhouseError, AssertionError)):
             a_writer_before_each_call(planted, self.EACH)
 
     def test_a_name_that_stays_behind_the_record(self, planted, monkeypatch):
-        monkeypatch.setattr(publication.BranchChanges, "ending", lambda *_: ())
+        monkeypatch.setattr(publication.BranchChanges, "make_end_actions", lambda *_: ())
         with pytest.raises((StreamhouseError, AssertionError)):
             published(planted, self.EACH, faults=(Fault.CRASH_AFTER,))
 
@@ -284,7 +284,7 @@ class TestPlantedBugs:
             published(planted, self.EACH, faults=(Fault.CRASH_AFTER,))
 
     def test_a_branch_whose_log_is_taken_for_one_without_a_name(self, planted, monkeypatch):
-        monkeypatch.setattr(dropping, "tag_of", lambda *_: "none")
+        monkeypatch.setattr(drop_table, "tag_of", lambda *_: "none")
         storage = new_host(planted)
         seeds = partial(next, count(100))
         clean(storage, seeds, "t")
@@ -296,7 +296,7 @@ class TestPlantedBugs:
         start = stored_table("tiered")
         storage = new_host(start)
         monkeypatch.setattr(
-            branches, "Tag", lambda name, version, uuid, _lake: transaction_outcome.act.Tag(name, version, uuid)
+            branches, "Tag", lambda name, version, uuid, _lake: idempotency.act.Tag(name, version, uuid)
         )
         opened(storage, 3).table("t").create_branch("b")
         table = opened(storage, 4).table("t")
@@ -308,6 +308,6 @@ class TestPlantedBugs:
 
     def test_changes_of_others_are_not_looked_for(self, monkeypatch):
         start = stored_branch("hot")
-        monkeypatch.setattr(publication, "moved", lambda *_: None)
+        monkeypatch.setattr(publication, "describe_divergence", lambda *_: None)
         with pytest.raises((StreamhouseError, AssertionError)):
             others_before_each_call(start, self.EACH, lambda table: table.overwrite([{"id": 50}]), [50])

@@ -17,9 +17,9 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.lake.iceberg.clones import clone as lake_cloning
-from streamhouse_spark.log.lifecycle import clones, dropping
+from streamhouse_spark.log.lifecycle import clones, drop_table
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import cloning
@@ -189,7 +189,7 @@ class TestPlantedBugs:
         self.found(tiered)
 
     def test_a_table_that_is_buried_before_its_clones(self, tiered, monkeypatch):
-        monkeypatch.setattr(dropping, "live_clones", lambda *_: [])
+        monkeypatch.setattr(drop_table, "live_clones", lambda *_: [])
         self.found(tiered)
 
     def test_a_tag_that_goes_before_the_clone(self, tiered, monkeypatch):

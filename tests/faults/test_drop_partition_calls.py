@@ -17,7 +17,7 @@ from kit.rows import ids
 from kit.tables import require_verified, tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv import partition_delete
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -18,10 +18,10 @@ from faults.share import Share
 from faults.sim import sim_world
 from kit.warehouses import new_host
 from streamhouse_spark import Table
-from streamhouse_spark.datasource.views import kept_extremes
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.views import min_max_cache
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_values_that_are_kept_are_not_looked_for() -> None:
 
 def values_of_another_refresh_count():
     """What a host kept counts as it is, however far the view went on elsewhere."""
-    return mock.patch.object(kept_extremes.KeptExtremes, "_bring_forward", return_value=None)
+    return mock.patch.object(min_max_cache.KeptExtremes, "_apply_changes_since", return_value=None)
 
 
 def test_a_planted_bug_is_found() -> None:

@@ -9,8 +9,8 @@ import pytest
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
-from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
-from streamhouse_spark.service.failure_notes import FailureNotes
+from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
+from streamhouse_spark.service.failure_log import FailureNotes
 from streamhouse_spark.storage.memory import MemoryStorage
 
 
@@ -25,9 +25,9 @@ def life(plan) -> tuple[FaultyStorage, list[str]]:
     with suppress(Crash):
         notes.failed(table, "tiering", LakeMismatchError("one"), 0)
         notes.failed(table, "maintenance", StorageError("two"), 0)
-        notes.succeeded(table, "tiering")
-        notes.succeeded(table, "maintenance")
-    found = known_failures(inner, table.uuid)
+        notes.note_success(table, "tiering")
+        notes.note_success(table, "maintenance")
+    found = list_failures(inner, table.uuid)
     return faulty, [f"{one.error} {one.mended_ms is not None}" for one in found]
 
 
@@ -46,8 +46,8 @@ def test_each_call_with_each_fault():
 def test_a_planted_bug_is_found_an_error_of_the_note_comes_out(monkeypatch):
     from contextlib import nullcontext
 
-    from streamhouse_spark.service import failure_notes
+    from streamhouse_spark.service import failure_log
 
-    monkeypatch.setattr(failure_notes, "after_commit", lambda *_: nullcontext())
+    monkeypatch.setattr(failure_log, "after_commit", lambda *_: nullcontext())
     with pytest.raises(StorageError):
         life({4: Fault.ERROR_BEFORE})

@@ -11,10 +11,10 @@ from faults.faulty_storage import Crash, FaultyStorage, sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CommitConflictError, StreamhouseError, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log import identity_ranges
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.log import identity_allocation
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.identity_ranges import IdentityRanges
+from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -124,7 +124,7 @@ def meet_everywhere():
 
 @pytest.mark.usefixtures("own_cache")
 def test_a_writer_that_others_are_always_ahead_of_gives_up(monkeypatch):
-    monkeypatch.setattr(identity_ranges, "TRIES_MAX", 3)
+    monkeypatch.setattr(identity_allocation, "TRIES_MAX", 3)
     store = new_store()
     counter = itertools.count()
 
@@ -147,7 +147,7 @@ class TestPlantedBugs:
     def test_a_range_that_another_began_meanwhile(self, monkeypatch):
         def careless(ranges, first, count):
             transaction = Transaction(ranges._identity.app_id, first + count)
-            return ranges._log.commit(lambda *_: (Append((), ()),), transaction=transaction).replay_of is None
+            return ranges._log.commit(lambda *_: (Append((), ()),), transaction=transaction).duplicate_of is None
 
         monkeypatch.setattr(IdentityRanges, "_commit", careless)
         with pytest.raises(AssertionError):

@@ -17,12 +17,12 @@ from faults.sim import SimClock, sim_world
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.datasource.write import staging_task
-from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
-from streamhouse_spark.kv import snapshots, staged_changes
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.datasource.write import staging_writer
+from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
+from streamhouse_spark.kv import change_staging, kv_snapshots
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3600 * 1000
 BEFORE = {i: {"id": i, "name": "a", "n": 1} for i in range(6)}
@@ -32,7 +32,7 @@ BEFORE = {i: {"id": i, "name": "a", "n": 1} for i in range(6)}
 def hosts(tmp_path, monkeypatch, own_cache):
     """Gives the table on a new host, with an empty cache."""
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(snapshots, "CHANGES_MIN", 4)
+    monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 4)
     numbers = itertools.count()
 
     def new_host(storage, seed=0, clock=None):
@@ -75,7 +75,7 @@ def rows(table):
 )
 def test_writing(hosts, inline, snapshot, monkeypatch, share):
     if not inline:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
     outcomes = check_partial_update(hosts, share, snapshot=snapshot)
     if share.is_rest:  # a sample may have one of the two alone
         assert outcomes["Crash", True]
@@ -114,7 +114,7 @@ def check_partial_update(hosts, share: Share, *, snapshot: bool) -> Counter[tupl
 def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, share):
     """The same, without rows before; another writer is faster once, and its rows stand before these."""
     if not inline:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
     batch = [{"id": 1, "name": "b", "n": 9}, {"id": 8, "name": "b", "n": 9}]
     other = {"id": 5, "name": "c", "n": 5}
     before = {**BEFORE, 5: other}
@@ -192,8 +192,8 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
 
     In between another writer moves one bucket: of the other one the prepared changes are committed.
     """
-    monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
-    monkeypatch.setattr(staging_task, "TASK_INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(staging_writer, "TASK_INLINE_BYTES_MAX", 0)
     frame = StructType([StructField("id", IntegerType(), nullable=False), StructField("n", LongType())])
     once = Transaction("query", 1)
     prepared, fallen_back = [], []

@@ -14,9 +14,9 @@ from faults.sim import sim_world
 from faults.test_groups import Interrupts
 from faults.turns import in_turns
 from streamhouse_spark import Transaction, Warehouse
-from streamhouse_spark.kv import staged_changes
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.read.kept_tails import kept_tails
+from streamhouse_spark.kv import change_staging
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.read.changelog_cache import kept_tails
 from streamhouse_spark.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -70,7 +70,7 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
         monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / str(next(hosts))))
 
     if not inline:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
     start = prepared()
 
     def opened(storage, seed):
@@ -111,7 +111,7 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
 
 
 class KeyedInterrupts(Interrupts):
-    steps_of = ("/log/commits/", "/kv/keyed_writer.py", "/kv/overlay.py")
+    steps_of = ("/log/commits/", "/kv/upsert_commit.py", "/kv/write_overlay.py")
 
 
 @pytest.mark.sampled(12)

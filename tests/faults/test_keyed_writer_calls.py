@@ -16,12 +16,12 @@ from faults.sim import sim_world
 from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.append import Appends
-from streamhouse_spark.write.keyed_sends import KeyedSends
-from streamhouse_spark.write.outbox import COLUMN_BYTES, SEND_BYTES, Limits
-from streamhouse_spark.write.producer import Producer
-from streamhouse_spark.write.upsert import KeyedTable
-from streamhouse_spark.write.writer import Writer, flusher_of
+from streamhouse_spark.write.log_writer import LogTableWriter
+from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
+from streamhouse_spark.write.producer.idempotence import Producer
+from streamhouse_spark.write.producer.writer import Writer, flusher_of
+from streamhouse_spark.write.upsert import PrimaryKeyTable
+from streamhouse_spark.write.upsert_target import UpsertTarget
 
 SUMS, LAST = "a.sums", "a.last"
 SENDS = 6
@@ -51,7 +51,7 @@ class Process:
 
     def __init__(self, storage: Storage, name: str, seed: int, sends_each: int) -> None:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(name)
-        destination = KeyedSends(KeyedTable(table), Appends(table))
+        destination = UpsertTarget(PrimaryKeyTable(table), LogTableWriter(table))
         limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
         self.flusher = flusher_of(table, destination, "source-1", limits, delivery_timeout_ms=60_000)
         self.writer = Writer(self.flusher, destination)
@@ -155,10 +155,10 @@ def left_by_turns() -> tuple[dict[int, int], int]:
 def test_turns_are_one_record_and_a_planted_bug_is_found_their_order_is_lost():
     found, version = left_by_turns()
     assert (found, version) == (expected(LAST), 3), "the table, the producer, and all turns"
-    real = KeyedSends.change
+    real = UpsertTarget.change
 
     def unordered(to, rows, keys, deleted, *of, **how):
         return real(to, rows, keys, np.sort(deleted), *of, **how)
 
-    with mock.patch.object(KeyedSends, "change", unordered):
+    with mock.patch.object(UpsertTarget, "change", unordered):
         assert left_by_turns()[0] != expected(LAST)

@@ -13,9 +13,9 @@ from faults.test_threads import THREADS, in_threads
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.lookup import lookup_one as module
+from streamhouse_spark.lookup import point_lookup as module
 from streamhouse_spark.lookup.lookup import Lookup
-from streamhouse_spark.lookup.turns import ThreadTurns
+from streamhouse_spark.lookup.turns import LookupScheduler
 from streamhouse_spark.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -79,7 +79,7 @@ def test_each_lookup_finds_the_newest_row(tmp_path):
 def test_so_it_does_while_turns_are_waited_for_in_vain(tmp_path, monkeypatch):
     """The turn is a hint: here it belongs to somebody who never ends, or to two at once, again and again."""
 
-    class Confused(ThreadTurns):
+    class Confused(LookupScheduler):
         def leave(self) -> None:
             super().leave()
             self._is_taken = self._num_done % 3 == 0

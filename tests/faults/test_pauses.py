@@ -25,10 +25,10 @@ from streamhouse_spark import (
     Warehouse,
 )
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log.commits import standing
-from streamhouse_spark.log.commits.anchors import Relation
-from streamhouse_spark.log.commits.waiting import Calls
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.commits import history_check
+from streamhouse_spark.log.commits.group_commit import CommitQueue
+from streamhouse_spark.log.commits.history_epochs import HistoryRelation
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
 
@@ -152,7 +152,7 @@ def test_a_process_that_pauses_at_any_call_stores_its_rows_once(name, pause):
 
 
 def takes_every_record_below_the_low_watermark_for_void(storage, stored, floor):
-    return Relation.OTHER
+    return HistoryRelation.OTHER
 
 
 def forgets_puts_without_an_answer(self, where):
@@ -163,8 +163,8 @@ def forgets_puts_without_an_answer(self, where):
 @pytest.mark.parametrize(
     ("owner", "attribute", "mistake", "place", "pause"),
     [
-        (standing, "below_floor", takes_every_record_below_the_low_watermark_for_void, "after", "minutes"),
-        (Calls, "lose_sight", forgets_puts_without_an_answer, "after, answer lost", "days"),
+        (history_check, "below_floor", takes_every_record_below_the_low_watermark_for_void, "after", "minutes"),
+        (CommitQueue, "fail_unresolved", forgets_puts_without_an_answer, "after, answer lost", "days"),
     ],
 )
 def test_planted_mistakes_store_rows_twice(owner, attribute, mistake, place, pause):

@@ -13,13 +13,13 @@ from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import commit_key, manifests_prefix
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
-from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS
 from streamhouse_spark.log.compaction import plan_inline_merge, plan_small_merge
-from streamhouse_spark.log.lifecycle import cleaning, names
+from streamhouse_spark.log.lifecycle import garbage_collection, names
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -110,9 +110,9 @@ def test_a_floor_never_passes_inline_rows_that_were_committed_while_cleaning():
         other = il.rival(run)
         run.start_process(FaultyStorage(run.memory, write_meanwhile))
         cleaner = run.open()
-        cleaning.clean(cleaner.log, cleaner.storage)
+        garbage_collection.clean(cleaner.log, cleaner.storage)
         run.clock.advance(25 * HOUR_MS)
-        cleaning.clean(cleaner.log, cleaner.storage)
+        garbage_collection.clean(cleaner.log, cleaner.storage)
     run.check()
 
 
@@ -134,8 +134,10 @@ def test_a_cleaner_that_slept_while_another_cleaned_goes_on():
         cleaner = run.open()
         run.start_process(FaultyStorage(run.memory, sleep))
         cleaner = run.open()
-        _, floor, listed = cleaning._looked_at(cleaner.log, cleaner.storage)
-        cleaning._advance_start(cleaner.log, cleaner.storage, listed, floor, cleaning.CleanReport(dry_run=False))
+        _, floor, listed = garbage_collection._read_and_list(cleaner.log, cleaner.storage)
+        garbage_collection._advance_start(
+            cleaner.log, cleaner.storage, listed, floor, garbage_collection.CleanReport(dry_run=False)
+        )
     run.check()
 
 
@@ -154,7 +156,7 @@ def test_a_lake_that_was_disabled_still_limits_trimming():
     table = run.open()
     state = table.refresh()
     half = {bucket: log.end // 2 for bucket, log in state.buckets.items()}
-    table.log.commit(lambda *_: (LakePair(1, half, state.time_ms),))
+    table.log.commit(lambda *_: (TieredSnapshot(1, half, state.time_ms),))
     run.append()
     state = table.refresh()
     starts = plan_trim(state, state.time_ms + 10 * HOUR_MS, HOUR_MS, lake_enabled=False)
@@ -246,7 +248,7 @@ def test_damage_below_the_floor_is_passed_over():
         run.append()
         table.merge_inline()
         table.log.checkpoint(table.refresh())
-        cleaning.clean(table.log, run.memory)
+        garbage_collection.clean(table.log, run.memory)
     run.memory.put(f"tables/{table.uuid}/checkpoints/hint", b"2")
     run.memory.put(commit_key(table.uuid, 3), b"damaged")
     run.check_opening()

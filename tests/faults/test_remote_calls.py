@@ -14,8 +14,8 @@ from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.read_ahead import ReadsMany
-from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.warehouse.table_batch import open_all
 
 pytestmark = pytest.mark.sampled(12)
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
@@ -56,7 +56,7 @@ class OneByOne:
 @pytest.fixture(autouse=True)
 def one_thing_after_the_other(monkeypatch):
     """The calls of a run have an order, so that a fault can be placed at each."""
-    monkeypatch.setattr("streamhouse_spark.core.parallel.ThreadPoolExecutor", OneByOne)
+    monkeypatch.setattr("streamhouse_spark.core.concurrency.ThreadPoolExecutor", OneByOne)
 
 
 def opened(storage: Storage, seed: int) -> Warehouse:

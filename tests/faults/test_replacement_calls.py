@@ -10,8 +10,8 @@ from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from kit.rows import ids
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.kv import staged_changes
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv import change_staging
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -44,7 +44,7 @@ def add(table: Table, *numbers: int) -> None:
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
 def test_it_happens_once(on_host, monkeypatch, share, keyed, small):
     if not small:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
 
     def replace(table: Table) -> None:

@@ -26,8 +26,8 @@ from faults.sweep import LocalFaultyStorage
 from kit import keyed_writes
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -204,7 +204,7 @@ class Update(Work):
     adds = (100,)
 
     def begin(self, table: Table) -> Callable[[], None]:
-        base = ReadBase.of(table.refresh())
+        base = ReadVersion.of(table.refresh())
         rows = pa.table({"id": pa.array([100], pa.int64()), "text": [LARGE]})
 
         def commit() -> None:

@@ -8,9 +8,9 @@ from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from kit.rows import ids
 from streamhouse_spark import InvalidOptionError, Table, Warehouse
-from streamhouse_spark.kv import staged_changes
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log import append as log_append
+from streamhouse_spark.kv import change_staging
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.log import staging as log_append
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -55,7 +55,7 @@ def add(table: Table, *numbers: int) -> None:
 )
 def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, emptied, small):
     if not small:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(log_append, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
 
@@ -81,7 +81,7 @@ class TestPlantedBugs:
     """Mistakes that the checks here and in tests/unit/table/test_rollback.py have to find."""
 
     def test_one_that_does_not_bring_deleted_rows_back(self, on_host, monkeypatch):
-        monkeypatch.setattr(rollback, "_staged", lambda *_: None)
+        monkeypatch.setattr(rollback, "_stage_returning_rows", lambda *_: None)
         table = on_host(new_store(keyed=False), 3)
         table.rollback_to_version(VERSION)
         assert ids(table) != OLD
@@ -103,7 +103,7 @@ class TestPlantedBugs:
     def test_one_that_forgets_what_records_deleted(self, on_host, monkeypatch):
         """The number of rows does not add up then, so it is refused and not done by half."""
         table = on_host(new_store(keyed=False), 3)
-        monkeypatch.setattr(rollback, "_deleted_since", lambda *_: ({}, []))
+        monkeypatch.setattr(rollback, "_find_deleted_since", lambda *_: ({}, []))
         with pytest.raises(InvalidOptionError, match="no record names"):
             table.rollback_to_version(VERSION)
         assert ids(table) == NEW

@@ -30,8 +30,8 @@ from faults.row_level import (
 )
 from faults.sim import sim_world
 from streamhouse_spark import CommitConflictError, Warehouse
-from streamhouse_spark.kv import rebase, staged_changes
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv import change_staging, conflict_detection
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.local import LocalStorage
 
 ROWS = {1: 10, 2: 20, 3: 30}
@@ -105,7 +105,7 @@ def test_writes_of_the_same_key_are_conflicts(statement: Statement, write: Write
 def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatch, tmp_path, own_cache, share):
     """Committing it again with what it had read makes it happen once, whatever the first run was told."""
     if not inline:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
     begun: list[Begun] = []
     hosts = itertools.count()
 
@@ -175,7 +175,7 @@ def test_each_record_of_others_is_read_once_more_and_only_where_its_bucket_is_wr
 
 
 def test_too_many_changes_are_not_looked_through(monkeypatch):
-    monkeypatch.setattr(rebase, "CHANGES_MAX", 3)
+    monkeypatch.setattr(conflict_detection, "CHANGES_MAX", 3)
     assert calls_of_a_commit([Write({4: 1, 5: 1, 6: 1})])
     with pytest.raises(CommitConflictError, match="4 changes are too many to look through"):
         calls_of_a_commit([Write({4: 1, 5: 1, 6: 1, 7: 1})])
@@ -189,7 +189,7 @@ def test_changes_that_were_trimmed_are_a_conflict():
         Write({4: 1}).run(table)
         bare = replace(table.refresh().buckets[0], start=2)
         state = replace(table.refresh(), buckets={0: bare})
-        judge = rebase.Rebase(begun.base, table.storage, table.keyed.shape().layout)
+        judge = conflict_detection.ConflictChecker(begun.base, table.storage, table.keyed.shape().layout)
         with pytest.raises(CommitConflictError, match="the log no longer tells what changed in bucket 0 from offset 1"):
             judge.judge(state, {})
 

@@ -15,10 +15,10 @@ from faults.sim import sim_world
 from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import Warehouse
-from streamhouse_spark.read import parts
-from streamhouse_spark.serve.flight.bulk_reads import BulkReads
+from streamhouse_spark.read import split_planning
+from streamhouse_spark.serve.flight.read_service import FlightReadService
 from streamhouse_spark.serve.flight.requests import ReadRequest
-from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.storage.base import Storage
@@ -74,15 +74,15 @@ def test_a_system_table_is_made(share, monkeypatch):
 
 def read(storage: Storage, seed: int, *, other: int) -> list[int]:
     """Offer at one server, and read the parts at another one."""
-    offer = BulkReads(OpenTables(opened(storage, seed))).offer(ReadRequest("s.t", parts=4))
-    reads = BulkReads(OpenTables(opened(storage, other)))
+    offer = FlightReadService(OpenTables(opened(storage, seed))).offer(ReadRequest("s.t", parts=4))
+    reads = FlightReadService(OpenTables(opened(storage, other)))
     found = [batch for ticket in offer.tickets for batch in reads.rows(ticket).batches]
     return sorted(pa.Table.from_batches(found)["id"].to_pylist())
 
 
 def test_a_bulk_read(share, monkeypatch):
-    monkeypatch.setattr(parts, "OPENING_BYTES", 0)
-    monkeypatch.setattr(parts, "TARGET_BYTES_MIN", 1)
+    monkeypatch.setattr(split_planning, "OPENING_BYTES", 0)
+    monkeypatch.setattr(split_planning, "TARGET_BYTES_MIN", 1)
     found: list[list[int]] = []
 
     def make(storage: Storage) -> None:

@@ -14,14 +14,14 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage, sweep
 from faults.sim import sim_world
 from faults.slot_model import check_all_ways, check_chain
 from streamhouse_spark import StorageError, StreamhouseError
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
-from streamhouse_spark.lake.paimon.location import PaimonLocation
 from streamhouse_spark.lake.paimon.schema import paimon_schema
-from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder, commit_of
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, commit_of
+from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.commits.checkpoint import read_floor, write_floor
 from streamhouse_spark.log.commits.record import Record, read_attempt
 from streamhouse_spark.log.commits.state import fold
@@ -98,7 +98,7 @@ def _snapshot(who: str) -> Snapshot:
 
 
 def _snapshot_owner(storage: Storage) -> str | None:
-    found = SnapshotFolder(storage, "lake/sales/orders").find(1)
+    found = SnapshotManager(storage, "lake/sales/orders").find(1)
     return _who(commit_of(found)) if found else None
 
 
@@ -106,8 +106,8 @@ def _first_record(who: str) -> Record:
     return Record(1, UUID, _uuid(who), 1, (CREATE,))
 
 
-def _place(storage: Storage) -> PaimonLocation:
-    return PaimonLocation(storage, LakeTableSpec.of(fold(None, _first_record("mine"))), world=sim_world())
+def _place(storage: Storage) -> PaimonTableBinding:
+    return PaimonTableBinding(storage, LakeTableSpec.of(fold(None, _first_record("mine"))), world=sim_world())
 
 
 def _put_schema(storage: Storage, who: str) -> bool:
@@ -135,7 +135,7 @@ def _floor_owner(storage: Storage) -> str | None:
 
 
 def _dropped(storage: Storage) -> str | None:
-    return "mine" if FileCatalog(storage, world=sim_world()).dropped_owner(LAKE) is not None else None
+    return "mine" if FileCatalog(storage, world=sim_world()).find_dropped_owner(LAKE) is not None else None
 
 
 def _drop(storage: Storage, _who: str) -> bool:
@@ -169,7 +169,7 @@ TAKERS = {
     ),
     "dropped Iceberg table": Taker(_drop, _dropped, _created, has_rivals=False),
     "snapshot of a Paimon table": Taker(
-        lambda storage, who: SnapshotFolder(storage, "lake/sales/orders").put(_snapshot(who)), _snapshot_owner
+        lambda storage, who: SnapshotManager(storage, "lake/sales/orders").put(_snapshot(who)), _snapshot_owner
     ),
     "schema of a Paimon table": Taker(_put_schema, _schema_owner),
 }

@@ -7,14 +7,14 @@ from dataclasses import replace
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.lifecycle import names, sql_views
-from streamhouse_spark.log.lifecycle.stored_view import StoredView
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
 A, B = TablePath("d", "a"), TablePath("d", "b")
-ONE = StoredView("select 1", "{}")
+ONE = ViewEntry("select 1", "{}")
 TWO = replace(ONE, text="select 2")
 
 

@@ -8,7 +8,7 @@ from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table

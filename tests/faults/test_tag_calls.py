@@ -14,12 +14,12 @@ from faults.sim import sim_world
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log import append as log_append
+from streamhouse_spark.log import staging as log_append
 from streamhouse_spark.log.commits import history
-from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.lifecycle import garbage_collection
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import lake_maintain, tags
+from streamhouse_spark.table import lake_maintenance, tags
 
 HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
@@ -182,12 +182,12 @@ class TestPlantedBugs:
 
     @pytest.mark.usefixtures("_size")
     def test_a_cleaner_that_knows_no_tags(self, monkeypatch):
-        monkeypatch.setattr(cleaning, "_tagged_keys", lambda *_: set())
+        monkeypatch.setattr(garbage_collection, "_keys_of_tags", lambda *_: set())
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
             ids(cleaned())
 
     def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
-        monkeypatch.setattr(lake_maintain, "claim_of", lambda _table: None)
+        monkeypatch.setattr(lake_maintenance, "claim_of", lambda _table: None)
         with pytest.raises(SnapshotExpiredError):
             tag_before_each_call_of_an_expiry(superseded, WHOLE)
 
@@ -211,14 +211,14 @@ class TestPlantedBugs:
         version = table.refresh().version
         table.truncate()
         clock_of(storage).advance(2 * DAY_MS)
-        cleaner, really = opened(storage, 2), cleaning._delete
+        cleaner, really = opened(storage, 2), garbage_collection._delete
 
         def late(*given: object) -> None:
-            monkeypatch.setattr(cleaning, "_delete", really)
+            monkeypatch.setattr(garbage_collection, "_delete", really)
             opened(storage, 3).create_tag("a", version)
             really(*given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(cleaning, "_delete", late)
+        monkeypatch.setattr(garbage_collection, "_delete", late)
         cleaner.maintain()
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError, InvalidOptionError)):
             ids(opened(storage, 4))

@@ -15,7 +15,7 @@ from kit.row_replacement import replace_rows
 from kit.tables import tier
 from kit.variants import readable_rows
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.schema.variant_values import encoded
+from streamhouse_spark.schema.variant_values import encode_variant
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -47,7 +47,9 @@ def append(table: Table) -> None:
 def update(table: Table) -> None:
     """Change a row of the lake and one of the log, unless that was done."""
     if values(table)[0] == DOCUMENT:
-        replace_rows(table, lambda row: row["id"] in CHANGED, lambda row: row | {"v": encoded(CHANGED[row["id"]])})
+        replace_rows(
+            table, lambda row: row["id"] in CHANGED, lambda row: row | {"v": encode_variant(CHANGED[row["id"]])}
+        )
 
 
 def delete(table: Table) -> None:

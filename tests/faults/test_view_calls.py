@@ -21,13 +21,13 @@ from faults.sim import SimClock, sim_world
 from kit.warehouses import new_host
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.lineage import Lineage
-from streamhouse_spark.datasource.views.changes import read_changes
-from streamhouse_spark.datasource.views.looked_up import view_rows
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.log.commits.source_versions import Lineage
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import refreshing
+from streamhouse_spark.table import refresh_commit
+from streamhouse_spark.views.index_lookup import view_rows
+from streamhouse_spark.views.local_changes import read_changes
 
 HOT = {"table.datalake.enabled": "false"}
 ROWS = [{"k": n % 4} for n in range(10)]
@@ -70,7 +70,7 @@ def refresh_by_key(storage: Storage, seed: int) -> None:
     """Add the changes that are read to the rows of the view that are looked up."""
     source, view = opened(storage, seed)
     for _ in range(4):
-        step = refreshing.next_step(view, {"source": source})
+        step = refresh_commit.next_step(view, {"source": source})
         if step is None:
             return
         if step.new.whole_because:
@@ -80,10 +80,10 @@ def refresh_by_key(storage: Storage, seed: int) -> None:
         (old,), (new,) = step.old.sources, step.new.sources
         changes = read_changes(source, source.state, old.ends, new.ends, ["k"])
         assert changes is not None, "a few changes that are there can be read"
-        came = Counter(changes.netted(["k"])["k"].to_pylist())
+        came = Counter(changes.net(["k"])["k"].to_pylist())
         known = view_rows(view, pa.table({"k": pa.array(came, pa.int32())})) if came else view_of([])
         rows = [{"k": row["k"], "n": (row["n"] or 0) + came[row["k"]]} for row in known.to_pylist()]
-        refreshing.commit_step(view, step, view_of(rows), pa.array([False] * len(rows)))
+        refresh_commit.commit_step(view, step, view_of(rows), pa.array([False] * len(rows)))
 
 
 def view_of(rows: list[dict[str, int]]) -> pa.Table:
@@ -93,7 +93,7 @@ def view_of(rows: list[dict[str, int]]) -> pa.Table:
 def refresh(storage: Storage, seed: int) -> None:
     source, view = opened(storage, seed)
     for _ in range(4):
-        step = refreshing.next_step(view, {"source": source})
+        step = refresh_commit.next_step(view, {"source": source})
         if step is None:
             return
         (new,) = step.new.sources
@@ -103,13 +103,13 @@ def refresh(storage: Storage, seed: int) -> None:
         rows = [{"k": k, "n": known[k] + n} for k, n in came.items()]
         gone = [{"k": k, "n": None} for k in counts(view) if step.new.whole_because and k not in came]
         table = pa.Table.from_pylist([*rows, *gone], schema=view.state.schema.arrow)
-        refreshing.commit_step(view, step, table, pa.array(np.arange(len(table)) >= len(rows)))
+        refresh_commit.commit_step(view, step, table, pa.array(np.arange(len(table)) >= len(rows)))
 
 
 def require_consistent(storage: Storage, seed: int) -> int:
     """The view is the answer over the version that it names. Returns the number of rows of that version."""
     source, view = opened(storage, seed)
-    _, lineage = refreshing.last_refresh(view.refresh())
+    _, lineage = refresh_commit.last_refresh(view.refresh())
     assert lineage is not None
     end = lineage.sources[0].ends[0]
     assert counts(view) == Counter(keys_of(source)[:end])
@@ -149,20 +149,20 @@ def test_two_at_once():
     """Both have read the same versions: one counts, and what the other computed changes nothing."""
     storage = new_store()
     source, view = opened(storage, 3)
-    step = refreshing.next_step(view, {"source": source})
+    step = refresh_commit.next_step(view, {"source": source})
     opened(storage, 20)[0].append([{"k": 1}])
     refresh(storage, 21)
     rows = pa.Table.from_pylist([{"k": 0, "n": 99}], schema=view.state.schema.arrow)
-    assert refreshing.commit_step(view, step, rows, pa.array([False])) is False
+    assert refresh_commit.commit_step(view, step, rows, pa.array([False])) is False
     assert require_consistent(storage, 5) == len(ROWS) + len(MORE) + 1
     close_tablets()
 
 
 def lineage_is_forgotten():
-    return mock.patch.object(refreshing, "last_refresh", lambda state: (real_last(state)[0], old_begin(state)))
+    return mock.patch.object(refresh_commit, "last_refresh", lambda state: (real_last(state)[0], old_begin(state)))
 
 
-real_last = refreshing.last_refresh
+real_last = refresh_commit.last_refresh
 
 
 def old_begin(state: object) -> Lineage | None:
@@ -177,13 +177,13 @@ def old_begin(state: object) -> Lineage | None:
 
 def rows_without_a_transaction():
     """Rows and versions are two commits, so a crash between them counts the rows twice."""
-    real = refreshing.commit_step
+    real = refresh_commit.commit_step
 
     def torn(view, step, rows, gone):
-        refreshing.KeyedTable(view).change(rows, np.asarray(gone))
+        refresh_commit.PrimaryKeyTable(view).change(rows, np.asarray(gone))
         return real(view, step, rows.slice(0, 0), gone.slice(0, 0))
 
-    return mock.patch.object(refreshing, "commit_step", torn)
+    return mock.patch.object(refresh_commit, "commit_step", torn)
 
 
 def old_rows_are_looked_up_too_early():
@@ -205,7 +205,7 @@ def test_a_planted_bug_of_lookups_is_found():
 
 
 def a_truncation_is_overlooked():
-    return mock.patch.object(refreshing, "_reason", return_value=None)
+    return mock.patch.object(refresh_commit, "_reason", return_value=None)
 
 
 @pytest.mark.parametrize("bug", [lineage_is_forgotten, rows_without_a_transaction])
@@ -220,7 +220,7 @@ def truncated_and_refreshed() -> None:
     source, view = opened(storage, 3)
     source.truncate()
     source.append([{"k": 7}, {"k": 7}])
-    step = refreshing.next_step(view, {"source": source})
+    step = refresh_commit.next_step(view, {"source": source})
     assert step is not None
     assert "emptied" in (step.new.whole_because or "")
     close_tablets()
@@ -252,7 +252,7 @@ def test_what_changes_do_not_tell(change):
         assert keys_of(later) == []
     else:
         source.delete(where=[("k", "=", 0)])
-    step = refreshing.next_step(view, {"source": source})
+    step = refresh_commit.next_step(view, {"source": source})
     expected = {"again": "made again", "columns": "other columns", "rows": "lost rows", "trimmed": "no lake that keeps"}
     assert step is not None
     assert expected[change] in (step.new.whole_because or "")

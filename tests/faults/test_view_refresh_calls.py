@@ -14,8 +14,8 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import Share
 from streamhouse_spark import StorageError
-from streamhouse_spark.datasource.views.materialize import materialized
-from streamhouse_spark.table.refreshing import last_refresh
+from streamhouse_spark.table.refresh_commit import last_refresh
+from streamhouse_spark.views.create import create_and_refresh
 from view_histories.house import House
 
 READS = frozenset({"read", "read_ranges", "size_bytes", "list", "list_names", "ensure_durable"})
@@ -69,7 +69,9 @@ def filled(name, step_rows=None):
         orders.append(orders_of(ORDERS))
         keyed.upsert(keyed_of(KEYED))
         process = house.process
-        materialized(process.session, process.connection, "db.v", QUERIES[name], "1min", "incremental", HOT, step_rows)
+        create_and_refresh(
+            process.session, process.connection, "db.v", QUERIES[name], "1min", "incremental", HOT, step_rows
+        )
         orders.append(orders_of(MORE))
         keyed.upsert(keyed_of(CHANGED))
         keyed.delete(GONE)

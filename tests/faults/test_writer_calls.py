@@ -28,11 +28,11 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
     WriterStoppedError,
 )
-from streamhouse_spark.write import delivery
-from streamhouse_spark.write.delivery import Delivery
-from streamhouse_spark.write.outbox import Outbox, Send
-from streamhouse_spark.write.producer import Producer
-from streamhouse_spark.write.writer import Flusher
+from streamhouse_spark.write.producer import sender
+from streamhouse_spark.write.producer.accumulator import RecordAccumulator, Send
+from streamhouse_spark.write.producer.idempotence import Producer
+from streamhouse_spark.write.producer.sender import BatchSender
+from streamhouse_spark.write.producer.writer import SenderThread
 
 
 def calls(methods: frozenset[str] | None = None) -> list[int]:
@@ -189,7 +189,7 @@ def test_a_store_that_stays_away_is_told_after_the_timeout():
 
 @contextmanager
 def an_answer_before_durability() -> Iterator[None]:
-    def step(self: Flusher, *, is_waiting: bool = False) -> bool:
+    def step(self: SenderThread, *, is_waiting: bool = False) -> bool:
         batch = self.outbox.next_batch(is_waiting=is_waiting)
         for send in batch:
             send.answer.set_result(BucketOffsets({}))
@@ -198,13 +198,13 @@ def an_answer_before_durability() -> Iterator[None]:
             self.outbox.done(batch)
         return bool(batch)
 
-    with mock.patch.object(Flusher, "step", step):
+    with mock.patch.object(SenderThread, "step", step):
         yield
 
 
 @contextmanager
 def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
-    def appended(self: Delivery, rows, nums_rows, sequence):
+    def appended(self: BatchSender, rows, nums_rows, sequence):
         for attempt in range(10):
             transaction = Transaction(self.producer.producer_id, sequence * 10 + attempt)
             try:
@@ -216,26 +216,26 @@ def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
                 continue
         raise AssertionError
 
-    with mock.patch.object(Delivery, "_appended", appended):
+    with mock.patch.object(BatchSender, "_appended", appended):
         yield
 
 
 @contextmanager
 def rows_leave_in_another_order() -> Iterator[None]:
-    original = Outbox._batch
+    original = RecordAccumulator._batch
 
-    def batch(self: Outbox, *, takes_both: bool) -> list[Send]:
+    def batch(self: RecordAccumulator, *, takes_both: bool) -> list[Send]:
         first, *others = original(self, takes_both=takes_both)
         return [*others[:-1], first, *others[-1:]]
 
-    with mock.patch.object(Outbox, "_batch", batch):
+    with mock.patch.object(RecordAccumulator, "_batch", batch):
         yield
 
 
 @contextmanager
 def answers_are_swapped() -> Iterator[None]:
-    original = delivery._shares
-    with mock.patch.object(delivery, "_shares", lambda *given: original(*given)[::-1]):
+    original = sender._shares
+    with mock.patch.object(sender, "_shares", lambda *given: original(*given)[::-1]):
         yield
 
 
@@ -247,12 +247,12 @@ def nobody_looks_whose_epoch_it_is() -> Iterator[None]:
 
 @contextmanager
 def rows_behind_a_failure_are_written() -> Iterator[None]:
-    def fail(self: Flusher, batch: list[Send], error: Exception) -> None:
+    def fail(self: SenderThread, batch: list[Send], error: Exception) -> None:
         for send in batch:
             send.answer.set_exception(error)
         self.outbox.done(batch, error)
 
-    with mock.patch.object(Flusher, "_fail", fail):
+    with mock.patch.object(SenderThread, "_fail", fail):
         yield
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.waiting import Committed, Waiting
+from streamhouse_spark.log.commits.group_commit import CommitResult, PendingCommit
 
 SECONDS_MAX = 120
 
@@ -30,7 +30,7 @@ def in_turns(
     own = threading.local()
     answer = CommitLog._answer
 
-    def in_turn(log: CommitLog, call: Waiting) -> Committed:
+    def in_turn(log: CommitLog, call: PendingCommit) -> CommitResult:
         number, own.number = getattr(own, "number", None), None
         if number is not None:
             waits[number].set()

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.log.lifecycle.location import LogPlaces
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, Sink, Storage, Turn
-from streamhouse_spark.storage.placed import PlacedStorage, placed
+from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver
+from streamhouse_spark.storage.base import Bytes, CommitLock, ObjectInfo, Offer, Sink, Storage
+from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
 
 HOT = "memory://hot/logs"
 
@@ -59,8 +59,8 @@ class Within:
     def local_path(self, key: str) -> str | None:
         return None
 
-    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
-        return self._outer.contention_hint(self._folder + key, offer)
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
+        return self._outer.commit_lock(self._folder + key, offer)
 
     def check_writable(self) -> None:
         self._outer.check_writable()
@@ -69,4 +69,6 @@ class Within:
 def two_stores(outer: Storage, world: World, url: str = "memory://cold/wh") -> PlacedStorage:
     """The warehouse's store within ``outer``, with the logs at `HOT` in another part of it."""
     home = Within(outer, "cold/", url)
-    return placed(home, LogPlaces(home, {}, world, lambda location: Within(outer, "hot/", location)))
+    return make_routing_storage(
+        home, LogLocationResolver(home, {}, world, lambda location: Within(outer, "hot/", location))
+    )

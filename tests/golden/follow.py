@@ -20,22 +20,22 @@ import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
 from golden.make import KEYED, PARTS, as_object
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import commit_key, parse_table_name
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, follow_log
 from streamhouse_spark.datasource.catalog.scan.scan import METADATA_COLUMNS
 from streamhouse_spark.log.commits import record as record_module
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.record import Member, encode_record, read_record
+from streamhouse_spark.log.commits.record import GroupMember, encode_record, read_record
 from streamhouse_spark.log.compaction import merge, plan_small_merge
-from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.log.segments import packed_objects
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, ROW_ID, with_metadata
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FOLDER = Path(__file__).parent / "follow"
@@ -93,7 +93,7 @@ class Build:
         as_object(table, [{**row, "name": "more " * 40, "later": 9} for row in rows(70, 5)])
         with mock.patch.object(record_module, "RECORD_BYTES_MAX", 1000):
             table.append([{**row, "later": 10} for row in rows(80, 3)])
-        with mock.patch.object(shared_object, "PARTS_MIN", 2):
+        with mock.patch.object(packed_objects, "PARTS_MIN", 2):
             as_object(table, [{**row, "later": 11} for row in rows(90, 4)])
         merge(table.log, self.store, table.world, plan_small_merge(table.refresh(), 2), table.segment_options())
         table.move_consumer("reader", {0: 1, 1: 2})
@@ -109,7 +109,7 @@ class Build:
         (action,) = record.actions
         assert isinstance(action, Append)
         inline = tuple(bytes(payload[slice(*s.inline)]) for s in action.segments if s.inline is not None)
-        members = (Member(record.attempt, 1),)
+        members = (GroupMember(record.attempt, 1),)
         again = replace(record, actions=(Append(action.segments, inline),), members=members)
         self.store.delete(key)
         self.store.put(key, encode_record(again, "").data)
@@ -132,7 +132,7 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     pin = pin_of(table, path.suffix, None, None)
     metadata = METADATA_COLUMNS if path.suffix is None else ()
     fields = list(table.state.schema.arrow) if path.suffix is None else [*CHANGELOG_FIELDS, *table.state.schema.arrow]
-    schema = compat.spark_schema_of(pa.schema([*fields, *metadata]))
+    schema = spark_versions.spark_schema_of(pa.schema([*fields, *metadata]))
     given = {"pin": pin.to_text(), "options": {"startingOffsets": "earliest"}}
     given |= {"native_schemes": ["file"], "hadoop_version": None}
     begun = begin_real_time(connection, given)

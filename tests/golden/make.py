@@ -18,22 +18,22 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.kv import staged_changes
-from streamhouse_spark.kv.snapshots import write_snapshots
-from streamhouse_spark.log.append import Routing, Stager
+from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.kv import change_staging
+from streamhouse_spark.kv.kv_snapshots import write_snapshots
 from streamhouse_spark.log.commits import record as record_module
-from streamhouse_spark.log.commits.actions import LakePair, Payload, SetSchema, Trim, Truncate
+from streamhouse_spark.log.commits.actions import Payload, SetSchema, TieredSnapshot, Trim, Truncate
 from streamhouse_spark.log.commits.checkpoint import write_floor
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_to_json
 from streamhouse_spark.log.compaction import merge, plan_small_merge
-from streamhouse_spark.log.lifecycle.cleaning import clean
-from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.log.lifecycle.garbage_collection import clean
+from streamhouse_spark.log.segments import packed_objects
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
 from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.log.staging import BucketRouter, RowStager
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
@@ -77,9 +77,9 @@ def rows(first: int, count: int) -> list[dict[str, Any]]:
 
 def as_object(table: Table, batch: list[dict[str, Any]]) -> None:
     """Append rows as an object, few as they are."""
-    routing = Routing(table.num_buckets, table.properties.bucket_key)
+    routing = BucketRouter(table.num_buckets, table.properties.bucket_key)
     shape, uuid = table.segment_options(), table.uuid
-    stager = Stager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
+    stager = RowStager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
     table.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
 
 
@@ -114,8 +114,10 @@ def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
     table.alter_properties({"table.log.arrow.compression.type": "none"})
     clock.advance(1000)
     as_object(table, rows(10, 4))
-    commit(LakePair(2**62, {0: 2, 1: 3}, clock.now_ms()))
-    commit(LakePair(2**62 + 1, {bucket: log.segments[0].end_offset for bucket, log in table.state.buckets.items()}))
+    commit(TieredSnapshot(2**62, {0: 2, 1: 3}, clock.now_ms()))
+    commit(
+        TieredSnapshot(2**62 + 1, {bucket: log.segments[0].end_offset for bucket, log in table.state.buckets.items()})
+    )
     table.move_consumer("reader", {0: 1, 1: 2})
     table.move_consumer("gone", {0: 0})
     table.move_consumer("gone", None)
@@ -157,7 +159,7 @@ def build_truncated() -> MemoryStorage:
         clock.advance(1000)
         table.append([{"id": 6}])
         ends = table.state.ends
-        pair = LakePair(2**62, dict(ends), clock.now_ms())
+        pair = TieredSnapshot(2**62, dict(ends), clock.now_ms())
         table.log.commit(lambda *_, pair=pair: (pair,))
         clock.advance(1000)
         if name == "emptied":
@@ -165,7 +167,7 @@ def build_truncated() -> MemoryStorage:
             continue
         table.overwrite([{"id": i, "name": "new"} for i in range(3)], transaction=Transaction("job", 1))
         clock.advance(1000)
-        pair = LakePair(2**62 + 1, dict(table.state.ends), clock.now_ms(), dict(ends))
+        pair = TieredSnapshot(2**62 + 1, dict(table.state.ends), clock.now_ms(), dict(ends))
         table.log.commit(lambda *_, pair=pair: (pair,))
         table.log.checkpoint(table.refresh())
         table.append([{"id": 9}])
@@ -180,7 +182,7 @@ def build_keyed() -> MemoryStorage:
     store = MemoryStorage(world, "golden")
     wh = Warehouse("golden", storage=store, world=world)
     table = wh.create_table("people", "name STRING, born DATE, n BIGINT", primary_key=["name"], buckets=2)
-    with mock.patch.object(staged_changes, "INLINE_BYTES_MAX", 0):
+    with mock.patch.object(change_staging, "INLINE_BYTES_MAX", 0):
         table.upsert([{"name": f"n{i}", "born": dt.date(2000, 1, 1 + i), "n": i} for i in range(8)])
     clock.advance(1000)
     table.upsert([{"name": "n1", "n": 10}, {"name": "new", "n": 11}], columns=["n"])
@@ -242,7 +244,7 @@ def build_parts() -> MemoryStorage:
     store = MemoryStorage(sim_world(7, clock), "golden")
     wh = Warehouse("golden", storage=store, world=sim_world(7, clock))
     table = wh.create_table("shared", "id BIGINT, text STRING", buckets=3, properties={"bucket.key": "id"})
-    with mock.patch.object(shared_object, "PARTS_MIN", 2):
+    with mock.patch.object(packed_objects, "PARTS_MIN", 2):
         for first in (0, 10):
             clock.advance(1000)
             as_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])

@@ -22,13 +22,13 @@ from streamhouse_spark.lake.iceberg.table import IcebergLake, LakeTableSpec
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_task
 from streamhouse_spark.lake.tiering.plan import TieringTask
-from streamhouse_spark.log.append import truncating
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import Append, Create, SetSchema
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.writer import SegmentOptions, stage_inline
+from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -121,7 +121,7 @@ class KeyedTable:
         self.log.commit(plan)
 
     def truncate(self) -> None:
-        self.log.commit(lambda state, _ms: truncating(state))
+        self.log.commit(lambda state, _ms: make_truncate_actions(state))
         self.rows.clear()
 
     def add_column(self, ddl: str) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
+from streamhouse_spark.cli.diagnostics import check_lake_reader, spark_jars
 
 
 def s3a_builder(events: Path) -> Any:

@@ -22,8 +22,8 @@ from kit.tables import tier as tier_table
 from storage.s3_proxy import Fault
 from storage.s3_server import settings_for
 from streamhouse_spark import CommitConflictError, OffsetRange, Warehouse
+from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.open import storage_for
 
 
 @pytest.fixture(params=["outside", "inside"])

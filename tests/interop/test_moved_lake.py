@@ -11,7 +11,7 @@ from pyiceberg.table import StaticTable
 
 from kit.duck import connect_duckdb
 from streamhouse_spark import Table, Warehouse, relocate
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage

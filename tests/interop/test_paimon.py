@@ -34,8 +34,8 @@ from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
 from streamhouse_spark.lake.paimon.maintenance import orphans as paimon_orphans
 from streamhouse_spark.log.buckets.bucketing import buckets_of
+from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.open import storage_for
 
 PAIMON = {"table.datalake.format": "paimon"}
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kills.workers import Journal, in_crew, read_journal
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.kv import snapshots
+from streamhouse_spark.kv import kv_snapshots
 
 KEYED_NAME = "sales.sums"
 KEYS = 500
@@ -74,7 +74,7 @@ def sum_on(table: Table, journal_path: str, number: int) -> None:
 
 def keeper(location: str, journal_path: str, _number: int) -> None:
     """Publish snapshots, trim, merge and clean for ever."""
-    snapshots.CHANGES_MIN = 50
+    kv_snapshots.CHANGES_MIN = 50
     journal = Journal(journal_path)
     table = Warehouse(location).table(KEYED_NAME)
     while True:

@@ -30,7 +30,7 @@ PRELOADED = [
     "pyiceberg.io.pyarrow",
     "pypaimon",
     "streamhouse_spark.write.upsert",
-    "streamhouse_spark.kv.tablets",
+    "streamhouse_spark.kv.tablet_registry",
     "streamhouse_spark.lake.iceberg.table",
     "streamhouse_spark.lake.paimon.table",
 ]

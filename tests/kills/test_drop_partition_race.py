@@ -11,7 +11,7 @@ import pytest
 from kit.tables import tier
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
+from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake
 
 DAY = dt.date(2026, 3, 2)
 BUSY = """

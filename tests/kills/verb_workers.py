@@ -12,7 +12,7 @@ from kills.workers import NAME, Journal
 from kit import keyed_writes
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse, relocate
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions
 
 COUNTED = "sales.counted"
@@ -58,7 +58,7 @@ def updater(location: str, journal_path: str, _number: int) -> None:
     table = Warehouse(location).table(COUNTED)
     while True:
         state = table.refresh()
-        base = ReadBase.of(state)
+        base = ReadVersion.of(state)
         found = table.to_arrow(filter=[("id", "<", len(KEYS))])
         if table.state.version != state.version:
             continue  # a statement reads one state

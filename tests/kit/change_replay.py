@@ -10,9 +10,9 @@ from typing import Any
 from streamhouse_spark import OffsetsTrimmedError, Table
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import ScanPlan
 
 ADDS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 Row = tuple[Any, ...]
@@ -22,7 +22,7 @@ def changes(table: Table, first: int, last: int, *, is_net: bool = False) -> lis
     """Read the changes of the commits from ``first`` to ``last``."""
     state = table.refresh()
     found = plan_changes(table, state, first, last, Pruning(), is_net=is_net)
-    plan = ReadPlan(table.name, table.uuid, state.schema, found.pieces)
+    plan = ScanPlan(table.name, table.uuid, state.schema, found.pieces)
     return [row for batch in read_batches(table, plan, CHANGES_FIELDS) for row in batch.to_pylist()]
 
 

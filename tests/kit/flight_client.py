@@ -12,17 +12,17 @@ from pyarrow import flight
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.flight.server import FlightReads
-from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.options import ServeOptions
 
 
 @contextmanager
 def flights(
-    warehouse: Warehouse, options: ServeOptions | None = None, listening: Listening | None = None
+    warehouse: Warehouse, options: ServeOptions | None = None, listening: ListenAddress | None = None
 ) -> Iterator[FlightReads]:
     from streamhouse_spark.serve.app import make_app
 
-    server = FlightReads(make_app(warehouse, options).state.shared, listening or Listening(flight_port=0))
+    server = FlightReads(make_app(warehouse, options).state.shared, listening or ListenAddress(flight_port=0))
     try:
         yield server
     finally:

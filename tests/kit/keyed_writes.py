@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark import BucketOffsets, Table, Transaction
-from streamhouse_spark.kv.keyed_properties import engine_of
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.write.upsert import allowed, in_no_order, require_written_once, targets_of
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.write.upsert import drop_ignored_deletions, in_no_order, require_written_once, targets_of
 
 Bools = npt.NDArray[np.bool_]
 
@@ -28,11 +28,11 @@ def change(
     """Apply upserts and deletes in their order; ``rows`` has all columns of the newest known schema."""
     shape = table.keyed.shape()
     engine = engine_of(shape.properties, shape.schema, targets_of(shape, columns))
-    batches = shape.batches(*allowed(shape, rows, deleted))
+    batches = shape.batches(*drop_ignored_deletions(shape, rows, deleted))
     return table.keyed.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
 
 
-def rewrite(table: Table, rows: pa.Table, deleted: Bools, *, read: ReadBase) -> BucketOffsets:
+def rewrite(table: Table, rows: pa.Table, deleted: Bools, *, read: ReadVersion) -> BucketOffsets:
     """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; they have no order."""
     shape = table.keyed.shape()
     batches = shape.batches(*in_no_order(shape, rows, deleted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.lake.model.values import Filter, LakePlan, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.table import LakeTable

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark import Table
-from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Stager
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import places_of_rows, read_base
-from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, BucketRouter, RowStager
+from streamhouse_spark.read.lake_row_ids import places_of_rows, read_base
+from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.table.row_deletion import commit_rewrite
 
 
@@ -32,16 +32,16 @@ def replace_rows(
     """
     state = table.refresh()
     read = read_base(table, state)
-    named = Wanted(None, names_rows=True)
-    plan = plan_pin(table, pin_newest(state), named).plan(table)
+    named = ScanRequest(None, names_rows=True)
+    plan = plan_pin(table, take_latest_snapshot(state), named).plan(table)
     found = [row for batch in read_batches(table, plan, (ROW_ID,)) for row in batch.to_pylist()]
     chosen = [row for row in found if wanted(row)]
     ids = np.array([row[ROW_ID.name] for row in chosen], np.int64)
     changed = [change({name: row[name] for name in state.schema.names}) for row in chosen]
     updated = [row for row in changed if row is not None]
     new = [*updated, *added]
-    routing, options = Routing.of(state.num_buckets, state.parsed), table.segment_options(state)
-    stager = Stager(table.storage, table.uuid, options, routing, table.world, inline_bytes_max=inline_bytes_max)
+    routing, options = BucketRouter.of(state.num_buckets, state.parsed), table.segment_options(state)
+    stager = RowStager(table.storage, table.uuid, options, routing, table.world, inline_bytes_max=inline_bytes_max)
     rows = pa.Table.from_pylist(new, state.schema.arrow)
     staged = stager.stage(rows, num_updated=len(updated)) if new else None
     of_old = places_of_rows(table, state, read, ids)

@@ -61,7 +61,7 @@ def trim_tiered(table: Table) -> None:
 
 def require_verified(table: Table) -> None:
     """Raise `AssertionError` if ``streamhouse verify`` finds a problem in the log or the lake."""
-    from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+    from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake, verify_log
 
     state, result = table.refresh(), Verification(table.name)
     verify_log(table, state, result, lambda _: None)

@@ -13,7 +13,7 @@ import yaml
 import streamhouse_spark as sh
 from doc_pages import ROOT
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.service.endpoint import parsed_address
+from streamhouse_spark.service.endpoint import parse_address
 
 DEPLOY = ROOT / "deploy"
 OBJECTS = {found["kind"]: found for found in yaml.safe_load_all((DEPLOY / "kubernetes" / "tiering.yaml").read_text())}
@@ -26,7 +26,7 @@ def test_the_pod_runs_a_command_that_exists():
     name, *arguments = CONTAINER["args"]
     parsed = streamhouse.commands[name].make_context(name, arguments).params
     port = CONTAINER["ports"][0]["containerPort"]
-    assert parsed_address(parsed["listen"]) == ("0.0.0.0", port)
+    assert parse_address(parsed["listen"]) == ("0.0.0.0", port)
     assert not parsed["once"]
     assert OBJECTS["Service"]["spec"]["ports"][0]["port"] == port
     assert POD["metadata"]["annotations"]["prometheus.io/port"] == str(port)

@@ -81,8 +81,8 @@ def test_a_recording_replaces_its_files_in_the_stored_units(durations):
 
 
 def test_ci_begins_with_what_changed():
-    paths = ["tests/kills/test_kills.py", "tests/project/test_durations.py", "tests/unit/log/test_append.py"]
-    changed = ["src/streamhouse_spark/log/append.py", "tests/project/test_durations.py"]
+    paths = ["tests/kills/test_kills.py", "tests/project/test_durations.py", "tests/unit/log/test_staging.py"]
+    changed = ["src/streamhouse_spark/log/staging.py", "tests/project/test_durations.py"]
     assert most_relevant_first(paths, changed, turn=0) == [paths[1], paths[2], paths[0]]
     assert most_relevant_first(paths, [], turn=1) == [paths[1], paths[2], paths[0]]
     assert most_relevant_first(paths, [], turn=4) == [paths[1], paths[2], paths[0]]

@@ -177,7 +177,7 @@ ELSEWHERE = {
     "read/change_feed/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_commit_changes.py::test_records_that_are_gone"
     ),
-    "read/change_feed/change_pieces.py OFFSETS_TRIMMED: CHANGES of … from": (
+    "read/change_feed/change_scan_tasks.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_cold_rows.py::test_rows_of_expired_snapshots_are_gone"
     ),
     "CONSTRAINT_VIOLATED": "unit/table/test_constraints.py::TestWrites::test_an_append_in_breach_writes_nothing",
@@ -209,8 +209,8 @@ ELSEWHERE = {
     "of them are still found by their offsets": (
         "unit/table/test_rollback.py::TestLogTables::test_rows_without_offsets_cannot_come_back_and_a_later_commit_can"
     ),
-    "write/outbox.py WRITER_STOPPED: …": "unit/write/test_writer.py::test_closed_means_closed",
-    "write/writer.py WRITER_STOPPED: …": "faults/test_writer_calls.py::test_it_holds",
+    "write/producer/accumulator.py WRITER_STOPPED: …": "unit/write/test_writer.py::test_closed_means_closed",
+    "write/producer/writer.py WRITER_STOPPED: …": "faults/test_writer_calls.py::test_it_holds",
     "a newer writer has this id": "faults/test_writer_calls.py::test_it_holds",
     "is the application id of a streaming query; choose another": (
         "unit/write/test_writer.py::test_a_streams_application_id_is_refused"

@@ -8,7 +8,7 @@ from project.source_trees import PACKAGE, imported_modules, name_source, parse_s
 
 IMPORTERS = {
     "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
-    "pyiceberg": ["lake/iceberg/**/*", "lake/outside_files.py", "demo/other_readers.py"],
+    "pyiceberg": ["lake/iceberg/**/*", "lake/external_files.py", "demo/external_readers.py"],
     "pypaimon": ["lake/paimon/**/*"],
     "lmdb": ["kv/lmdb/environment.py"],
     "s3fs": ["storage/s3/*"],

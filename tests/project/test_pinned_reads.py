@@ -10,13 +10,13 @@ from project.source_trees import parse_sources, walk
 
 PINNED = (
     "read/planner.py",
-    "read/stand_ins.py",
-    "warehouse/first_rows.py",
-    "table/partition_stats.py",
-    "read/ranges.py",
+    "read/snapshot_fallback.py",
+    "warehouse/preview.py",
+    "table/partitions_table.py",
+    "read/offset_range_scan.py",
     "read/union_read.py",
-    "datasource/read/start_rows.py",
-    "datasource/catalog/scan/sources.py",
+    "datasource/stream/bootstrap.py",
+    "datasource/catalog/scan/scan_planning.py",
     "datasource/catalog/scan/aggregates.py",
 )
 """Modules that read as of a pin, or a state that the caller passes."""

@@ -13,7 +13,7 @@ from streamhouse_spark.config.properties import (
     parse_properties,
 )
 from streamhouse_spark.config.spark_options import OPTIONS
-from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.schema.json_values import FORMS
 from streamhouse_spark.schema.table_schema import TableSchema
 

@@ -45,12 +45,12 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.append import Staged
-from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.lifecycle import garbage_collection
+from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.union_read import read_pin
-from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.schema.row_conversion import coerce
 from streamhouse_spark.storage.memory import MemoryStorage
 
 PROCESSES = 3
@@ -72,7 +72,7 @@ TRACES: list[str] = []
 @dataclass(frozen=True)
 class HeldPin:
     process: int
-    pin: Pin
+    pin: ReadSnapshot
     ids: Counter[int]
     boot_ms: int
     lake_changes: int
@@ -84,7 +84,7 @@ class HeldRows:
 
     process: int
     table: Table
-    staged: Staged
+    staged: StagedRows
     batch: int
 
 
@@ -230,7 +230,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, luck=LUCK)
     def clean(self, process: int, luck: Luck = None) -> None:
-        self._act("clean", process, lambda table: cleaning.clean(table.log, table.storage), luck)
+        self._act("clean", process, lambda table: garbage_collection.clean(table.log, table.storage), luck)
 
     @rule(process=PROCESS, luck=LUCK)
     def checkpoint(self, process: int, luck: Luck = None) -> None:
@@ -273,7 +273,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule(process=PROCESS)
     def pin(self, process: int) -> None:
         def work(table: Table) -> None:
-            pin = pin_newest(table.refresh())
+            pin = take_latest_snapshot(table.refresh())
             self.ledger.observe()
             if table.uuid == self.ledger.table_uuid:
                 ids = self._visible(table)
@@ -293,7 +293,7 @@ class TableMachine(RuleBasedStateMachine):
             try:
                 rows = read_pin(table, held.pin, Projection.of(held.pin.state.schema, None, None))
             except (SnapshotExpiredError, CorruptDataError, OffsetsTrimmedError):
-                is_old = self.clock.boot_ms() - held.boot_ms >= cleaning.GRACE_MS
+                is_old = self.clock.boot_ms() - held.boot_ms >= garbage_collection.GRACE_MS
                 assert is_old or self.lake_changes > held.lake_changes, "a pin was lost before the grace was over"
                 return
             check_values(rows, self.history, "pin")
@@ -436,7 +436,7 @@ class TableMachine(RuleBasedStateMachine):
             assert not is_new or mine.storage.faults_fired, f"{name}: the table was not dropped"
             mine.table = None
         except (CommitConflictError, CorruptDataError, SnapshotExpiredError):
-            slept = self.clock.boot_ms() - before >= cleaning.GRACE_MS
+            slept = self.clock.boot_ms() - before >= garbage_collection.GRACE_MS
             assert slept or name == "commit staged" or mine.storage.faults_fired, f"{name} failed without a reason"
         except StreamhouseError as error:
             raise AssertionError(f"{name}: {error}") from error
@@ -451,7 +451,7 @@ class TableMachine(RuleBasedStateMachine):
 class _Committing:
     """Stands for a table whose rows were staged before: what `History.append` needs."""
 
-    def __init__(self, table: Table, staged: Staged) -> None:
+    def __init__(self, table: Table, staged: StagedRows) -> None:
         self._table = table
         self._staged = staged
 
@@ -463,7 +463,7 @@ class _Committing:
 def small_limits() -> Iterator[None]:
     with (
         one_thing_at_a_time(),
-        mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2),
+        mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
         mock.patch.object(merge, "INLINE_RECORDS_MAX", 6),
         compacting_early(),
         mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),

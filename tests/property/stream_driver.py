@@ -6,9 +6,9 @@ import json
 
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
-from streamhouse_spark.datasource.read.target import stream_target
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
 
 class Opened:
@@ -46,7 +46,9 @@ class Query:
         connection = Opened(warehouse)
         table = connection.table(self.name)
         target = stream_target(table, parse_table_name(self.name).suffix, options)
-        return StreamhouseStreamReader(connection, target, options, compat.spark_schema_of(target.schema), table.state)
+        return StreamhouseStreamReader(
+            connection, target, options, spark_versions.spark_schema_of(target.schema), table.state
+        )
 
     def run(self, warehouse, *, batches=None, unfinished=False):
         """Run from the checkpoint until nothing is new, or for so many batches; ``unfinished`` dies within the last.

@@ -15,12 +15,12 @@ from faults.sim import SimClock, sim_world
 from kit.change_replay import changes
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log.archive import keeping
-from streamhouse_spark.log.archive.pages import archived, change_starts
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.log.archive import archive_maintenance
+from streamhouse_spark.log.archive.pages import change_starts, usable_archive
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.ranges import plan_ranges
+from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.memory import MemoryStorage
 
 HOUR_MS = 3_600_000
@@ -103,7 +103,7 @@ class Model:
         ]
 
     def check_commits(self) -> None:
-        newest, held = self.table.state.version, archived(self.table.state)
+        newest, held = self.table.state.version, usable_archive(self.table.state)
         first = first_there(self.table)
         if held:
             assert first <= max(held.first_commit, self.begun + 1), "commits are told from where the archive says"
@@ -134,7 +134,7 @@ def ranges(table: Table, asked: dict[int, OffsetRange]) -> list[dict[str, Any]]:
 
 
 def open_rows(table: Table) -> list[dict[str, Any]]:
-    from streamhouse_spark.table.views import open_view
+    from streamhouse_spark.table.system_views import open_view
 
     return open_view(table, "changelog").to_arrow().to_pylist()
 
@@ -178,7 +178,9 @@ def done(model: Model, step: str, chosen: random.Random) -> None:  # noqa: C901 
                 tier(table)
             table.maintain()
         case "archive":
-            keeping.keep_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
+            archive_maintenance.keep_archive(
+                table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS
+            )
         case "pass":
             model.clock.advance(chosen.choice([1, 20]) * HOUR_MS)
         case "tier" if table.has_lake:
@@ -226,7 +228,7 @@ def change_columns(table: Table, how: str, number: int) -> None:
     ],
 )
 def test_any_history(monkeypatch, seeds, lake, pages_to_join):
-    monkeypatch.setattr(keeping, "PAGES_TO_JOIN", pages_to_join)
+    monkeypatch.setattr(archive_maintenance, "PAGES_TO_JOIN", pages_to_join)
     met = Counter[str]()
     for seed in seeds:
         with tempfile.TemporaryDirectory() as cache:
@@ -255,7 +257,7 @@ def run(seed: int, lake: str) -> Counter[str]:
         except Exception as error:
             error.add_note(f"seed {seed}, lake {lake}, steps {steps[: model.number + 1]}")
             raise
-        state, held = table.state, archived(table.state)
+        state, held = table.state, usable_archive(table.state)
         met["reads below the log"] += any(held.starts.get(b, 0) < log.start for b, log in state.buckets.items() if held)
         met["pages joined"] += any(page.level for page in held.pages)
         met["commits told by the archive"] += bool(held) and held.first_commit <= held.last_commit

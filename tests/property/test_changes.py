@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
+from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv.changes import changes_of
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge
-from streamhouse_spark.kv.value_format import ValueFormat
+from streamhouse_spark.kv.net_changes import changes_of
+from streamhouse_spark.kv.value_codec import ValueFormat
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("k STRING NOT NULL, n BIGINT, tags ARRAY<STRING>")
@@ -33,7 +33,7 @@ def write(stored, batch, engine=LAST_ROW, schemas=None, schema_id=1, **options):
         for i, c in enumerate(values.schema.columns)
     ]
     grouped = KeyedBatch.of(encode_keys(columns[:1]), columns, np.array([d for d, _ in batch], np.bool_))
-    before = [stored.get(key) for key in stored_keys(grouped.keys)]
+    before = [stored.get(key) for key in encode_lmdb_keys(grouped.keys)]
     changes = changes_of(grouped, engine, values, before, **options)
     assert len(changes.columns) == len(columns)
     stored.update(changes.values.by_key)

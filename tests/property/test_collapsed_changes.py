@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.keys.collapsed_changes import CollapsedChanges, KeySet
+from streamhouse_spark.keys.changelog_merge import KeySet, MergedChangelog
 from streamhouse_spark.keys.key_codec import encode_keys
 
 KEYS = {
@@ -65,7 +65,7 @@ def test_older_rows_and_a_tail_are_the_rows(kind, data):
         )
         for part in (changes[i : i + step] for i in range(cut, len(changes), step))
     ]
-    tail = CollapsedChanges.of(batches, schema, [1], sort=sort)
+    tail = MergedChangelog.of(batches, schema, [1], sort=sort)
     older = list(states[cut].items())
     held = tail.keys.holds(encode_keys([pa.array([k for k, _ in older], data_type)]))
     found = {k: v for (k, v), overwritten in zip(older, held.tolist(), strict=True) if not overwritten}

@@ -14,9 +14,9 @@ from faults.scenarios import NAME, NO_LAKE
 from faults.sim import sim_world
 from faults.turns import in_turns
 from streamhouse_spark import BucketOffsets, StreamhouseError, Table, Transaction, TransactionConflictError, Warehouse
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.storage.memory import MemoryStorage
 
 TRANSACTIONS = st.builds(
@@ -55,7 +55,7 @@ def new_table(storage: Any) -> Table:
 def answer_of(state: TableState, transaction: Transaction) -> Any:
     """Return the answer that a transaction would have if it were not written in this state; None if it were."""
     try:
-        entry = known_transaction(state, transaction)
+        entry = find_stored_transaction(state, transaction)
     except TransactionConflictError as error:
         return type(error)
     return entry and dict(entry.offsets)

@@ -16,7 +16,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.serve.access_file import parse_access, parse_tokens
-from streamhouse_spark.write.row_files import TextRules, open_rows
+from streamhouse_spark.write.file_readers import CsvOptions, open_rows
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 PROPERTIES = ["bucket.num", "bucket.key", "partition.fields", "table.log.ttl", "table.constraint.c", "comment",
@@ -119,7 +119,7 @@ def test_files_of_rows(warehouse, tmp_path, kind, examples):
     @given(damaged(files()[kind]), st.booleans())
     def holds(data, is_told):
         path.write_bytes(data)
-        refuses_or_answers(loaded, TextRules(table.schema if is_told else None))
+        refuses_or_answers(loaded, CsvOptions(table.schema if is_told else None))
 
     holds()
 

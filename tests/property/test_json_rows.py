@@ -14,10 +14,10 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.json_values import FORMS, form_of, row_texts
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.schema.variant import VARIANT
-from streamhouse_spark.schema.variant_values import encoded, readable_value
+from streamhouse_spark.schema.variant_values import encode_variant, readable_value
 from streamhouse_spark.write.csv_rows import write_csv
+from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
 from streamhouse_spark.write.json_lines import JsonReader, json_lines
-from streamhouse_spark.write.row_files import TextRules, rows_of_body
 
 INTEGERS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -70,7 +70,7 @@ TYPES = st.recursive(
 def values_of(data_type: pa.DataType) -> st.SearchStrategy:
     """Values that ``pa.array`` takes for the type, null among them."""
     if data_type.equals(VARIANT):
-        return st.none() | JSON_VALUES.filter(lambda value: value is not None).map(encoded)
+        return st.none() | JSON_VALUES.filter(lambda value: value is not None).map(encode_variant)
     if pa.types.is_list(data_type):
         return st.none() | st.lists(values_of(data_type.value_type), max_size=3)
     if pa.types.is_map(data_type):
@@ -138,7 +138,7 @@ def test_rows_that_are_written_as_json_are_read_back(rows, at_once):
     body = f"[{', '.join(row_texts(whole))}]"
     pretty = json.dumps(json.loads(body, parse_float=float), indent=2, ensure_ascii=True)
     for text in (body, pretty):
-        found = rows_of_body(json_lines(text.encode()), "json", TextRules(rows.schema))
+        found = rows_of_body(json_lines(text.encode()), "json", CsvOptions(rows.schema))
         assert_same(found, rows)
     sliced = pa.concat_tables([rows.slice(0, 1), rows]).slice(1)
     assert list(row_texts(sliced)) == list(row_texts(rows))
@@ -150,7 +150,7 @@ PLAIN = st.sampled_from([t for t in SCALARS if not pa.types.is_floating(t)])
 @settings(max_examples=150, deadline=None)
 @given(tables(PLAIN, 2))
 def test_rows_that_are_written_as_csv_are_read_back(rows):
-    found = rows_of_body(write_csv(rows), "csv", TextRules(rows.schema))
+    found = rows_of_body(write_csv(rows), "csv", CsvOptions(rows.schema))
     assert_same(found, rows)
 
 

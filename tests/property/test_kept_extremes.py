@@ -11,8 +11,8 @@ import pytest
 
 from faults.extreme_refresh import answer, compiled, groups_of, made, opened, refresh, shown, with_room
 from kit.warehouses import new_store
-from streamhouse_spark.datasource.views import kept_extremes
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.views import min_max_cache
 
 OTHER = compiled("SELECT k, min(v) AS lo, max(v) AS hi FROM (SELECT v, k FROM db.t) s GROUP BY k")
 """The same query for rows, and another text: what was kept for the one does not count for the other."""
@@ -47,8 +47,8 @@ def test_the_view_is_the_answer(seed, tmp_path, monkeypatch, own_cache):
 
 def in_shares(patched: pytest.MonkeyPatch, num_shares: int) -> None:
     """List groups in shares, as those of large sources are."""
-    patched.setattr(kept_extremes, "SMALL_ROWS", -1)
-    patched.setattr(kept_extremes, "NUM_SHARES", num_shares)
+    patched.setattr(min_max_cache, "SMALL_ROWS", -1)
+    patched.setattr(min_max_cache, "NUM_SHARES", num_shares)
 
 
 def test_values_that_have_room_are_not_looked_for(tmp_path, monkeypatch, own_cache):

@@ -25,12 +25,12 @@ from interop.keyed_cases import read_by_pypaimon
 from kit.changelog_replay import folded
 from kit.duck import connect_duckdb
 from streamhouse_spark import StreamhouseError, Warehouse
-from streamhouse_spark.kv import snapshots
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv import kv_snapshots
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3600 * 1000
 COLUMNS = "dt STRING, id INT, name STRING, n BIGINT"
@@ -352,7 +352,7 @@ duck = lru_cache(connect_duckdb)
 
 @pytest.fixture(autouse=True)
 def _few_changes_make_snapshots_due(monkeypatch, own_cache):
-    monkeypatch.setattr(snapshots, "CHANGES_MIN", 5)
+    monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 5)
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", os.environ["STREAMHOUSE_CACHE_DIR"])
     with one_thing_at_a_time():
         yield

@@ -23,22 +23,22 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv import staged_changes
+from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.aggregation import fold_of
-from streamhouse_spark.kv.keyed_writer import KeyedWriter
+from streamhouse_spark.kv.change_staging import ChangeStager
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
+from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.replay import KeyedLayout, catch_up
-from streamhouse_spark.kv.staged_changes import ChangeStager
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.log.append import truncating
+from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.commits.actions import Create, SetProperties, SetSchema
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.compaction import merge, plan_inline_merge
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -90,11 +90,11 @@ class Host:
                 columns = [pa.array([row[i] for _, row in chosen], c.type) for i, c in enumerate(SCHEMA.columns)]
                 deleted = np.array([d for d, _ in chosen], np.bool_)
                 batches[bucket] = KeyedBatch.of(layout.keys(columns), columns, deleted)
-        return KeyedWriter(self.log, stager).write(batches, transaction=transaction, read=read)[0]
+        return UpsertCommitter(self.log, stager).write(batches, transaction=transaction, read=read)[0]
 
     def read(self):
         """The rows now, and the base of an operation that read them."""
-        return self.rows(), ReadBase.of(self.log.state)
+        return self.rows(), ReadVersion.of(self.log.state)
 
     def increment(self, rows, read):
         """``UPDATE … SET n = n + 1``, of the rows that were read."""
@@ -198,7 +198,7 @@ def check_history(tmp_path_factory, steps, *, before_images):
         elif step == "read":
             assert at.rows() == model
         elif step == "truncate":
-            at.log.commit(lambda state, _ms: truncating(state))
+            at.log.commit(lambda state, _ms: make_truncate_actions(state))
             model.clear()
         elif step == "merge":
             merge(at.log, storage, at.world, plan_inline_merge(at.log.refresh()), at.shape)
@@ -291,7 +291,7 @@ def test_a_truncation_in_between_takes_the_rows_away(host, storage):
 
     def plan(_number, method, key):
         if method == "put_if_absent" and key == commit_key(UUID, 3):
-            b.log.commit(lambda state, _ms: truncating(state))
+            b.log.commit(lambda state, _ms: make_truncate_actions(state))
 
     a = host("a", on=FaultyStorage(storage, plan), engine=SUMS)
     a.write([(False, (0, None, 5))])
@@ -339,7 +339,7 @@ def test_a_truncation_is_a_conflict_even_where_the_ends_stay(host, rows):
     a = host("a")
     a.write([(False, row) for row in rows.values()])
     _, read = a.read()
-    a.log.commit(lambda state, _ms: truncating(state))
+    a.log.commit(lambda state, _ms: make_truncate_actions(state))
     write = [(False, (0, "a", 5))]
     if not rows:  # what was empty is as empty as before
         a.write(write, read=read)
@@ -357,7 +357,7 @@ def test_what_changes_no_rows_is_no_conflict(host, storage):
     rows, read = a.read()
     merge(a.log, storage, a.world, plan_inline_merge(a.log.refresh()), a.shape)
     a.log.commit(lambda _state, _ms: (SetProperties({"comment": "new"}, ()),))
-    a.increment(rows, ReadBase.from_text(read.to_text()))
+    a.increment(rows, ReadVersion.from_text(read.to_text()))
     assert a.rows() == {0: (0, "a", 3)}
 
 
@@ -365,7 +365,7 @@ def test_a_rewrite_of_another_table_of_the_name_is_a_conflict(host):
     a = host("a")
     rows, read = a.read()
     with pytest.raises(CommitConflictError, match="was dropped"):
-        a.write([(False, (0, "a", 1))], read=ReadBase("6" * 32, read.buckets))
+        a.write([(False, (0, "a", 1))], read=ReadVersion("6" * 32, read.buckets))
     assert rows == a.rows() == {}
 
 
@@ -493,7 +493,7 @@ BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None
 def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order, share):
     """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
     if not inline:
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
     folders = (tmp_path / str(number) for number in itertools.count())
     used = []
 

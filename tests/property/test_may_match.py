@@ -29,15 +29,15 @@ from pyiceberg.typedef import Record
 
 from streamhouse_spark.datasource.catalog.scan.pruning import column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.lake.file_match import file_may_match
+from streamhouse_spark.lake.file_skipping import file_may_match
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
 from streamhouse_spark.lake.parquet.row_groups import groups_that_may_match
-from streamhouse_spark.log.segments.match import segment_may_match
-from streamhouse_spark.query.filters import parse_filter
-from streamhouse_spark.query.predicate_tree import Node, planned_value
+from streamhouse_spark.log.segments.segment_skipping import segment_may_match
+from streamhouse_spark.query.filter_parsing import parse_filter
+from streamhouse_spark.query.predicates import Node, to_plan_value
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
@@ -140,7 +140,7 @@ def iceberg_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> t
     [spec] = metadata.specs().values()
     names = {field.field_id: field.name for field in metadata.schema().fields}
     chosen = IcebergFilter(node, names, TABLE, metadata)
-    records = [Record(*map(planned_value, values)) for values in partitions_of(rows, by)]
+    records = [Record(*map(to_plan_value, values)) for values in partitions_of(rows, by)]
     summaries = construct_partition_summaries(spec, metadata.schema(), records)
     files = [DataFile.from_args(content=DataFileContent.DATA, partition=record) for record in records]
     for file in files:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.config.auto_partition import AutoPartition
-from streamhouse_spark.log.commits.actions import Append, Create, LakePair
-from streamhouse_spark.log.commits.anchors import ConsumerEntry
+from streamhouse_spark.log.commits.actions import Append, Create, TieredSnapshot
+from streamhouse_spark.log.commits.history_epochs import ConsumerPosition
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
@@ -42,10 +42,10 @@ def state_of(parts: list, lake_offset: int, consumer: tuple[int, int] | None) ->
         )
         state = fold(state, record(number, Append((segment,), (None,)), time_ms=time_ms))
     if lake_offset:
-        state = fold(state, record(state.version + 1, LakePair(1, {0: lake_offset}), time_ms=NOW_MS))
+        state = fold(state, record(state.version + 1, TieredSnapshot(1, {0: lake_offset}), time_ms=NOW_MS))
     if consumer is not None:
         offset, silent_days = consumer
-        state = replace(state, consumers={"c": ConsumerEntry({0: offset}, NOW_MS - silent_days * DAY_MS)})
+        state = replace(state, consumers={"c": ConsumerPosition({0: offset}, NOW_MS - silent_days * DAY_MS)})
     return state
 
 

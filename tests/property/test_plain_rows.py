@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamhouse_spark import SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.plain_rows import PlainRows, gathered
+from streamhouse_spark.write.producer.row_buffer import BufferedRows, concat_buffered_rows
 
 EDGES = [sign * ((1 << bits) + more) for bits in (7, 15, 31, 63, 127) for sign in (-1, 1) for more in (-1, 0, 1)]
 ZONES = (None, dt.UTC, dt.timezone(dt.timedelta(hours=1)), dt.timezone(dt.timedelta(0)))
@@ -84,7 +84,7 @@ def test_a_plain_row_is_the_row_that_its_conversion_gives(data):
     names = data.draw(st.permutations(table.schema.names))
     names = names[: len(names) - data.draw(st.integers(0, 1))]
     rows = data.draw(st.lists(st.fixed_dictionaries({name: values[name] for name in names}), max_size=5))
-    plain_rows = PlainRows()
+    plain_rows = BufferedRows()
     with table.writer() as writer:
         taken, alone = [], []
         for row in rows:
@@ -98,9 +98,11 @@ def test_a_plain_row_is_the_row_that_its_conversion_gives(data):
             except SchemaMismatchError as error:
                 raise AssertionError(f"{row} is refused where it is converted: {error}") from error
             plain, _ = found
-            assert told(gathered([plain])) == told(converted)
+            assert told(concat_buffered_rows([plain])) == told(converted)
             taken.append(plain)
             alone.append(converted)
         if taken:
-            assert told(gathered(taken)) == told(gathered(alone))
-            assert told(gathered([*alone, *taken, *alone])) == told(gathered([*alone, *alone, *alone]))
+            assert told(concat_buffered_rows(taken)) == told(concat_buffered_rows(alone))
+            assert told(concat_buffered_rows([*alone, *taken, *alone])) == told(
+                concat_buffered_rows([*alone, *alone, *alone])
+            )

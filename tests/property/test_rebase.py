@@ -22,7 +22,7 @@ from faults.row_level import (
     update,
 )
 from streamhouse_spark import CommitConflictError
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.read_version import ReadVersion
 
 KEYS = st.integers(0, 4)
 NUMBERS = st.integers(0, 3)
@@ -63,7 +63,7 @@ def check_history(rows, steps) -> Counter[str]:
             one = begun.pop(what)
             if not one.changes:
                 continue  # it wrote nothing, so it stands where it read
-            moved = ReadBase.of(table.refresh()) != one.base
+            moved = ReadVersion.of(table.refresh()) != one.base
             try:
                 one.commits(table)
                 statements.append(one.statement)

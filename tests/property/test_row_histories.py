@@ -19,7 +19,7 @@ from kit.machines import DAY_MS, WarehouseMachine
 from kit.row_replacement import replace_rows
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, Table
-from streamhouse_spark.log.append import INLINE_BYTES_MAX
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 
 IDS = st.integers(0, 6)
 DAYS = st.integers(0, 2)

@@ -12,7 +12,7 @@ from faults.share import few_of
 from property.stream_driver import Query
 from property.test_keyed_tables import HOUR_MS, History
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv import snapshots, tablet
+from streamhouse_spark.kv import kv_snapshots, tablet
 
 KINDS = ["upsert"] * 6 + ["partial", "delete", "delete", "lose", *["maintain"] * 4]
 LIMITS = [{}, {"maxoffsetspertrigger": "2"}, {"maxoffsetspertrigger": "4"}, {"maxbytespertrigger": "300"}]
@@ -20,8 +20,8 @@ LIMITS = [{}, {"maxoffsetspertrigger": "2"}, {"maxoffsetspertrigger": "4"}, {"ma
 
 @pytest.fixture(autouse=True)
 def _small_snapshots(monkeypatch, own_cache):
-    monkeypatch.setattr(snapshots, "CHANGES_MIN", 5)
-    monkeypatch.setattr(snapshots, "SEGMENT_BYTES", 1)
+    monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 5)
+    monkeypatch.setattr(kv_snapshots, "SEGMENT_BYTES", 1)
     monkeypatch.setattr(tablet, "ITEMS_PER_STEP", 2)
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", os.environ["STREAMHOUSE_CACHE_DIR"])
 

@@ -1,4 +1,6 @@
-"""Random dataclasses, made by `dataclasses` and by `core.values`: both give the same answers to whatever is asked."""
+"""Random dataclasses, made by `dataclasses` and by `core.lazy_dataclass`: both give the same answers to whatever is
+asked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any, ClassVar
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.values import dataclass, replace
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 
 NAMES = ["a", "b", "c", "d", "e"]
 WITH_DEFAULT = {

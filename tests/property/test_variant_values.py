@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse_spark.schema.variant import VARIANT
-from streamhouse_spark.schema.variant_values import decoded, encoded
-from streamhouse_spark.write.row_files import TextRules, rows_of_body
+from streamhouse_spark.schema.variant_values import decode_variant, encode_variant
+from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -33,15 +33,15 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_what_goes_in_comes_out(value):
-    parts = encoded(value)
-    assert decoded(parts["value"], parts["metadata"]) == value
+    parts = encode_variant(value)
+    assert decode_variant(parts["value"], parts["metadata"]) == value
 
 
 @given(JSON)
 def test_pyspark_reads_it(value):
     from pyspark.sql.types import VariantVal
 
-    parts = encoded(value)
+    parts = encode_variant(value)
     assert VariantVal(parts["value"], parts["metadata"]).toPython() == value
 
 
@@ -50,7 +50,7 @@ def test_it_reads_pysparks(value):
     from pyspark.sql.types import VariantVal
 
     made = VariantVal.parseJson(json.dumps(value))
-    assert _same(decoded(made.value, made.metadata), value)
+    assert _same(decode_variant(made.value, made.metadata), value)
 
 
 def _same(found, value) -> bool:
@@ -73,9 +73,9 @@ def test_lines_of_json(values):
         f'{{ "id":{number} , "V" : {json.dumps(value)},"s":"a\\"b{i}"}}'
         for i, (number, value) in enumerate(zip(numbers, values, strict=True))
     ]
-    rows = rows_of_body("\n".join(lines).encode(), "json", TextRules(schema)).to_pylist()
+    rows = rows_of_body("\n".join(lines).encode(), "json", CsvOptions(schema)).to_pylist()
     assert [row["s"] for row in rows] == [f'a"b{i}' for i in range(len(values))]
     assert [str(row["id"]) for row in rows] == [f"{Decimal(number):.10f}" for number in numbers]
     for row, value in zip(rows, values, strict=True):
         got = row["v"]
-        assert got is None if value is None else _same(decoded(got["value"], got["metadata"]), value)
+        assert got is None if value is None else _same(decode_variant(got["value"], got["metadata"]), value)

@@ -11,12 +11,20 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.sequential import one_thing_at_a_time
-from streamhouse_spark.core.lineage import Lineage
-from streamhouse_spark.core.values import replace
-from streamhouse_spark.datasource.views import changes, kept_extremes, looked_up, refresh, relations, run, steps
-from streamhouse_spark.kv import keyed_writer
-from streamhouse_spark.log.commits import transaction_outcome as outcome
-from streamhouse_spark.table import refreshing
+from streamhouse_spark.core.lazy_dataclass import replace
+from streamhouse_spark.kv import upsert_commit
+from streamhouse_spark.log.commits import idempotency as outcome
+from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.table import refresh_commit
+from streamhouse_spark.views import (
+    index_lookup,
+    local_changes,
+    min_max_cache,
+    refresh,
+    refresh_step,
+    step_planning,
+    temp_views,
+)
 from view_histories import tables
 from view_histories.grammar import Query
 from view_histories.history import DifferenceError, Figures, History, typed, typed_commit
@@ -106,17 +114,17 @@ def test_without_a_planted_bug_none_is_found(query):
 
 def a_lost_retraction():
     """What went counts as if it had come."""
-    real = changes.LocalChanges.netted
+    real = local_changes.LocalChanges.net
 
     def all_came(self, columns):
-        return real(changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
+        return real(local_changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
 
-    return mock.patch.object(changes.LocalChanges, "netted", all_came)
+    return mock.patch.object(local_changes.LocalChanges, "net", all_came)
 
 
 def a_doubled_batch():
     """The changes before the last refresh count again."""
-    real = refreshing.last_refresh
+    real = refresh_commit.last_refresh
 
     def earlier(state):
         number, lineage = real(state)
@@ -128,75 +136,77 @@ def a_doubled_batch():
         )
         return number, type(lineage)(sources)
 
-    return mock.patch.object(refreshing, "last_refresh", earlier)
+    return mock.patch.object(refresh_commit, "last_refresh", earlier)
 
 
 def a_group_that_is_not_computed_again():
-    return mock.patch.multiple(run.Run, _again=lambda self, *_: self._nothing(), _list_lost=lambda *_: False)
+    return mock.patch.multiple(
+        refresh_step.RefreshStepRun, _again=lambda self, *_: self._nothing(), _list_lost=lambda *_: False
+    )
 
 
 def what_was_kept_counts_as_it_is():
     """Smallest and largest values of one host count, however far another one brought the view."""
-    return mock.patch.object(kept_extremes.KeptExtremes, "_bring_forward", return_value=None)
+    return mock.patch.object(min_max_cache.KeptExtremes, "_apply_changes_since", return_value=None)
 
 
 def a_group_that_should_vanish():
     def without_gone(view, step, rows, gone):
         stay = pc.invert(gone)
-        return refreshing.commit_step(view, step, typed(rows, view).filter(stay), gone.filter(stay))
+        return refresh_commit.commit_step(view, step, typed(rows, view).filter(stay), gone.filter(stay))
 
     return mock.patch("view_histories.history.typed_commit", without_gone)
 
 
 def rows_and_versions_are_two_commits():
-    real = refreshing.commit_step
+    real = refresh_commit.commit_step
 
     def torn(view, step, rows, gone):
         deleted = np.asarray(gone.to_numpy(zero_copy_only=False), np.bool_)
-        with mock.patch.object(keyed_writer, "require_writable"), mock.patch.object(outcome, "require_writable"):
-            refreshing.KeyedTable(view).change(rows, deleted)
+        with mock.patch.object(upsert_commit, "require_writable"), mock.patch.object(outcome, "require_writable"):
+            refresh_commit.PrimaryKeyTable(view).change(rows, deleted)
         return real(view, step, rows.slice(0, 0), gone.slice(0, 0))
 
-    return mock.patch.object(refreshing, "commit_step", torn)
+    return mock.patch.object(refresh_commit, "commit_step", torn)
 
 
 def the_slower_refresh_counts_too():
-    real = refreshing.commit_step
+    real = refresh_commit.commit_step
 
     def anyway(view, step, rows, gone):
-        number = refreshing.last_refresh(view.refresh())[0] + 1
-        return real(view, refreshing.RefreshStep(number, step.old, step.new), rows, gone)
+        number = refresh_commit.last_refresh(view.refresh())[0] + 1
+        return real(view, refresh_commit.RefreshStep(number, step.old, step.new), rows, gone)
 
-    return mock.patch.object(refreshing, "commit_step", anyway)
+    return mock.patch.object(refresh_commit, "commit_step", anyway)
 
 
 def a_source_that_went_on_is_looked_up():
     """Rows that are looked up are not brought back to the version that the refresh reads."""
-    return mock.patch.object(looked_up, "rows_before", lambda rows, *_: rows)
+    return mock.patch.object(index_lookup, "rows_before", lambda rows, *_: rows)
 
 
 def equal_rows_begin_at_one():
-    return mock.patch.object(run, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
+    return mock.patch.object(refresh_step, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def lost_rows_are_overlooked():
     """Of a table without a key, rows that were deleted, and tables that were emptied."""
-    return mock.patch.object(refreshing, "_reason", return_value=None)
+    return mock.patch.object(refresh_commit, "_reason", return_value=None)
 
 
 def another_table_of_the_name_is_overlooked():
-    real = refreshing._why_not_changes
+    real = refresh_commit._why_not_changes
 
     def overlooked(source, then, now):
         found = real(source, then, now)
         return None if found is not None and "made again" in found else found
 
-    return mock.patch.object(refreshing, "_why_not_changes", overlooked)
+    return mock.patch.object(refresh_commit, "_why_not_changes", overlooked)
 
 
 def a_step_that_skips_a_version():
     """The changes up to the end of a step begin a row too late."""
-    real = steps.nearer
+    real = step_planning.nearer
 
     def skips(step, *given):
         chosen = real(step, *given)
@@ -214,33 +224,33 @@ def a_step_that_skips_a_version():
 
 def a_lineage_ahead_of_its_rows():
     """A step names the newest versions, whatever it took."""
-    real, newest = refreshing.commit_step, {}
+    real, newest = refresh_commit.commit_step, {}
 
     def nearer(step, *given):
         newest[step.number] = step
-        return steps.nearer(step, *given)
+        return step_planning.nearer(step, *given)
 
     def ahead(view, step, rows, gone):
         return real(view, newest[step.number], rows, gone)
 
     both = ExitStack()
     both.enter_context(mock.patch.object(refresh, "nearer", nearer))
-    both.enter_context(mock.patch.object(refreshing, "commit_step", ahead))
+    both.enter_context(mock.patch.object(refresh_commit, "commit_step", ahead))
     return both
 
 
 def steps_that_never_end():
     """A large commit is cut where the view ends already."""
-    return mock.patch.object(steps, "ends_within", lambda starts, *_: dict(starts))
+    return mock.patch.object(step_planning, "ends_within", lambda starts, *_: dict(starts))
 
 
 def a_part_of_a_version_is_read_as_all_of_it():
-    return mock.patch.object(relations.Relations, "_rows", lambda self, name, of: self._version(name, of.version))
+    return mock.patch.object(temp_views.TempViews, "_rows", lambda self, name, of: self._version(name, of.version))
 
 
 def steps_over_rows_without_offsets():
     """A version that lost rows, or has other engines' rows, is named below offsets."""
-    return mock.patch.object(steps._Source, "_is_dense", lambda self: not self._state.primary_key)
+    return mock.patch.object(step_planning._Source, "_is_dense", lambda self: not self._state.primary_key)
 
 
 PLANTS_OF_STEPS = {
@@ -270,14 +280,14 @@ PLANTS = {
 def test_planted_bugs_are_found(plant):
     with plant(), pytest.raises(DifferenceError, match=r"strange|of one primary key"):
         histories(range(1000, 1040), query=PLANTS[plant])
-    assert refresh.commit_step is refreshing.commit_step
+    assert refresh.commit_step is refresh_commit.commit_step
 
 
 @pytest.mark.parametrize("plant", PLANTS_OF_STEPS, ids=lambda plant: plant.__name__)
 def test_planted_bugs_of_steps_are_found(plant):
     with plant(), pytest.raises(DifferenceError, match=r"strange|without offsets|ends at|without new rows"):
         histories(range(1000, 1040), query=PLANTS_OF_STEPS[plant], stepped=1.0)
-    assert (refresh.nearer, refresh.commit_step) == (steps.nearer, refreshing.commit_step)
+    assert (refresh.nearer, refresh.commit_step) == (step_planning.nearer, refresh_commit.commit_step)
 
 
 @pytest.mark.long

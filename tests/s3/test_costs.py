@@ -11,10 +11,10 @@ from botocore.exceptions import ClientError
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.storage.requests import METER, Requests
+from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.storage.s3.client import Client
-from streamhouse_spark.storage.s3.counted import _KINDS
-from streamhouse_spark.storage.s3.short_gets import _Way
+from streamhouse_spark.storage.s3.fast_get import _SignedGet
+from streamhouse_spark.storage.s3.request_counter import _KINDS
 from streamhouse_spark.table import costs
 from streamhouse_spark.table.tiering import tier_table
 
@@ -30,7 +30,7 @@ def wh(s3_server: S3Server) -> Warehouse:
 def sent(monkeypatch) -> Counter[str]:
     """Kinds of the requests that the client sends, also those that fail, for the store alone."""
     seen: Counter[str] = Counter()
-    send, get = Client.send, _Way.get
+    send, get = Client.send, _SignedGet.get
 
     async def noted(self, operation, **parameters):
         seen[_KINDS[operation]] += 1
@@ -41,7 +41,7 @@ def sent(monkeypatch) -> Counter[str]:
         return await get(self, key, byte_range)
 
     monkeypatch.setattr(Client, "send", noted)
-    monkeypatch.setattr(_Way, "get", noted_get)
+    monkeypatch.setattr(_SignedGet, "get", noted_get)
     return seen
 
 
@@ -96,7 +96,7 @@ def test_refusals_and_failures(wh, monkeypatch):
     assert table.costs().requests.failures == 1
 
 
-def per(table: Table, count: int, work) -> Requests:
+def per(table: Table, count: int, work) -> RequestCounts:
     before = table.costs().requests
     asking = table.costs().requests - before
     before = before + asking

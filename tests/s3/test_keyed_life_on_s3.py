@@ -10,10 +10,10 @@ import pytest
 from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv import snapshots
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv import kv_snapshots
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 pytestmark = pytest.mark.s3
 PROPERTIES = {
@@ -38,7 +38,7 @@ def host(directory, monkeypatch):
 
 @pytest.mark.long
 def test_a_keyed_life(s3_server: S3Server, tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshots, "CHANGES_MIN", 10)
+    monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 10)
     location, settings = f"s3://{s3_server.new_bucket()}/wh", settings_for(s3_server.endpoint)
     expected: dict[int, str] = {}
     with host(tmp_path / "one", monkeypatch):

@@ -29,7 +29,7 @@ from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.service_log import _JsonLines
 from streamhouse_spark.datasource.catalog.description import properties_of
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.metrics.measures import process_measures
+from streamhouse_spark.metrics.metrics import process_measures
 from streamhouse_spark.metrics.prometheus import as_prometheus
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
 from streamhouse_spark.serve.access import Access, digest_of
@@ -38,9 +38,9 @@ from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client as Rights
 from streamhouse_spark.serve.rights import parse_pattern
-from streamhouse_spark.service.lineage import RoundEvents, event_of, listener_to
+from streamhouse_spark.service.openlineage import RoundEvents, event_of, listener_to
 from streamhouse_spark.service.tiering_service import Service
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 pytestmark = [pytest.mark.s3, pytest.mark.long]
 

@@ -15,7 +15,7 @@ from kit.tables import tier
 from storage.s3_roles import guarded_s3
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.log.lifecycle import garbage_collection
 from streamhouse_spark.serve.app import make_app
 
 pytestmark = pytest.mark.s3
@@ -180,7 +180,7 @@ def test_a_reader_names_no_consumer_and_a_writer_does(opened):
 
 @pytest.mark.long
 def test_a_tierer_tiers_and_cleans(opened, monkeypatch):
-    monkeypatch.setattr(cleaning, "GRACE_MS_MIN", 0)
+    monkeypatch.setattr(garbage_collection, "GRACE_MS_MIN", 0)
     tierer = opened["tierer"]
     for name in ("sales.clicks", "sales.orders"):
         table = tierer.table(name)
@@ -188,8 +188,8 @@ def test_a_tierer_tiers_and_cleans(opened, monkeypatch):
         table.maintain()
         assert ids(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == list(range(15))
         table.truncate()
-        deleted = cleaning.clean(table.log, table.storage, grace_ms=0).deleted
-        deleted += cleaning.clean(table.log, table.storage, grace_ms=0).deleted
+        deleted = garbage_collection.clean(table.log, table.storage, grace_ms=0).deleted
+        deleted += garbage_collection.clean(table.log, table.storage, grace_ms=0).deleted
         assert deleted
         with pytest.raises(StorageRefusedError):
             tierer.rename_table(name, "sales.renamed")

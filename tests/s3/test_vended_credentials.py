@@ -145,9 +145,9 @@ def test_a_role_whose_own_policy_is_the_document(store, warehouse):
             granted.append(policy)
             raise StopIteration
 
-    from streamhouse_spark.serve.iceberg.vending import Vending
+    from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 
-    vending = Vending(warehouse, VendOptions("arn:aws:iam::123456789012:role/x"), Noted())
+    vending = CredentialVendor(warehouse, VendOptions("arn:aws:iam::123456789012:role/x"), Noted())
     with pytest.raises(StopIteration):
         vending.vended("anybody", warehouse.table("sales.orders"), of="lake")
     arn = store.role("narrow", granted[0])

@@ -30,7 +30,7 @@ from kills.keyed_rounds import keyed_kill_rounds
 from kills.rounds import kill_rounds
 from soak.lake_rounds import rounds_in
 from soak.power import PowerTestUnavailableError, power_cycles
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 
 LONG_SCENARIOS = (
     "clean",
@@ -123,9 +123,9 @@ def kills(arguments: argparse.Namespace) -> str:
 def keyed_histories(arguments: argparse.Namespace) -> str:
     """Random histories of tables with a primary key against a dictionary: without a lake, and with each kind."""
     from property.test_keyed_tables import History
-    from streamhouse_spark.kv import snapshots
+    from streamhouse_spark.kv import kv_snapshots
 
-    snapshots.CHANGES_MIN = 5
+    kv_snapshots.CHANGES_MIN = 5
     steps, faults, folds, rounds = 0, 0, 0, 0
     for number in range(arguments.examples):
         with workspace() as directory, one_thing_at_a_time():

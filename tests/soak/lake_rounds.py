@@ -19,7 +19,7 @@ from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.service.maintenance_schedule import Upkeep
+from streamhouse_spark.service.maintenance_scheduler import MaintenanceRunner
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -68,7 +68,7 @@ class Rounds:
     is_keyed: bool
     pace_ms: int
     table: Table = field(init=False)
-    upkeep: Upkeep = field(init=False)
+    upkeep: MaintenanceRunner = field(init=False)
     round_ms: list[float] = field(default_factory=list)
     round_cpu_ms: list[float] = field(default_factory=list)
     """Of this process: what others do on the machine at the same time counts for little."""
@@ -80,7 +80,7 @@ class Rounds:
         warehouse = open_warehouse(self.storage, 0, self.clock)
         how = {"primary_key": ["id"], "buckets": 2} if self.is_keyed else {}
         self.table = warehouse.create_table("t", "id BIGINT NOT NULL, text STRING", properties=PROPERTIES, **how)
-        self.upkeep = Upkeep(self.clock.boot_ms())
+        self.upkeep = MaintenanceRunner(self.clock.boot_ms())
 
     def run(self, num_rounds: int) -> None:
         for _ in range(num_rounds):

@@ -17,7 +17,7 @@ import pytest
 import streamhouse_spark
 from spark.dml import KEYED
 from streamhouse_spark import Warehouse
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Spark's default on a local disk starts several `readlink` processes for each file of a checkpoint."""
@@ -26,7 +26,7 @@ CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileS
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _mark_further_cases(items)
-    if compat.HAS_ADMISSION_CONTROL:
+    if spark_versions.HAS_ADMISSION_CONTROL:
         return
     for item in items:  # PySpark 4.1 leaves the sockets of collected results to the garbage collector
         item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from spark.typed_views import NAN, VALUES, TypedHistory
-from streamhouse_spark.zset.allowed import has_aggregate, require_plain
-from streamhouse_spark.zset.plan import RefusedPart
-from streamhouse_spark.zset.reader import parsed
+from streamhouse_spark.views.ivm.determinism import has_aggregate, require_plain
+from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
+from streamhouse_spark.views.ivm.query_parser import parse_query
 
 COLUMNS: Mapping[str, str] = {
     "i": "INT",
@@ -111,12 +111,12 @@ class FunctionHistory(TypedHistory):
             call = self._call(aggregates=aggregates)
             query = f"SELECT {call} AS e FROM streamhouse.{self._tables['a'].name}"
             try:
-                expression = parsed(query).selects[0].unalias()
+                expression = parse_query(query).selects[0].unalias()
                 require_plain(expression)
                 if has_aggregate(expression) != aggregates:
                     continue
                 self._spark.sql(query).schema  # noqa: B018 - Connect analyses it here
-            except RefusedPart as error:
+            except UnsupportedQueryError as error:
                 self.refused[str(error).partition(":")[0]] += 1
             except PySparkException:
                 continue

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, append, ids, load, rows
-from streamhouse_spark.datasource.write.staging_task import TASK_INLINE_BYTES_MAX
+from streamhouse_spark.datasource.write.staging_writer import TASK_INLINE_BYTES_MAX
 
 pytestmark = pytest.mark.spark
 

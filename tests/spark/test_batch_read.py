@@ -223,12 +223,12 @@ def test_expired_snapshot_is_pinned_anew(spark, wh):
     recorded = table.refresh().lake
     table.append(rows(10, 10))
     lake = table.open_lake()
-    from streamhouse_spark.log.commits.actions import LakePair
+    from streamhouse_spark.log.commits.actions import TieredSnapshot
 
     tier(spark, wh.url, ["read.expired"])
     newest = table.refresh().lake
     assert newest.snapshot_id != recorded.snapshot_id
-    table.log.commit(lambda _state, time_ms: [LakePair(recorded.snapshot_id, recorded.offsets, time_ms)])
+    table.log.commit(lambda _state, time_ms: [TieredSnapshot(recorded.snapshot_id, recorded.offsets, time_ms)])
     lake.expire(keep_last=1, keep_ms=0)
     assert sorted(row.id for row in load(spark, wh, "read.expired").collect()) == list(range(20))
 

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from spark.dml import found, opened
 from streamhouse_spark.schema.expressions.functions import FUNCTIONS
 from streamhouse_spark.schema.expressions.parser import parse_expression
-from streamhouse_spark.schema.generated.generated import Generated, completed
+from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
@@ -143,7 +143,9 @@ def test_values_are_sparks(spark: Any) -> None:
         for text in EXPRESSIONS:
             part = parse_expression(text, schema, "column 'g'")
             rows = given.append_column(pa.field("g", part.type), pa.nulls(given.num_rows, part.type))
-            ours.append(completed([Generated("g", part.type, text, part)], rows, "t").column("g").to_pylist())
+            ours.append(
+                fill_generated_columns([Generated("g", part.type, text, part)], rows, "t").column("g").to_pylist()
+            )
         theirs = spark.createDataFrame(given).selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(EXPRESSIONS)))
         for text, mine, column in zip(EXPRESSIONS, ours, theirs.toArrow().columns, strict=True):
             assert list(map(str, mine)) == list(map(str, column.to_pylist())), text

@@ -10,7 +10,7 @@ import pytest
 from spark.differential.compare import configured
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.spark import tier
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,13 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, forget_commit, ids, rows
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark
-needs_limits = pytest.mark.skipif(not compat.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no admission control")
+needs_limits = pytest.mark.skipif(
+    not spark_versions.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no admission control"
+)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.lifecycle import sql_views
-from streamhouse_spark.log.lifecycle.stored_view import StoredView
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 
@@ -19,7 +19,7 @@ def rows(frame) -> list[tuple]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-@pytest.mark.skipif(not compat.HAS_VIEWS, reason="Spark has views in catalogs from 4.2 on")
+@pytest.mark.skipif(not spark_versions.HAS_VIEWS, reason="Spark has views in catalogs from 4.2 on")
 def test_a_view_lives(spark, wh: Warehouse):
     sql = spark.sql
     sql("CREATE DATABASE streamhouse.views")
@@ -85,7 +85,7 @@ def test_a_view_lives(spark, wh: Warehouse):
 
 def test_a_session_without_views_says_that_a_name_is_one(spark, wh: Warehouse):
     wh.create_database("seen")
-    sql_views.create_view(wh.storage, wh.world, TablePath("seen", "v"), StoredView("select 1", "{}"), replace=False)
+    sql_views.create_view(wh.storage, wh.world, TablePath("seen", "v"), ViewEntry("select 1", "{}"), replace=False)
     spark.conf.set("spark.sql.catalog.older", "io.streamhouse.spark.StreamhouseCatalog")
     spark.conf.set("spark.sql.catalog.older.warehouse", wh.url)
     with pytest.raises(AnalysisException, match=r"NAME_IS_VIEW: seen\.v of .* is a view, not a table"):

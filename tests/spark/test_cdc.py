@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 import streamhouse_spark as sh
 from kit.variants import readable_rows
 from spark.session import forget_commit
-from streamhouse_spark.datasource.cdc import changes, envelope
+from streamhouse_spark.datasource.cdc import apply, event_formats
 from streamhouse_spark.errors import InvalidOptionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
@@ -119,8 +119,8 @@ class TestDebezium:
         run()
         (batch,) = table.refresh().transactions
         session = SimpleNamespace(read=spark.read)
-        assert f"cdc.{changes._query_id(session, str(tmp_path / 'checkpoint'))}" == batch
-        assert f"cdc.{changes._query_id(session, (tmp_path / 'checkpoint').as_uri() + '/')}" == batch
+        assert f"cdc.{apply._query_id(session, str(tmp_path / 'checkpoint'))}" == batch
+        assert f"cdc.{apply._query_id(session, (tmp_path / 'checkpoint').as_uri() + '/')}" == batch
 
     def test_tombstones_are_passed_over(self, spark, source, table, run):
         (source.folder / "1.json").write_text(
@@ -338,7 +338,7 @@ class TestRefusals:
     def test_a_session_without_the_jar(self, wh, source, tmp_path, monkeypatch):
         source.put("x")
         made = wh.create_table("cdc.jarless", DDL, primary_key=["id"])
-        monkeypatch.setattr(envelope, "_CLASS", "io.streamhouse.spark.NotThere")
+        monkeypatch.setattr(event_formats, "_CLASS", "io.streamhouse.spark.NotThere")
         with pytest.raises(InvalidOptionError, match="read by the jar of the package"):
             sh.cdc(source.stream(), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
 

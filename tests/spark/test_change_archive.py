@@ -10,13 +10,13 @@ import pytest
 import streamhouse_spark as sh
 from spark.session import drain, in_python, load, load_stream
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.table import refreshing
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.table import refresh_commit
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 KEEPING = {"table.log.ttl": "1ms", "table.datalake.enabled": "false", "table.changelog.retention": "30 d"}
 COLUMNS = "id BIGINT, name STRING, n INT"
-needs_changes = pytest.mark.skipif(compat.spark_version() < (4, 2), reason="PySpark 4.1 has no CHANGES")
+needs_changes = pytest.mark.skipif(spark_versions.spark_version() < (4, 2), reason="PySpark 4.1 has no CHANGES")
 
 
 @pytest.fixture
@@ -154,13 +154,13 @@ def test_a_stream_of_changes(spark, wh, trimmed, checkpoint):
 
 @pytest.mark.long
 def test_a_kept_query_is_not_computed_anew(spark, table, monkeypatch):
-    really = refreshing._between
+    really = refresh_commit._between
 
     def between(source, after, newest):
         """The records of archived changes are no longer kept."""
         return None if after < source.refresh().archive.last_commit else really(source, after, newest)
 
-    monkeypatch.setattr(refreshing, "_between", between)
+    monkeypatch.setattr(refresh_commit, "_between", between)
     write(table, range(6), 1)
     query = f"SELECT n, count(*) AS c FROM streamhouse.{table.name} GROUP BY n"
     view = sh.materialize(spark, f"{table.name}_kept", query)

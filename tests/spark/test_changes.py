@@ -12,14 +12,14 @@ from pyspark.errors import PySparkException
 from kit.change_replay import ADDS
 from spark.dml import found, opened
 from spark.random_statements import statement
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.spark import tier
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.spark41,
-    pytest.mark.skipif(compat.spark_version() < (4, 2), reason="PySpark 4.1 has no CHANGES"),
+    pytest.mark.skipif(spark_versions.spark_version() < (4, 2), reason="PySpark 4.1 has no CHANGES"),
 ]
 LOG = "id BIGINT, name STRING, n INT"
 SHOWN = "id, n, _change_type, _commit_version"

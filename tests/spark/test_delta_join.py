@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from spark.session import forget_commit
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, TableNotFoundError, delta_join
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +58,7 @@ def test_it_is_the_join_after_every_trigger(spark, wh, checkpoint):
         change(payments, "payer")
         if number == 1:
             forget_commit(checkpoint)
-            if not compat.HAS_ADMISSION_CONTROL:
+            if not spark_versions.HAS_ADMISSION_CONTROL:
                 run()  # there AvailableNow is one micro-batch, the repeated one
         run()
         assert rows(paid) == expected()

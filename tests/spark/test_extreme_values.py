@@ -16,7 +16,7 @@ from spark.session import append, drain
 from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.schema.expressions.calendar import FIELDS
 from streamhouse_spark.schema.expressions.parser import parse_expression
-from streamhouse_spark.schema.generated.generated import Generated, completed
+from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
@@ -173,5 +173,5 @@ def test_generated_columns_have_the_values_of_spark(spark: Any) -> None:
     for text, column in zip(texts, found.columns, strict=True):
         part = parse_expression(text, schema, "column 'g'", ())
         rows = ours.append_column(pa.field("g", part.type), pa.nulls(2, part.type))
-        computed = completed([Generated("g", part.type, text, part)], rows, "t").column("g")
+        computed = fill_generated_columns([Generated("g", part.type, text, part)], rows, "t").column("g")
         assert to_ticks(computed).to_pylist() == to_ticks(column).to_pylist(), text

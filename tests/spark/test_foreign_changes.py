@@ -20,13 +20,13 @@ from pyspark.errors import PySparkException
 from kit.change_replay import ADDS
 from spark.dml import found, merge_into
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.spark import tier
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(compat.spark_version() < (4, 2), reason="PySpark 4.1 has no CHANGES"),
+    pytest.mark.skipif(spark_versions.spark_version() < (4, 2), reason="PySpark 4.1 has no CHANGES"),
 ]
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.string()), ("n", pa.int32())])
 ICEBERG = Schema(

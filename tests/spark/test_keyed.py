@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from streamhouse_spark.kv import snapshots
+from streamhouse_spark.kv import kv_snapshots
 from streamhouse_spark.spark import tier
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 pytestmark = pytest.mark.spark
 
@@ -230,7 +230,7 @@ def test_both_tiers_as_one(spark, wh, table, write, read):
 
 @pytest.mark.long
 def test_without_a_lake_a_snapshot_by_key_is_read(spark, wh, read, monkeypatch):
-    monkeypatch.setattr(snapshots, "CHANGES_MIN", 1)
+    monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 1)
     properties = {"table.datalake.enabled": "false"}
     table = wh.create_table("keyed.no_lake", "id INT, n INT", primary_key=["id"], buckets=2, properties=properties)
     table.upsert([{"id": i, "n": i} for i in range(50)])

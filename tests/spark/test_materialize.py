@@ -13,10 +13,10 @@ from kills.workers import tier
 from kit.waiting import wait_for
 from spark.view_histories import change, fill, kept, order, require_right
 from streamhouse_spark import InvalidOptionError, TableExistsError
-from streamhouse_spark.datasource.views import changes, refresh, relations
 from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.table import refreshing
-from streamhouse_spark.zset import added, writer
+from streamhouse_spark.table import refresh_commit
+from streamhouse_spark.views import local_changes, refresh, temp_views
+from streamhouse_spark.views.ivm import delta_sql, incremental_aggregate
 
 pytestmark = pytest.mark.spark
 
@@ -167,7 +167,7 @@ def test_a_slower_refresh_changes_nothing(spark, orders, monkeypatch):
     orders.append([order(1)])
     view, query = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
     orders.append([order(2), order(3, 2)])
-    real, calls = refreshing.commit_step, []
+    real, calls = refresh_commit.commit_step, []
 
     def after_another(*args):
         calls.append(args)
@@ -285,16 +285,16 @@ def test_random_histories(spark, orders, keyed, number):
 
 
 def a_lost_retraction(patched):
-    real = relations.Relations._delta
+    real = temp_views.TempViews._delta
 
     def came_alone(self, *args):
         return real(self, *args).where("_change_type IN ('insert', 'update_after')")
 
-    patched.setattr(relations.Relations, "_delta", came_alone)
+    patched.setattr(temp_views.TempViews, "_delta", came_alone)
 
 
 def a_group_that_should_vanish(patched):
-    real = refreshing.commit_step
+    real = refresh_commit.commit_step
 
     def without_gone(view, step, rows, gone):
         return real(view, step, rows.filter(pc.invert(gone)), gone.filter(pc.invert(gone)))
@@ -303,8 +303,8 @@ def a_group_that_should_vanish(patched):
 
 
 def a_minimum_that_is_not_computed_again(patched):
-    real = writer.Writer.of_groups
-    patched.setattr(writer.Writer, "of_groups", lambda self, node, _, *touched: real(self, node, "old", *touched))
+    real = delta_sql.Writer.of_groups
+    patched.setattr(delta_sql.Writer, "of_groups", lambda self, node, _, *touched: real(self, node, "old", *touched))
 
 
 @pytest.mark.parametrize(
@@ -317,8 +317,8 @@ def test_planted_bugs_are_found(spark, keyed, bug, monkeypatch):
     view, query = kept(spark, keyed, "SELECT cust, min(amount) AS lo, count(*) AS n FROM SOURCE GROUP BY cust")
     keyed.delete([0, 3])
     keyed.upsert([{"id": 1, "cust": 2, "amount": -1.0, "note": None}])
-    monkeypatch.setattr(changes, "LOCAL_ROWS_MAX", -1)  # Spark reads the changes, and groups are computed again
-    monkeypatch.setattr(added.Added, "of", lambda _: None)
+    monkeypatch.setattr(local_changes, "LOCAL_ROWS_MAX", -1)  # Spark reads the changes, and groups are computed again
+    monkeypatch.setattr(incremental_aggregate.IncrementalAggregate, "of", lambda _: None)
     with monkeypatch.context() as patched:
         bug(patched)
         view.refresh()

@@ -12,7 +12,7 @@ from spark.session import COLUMNS
 from spark.test_procedure_jobs import Called, append_many, held, jobs_in
 from spark.view_histories import order
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.table.refreshing import last_refresh
+from streamhouse_spark.table.refresh_commit import last_refresh
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 

@@ -6,7 +6,7 @@ import pytest
 from pypaimon import CatalogFactory
 
 from spark.session import COLUMNS, rows
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.spark import tier
 

@@ -12,7 +12,7 @@ from pyspark import pipelines
 from doc_pages import PAGES, ROOT, blocks
 from spark.pipeline_runs import running
 from streamhouse_spark import Warehouse
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 
 # They start a Spark Connect server of their own, so one more before it would test nothing.
 pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.long, pytest.mark.classic]
@@ -262,7 +262,7 @@ def test_every_kind_of_dataset(runner, warehouse):
 
 @pytest.mark.skipif(not hasattr(pipelines, "create_auto_cdc_flow"), reason="AUTO CDC came with Spark 4.2")
 def test_auto_cdc(runner, warehouse):
-    files = {"cdc.py": CDC, **({"history.py": HISTORY} if compat.spark_version() >= (4, 3) else {})}
+    files = {"cdc.py": CDC, **({"history.py": HISTORY} if spark_versions.spark_version() >= (4, 3) else {})}
     for step in _steps(runner, warehouse, files, _more_changes):
         for name in ("plain", "keyed", "declared"):
             assert set(_rows(warehouse, name, "id", "name")) == NEWEST[step], (step, name)

@@ -11,9 +11,17 @@ import pytest
 
 import streamhouse_spark as sh
 from spark.view_histories import change, fill, order, random_query, require_right, upkeep
-from streamhouse_spark.datasource.views import changes, directly, inputs, looked_up, refresh, relations, run
-from streamhouse_spark.table import refreshing
-from streamhouse_spark.zset import added, aggregates, beside
+from streamhouse_spark.table import refresh_commit
+from streamhouse_spark.views import (
+    index_lookup,
+    local_changes,
+    local_executor,
+    refresh,
+    refresh_step,
+    step_inputs,
+    temp_views,
+)
+from streamhouse_spark.views.ivm import aggregate_functions, incremental_aggregate, indexed_join
 
 pytestmark = pytest.mark.spark
 
@@ -65,13 +73,13 @@ def by_the_driver(_patched):
 
 def by_spark(patched):
     """Spark adds the changes to the view's rows."""
-    patched.setattr(directly, "merged_directly", lambda *_: None)
+    patched.setattr(local_executor, "merge_aggregates", lambda *_: None)
 
 
 def from_the_sources(patched):
     """Spark reads the changes, and computes groups that they touch again."""
-    patched.setattr(changes, "LOCAL_ROWS_MAX", -1)
-    patched.setattr(added.Added, "of", lambda _: None)
+    patched.setattr(local_changes, "LOCAL_ROWS_MAX", -1)
+    patched.setattr(incremental_aggregate.IncrementalAggregate, "of", lambda _: None)
 
 
 WAYS = (by_the_driver, by_spark, from_the_sources)
@@ -102,7 +110,7 @@ def test_rows_that_are_deleted_meanwhile_had_come(spark, sources, way, monkeypat
     orders.append([order(5, qty=7), order(6, qty=7), order(7, qty=8)])
 
     def decided(*given, **chosen):
-        step = refreshing.next_step(*given, **chosen)
+        step = refresh_commit.next_step(*given, **chosen)
         orders.delete(where=[("qty", "=", 7)])
         return step
 
@@ -145,7 +153,7 @@ def test_few_changes_of_plain_groups_need_no_spark(spark, sources, monkeypatch):
         def never(*_):
             raise AssertionError("Spark was asked")
 
-        patched.setattr(relations.Relations, "sql", never)
+        patched.setattr(temp_views.TempViews, "sql", never)
         assert [view.refresh().rows_written for view in views.values()] == [1, 1]
     for name, view in views.items():
         require_right(spark, view, query_of(name, sources))
@@ -166,8 +174,8 @@ def test_no_source_is_read_where_the_view_and_the_changes_suffice(spark, sources
         def never(*_):
             raise AssertionError("a source was read")
 
-        patched.setattr(relations.Relations, "_version", never)
-        patched.setattr(relations.Relations, "_delta", never)
+        patched.setattr(temp_views.TempViews, "_version", never)
+        patched.setattr(temp_views.TempViews, "_delta", never)
         assert [views[name].refresh().rows_written for name in names] == [1, 1, 1, 1]
     for name in names:
         require_right(spark, views[name], query_of(name, sources))
@@ -191,7 +199,7 @@ def test_most_rows_changed(spark, sources, monkeypatch):
     orders, _ = sources
     query = query_of("decimals", sources)
     view = sh.materialize(spark, "gold.mostly", query)
-    monkeypatch.setattr(changes, "MOST_ROWS_MIN", 5)
+    monkeypatch.setattr(local_changes, "MOST_ROWS_MIN", 5)
     orders.append([order(n, 1, "2.00", n % 4) for n in range(8)])
     assert view.refresh().whole_because == refresh.MOSTLY_CHANGED
     require_right(spark, view, query)
@@ -213,52 +221,52 @@ def test_a_sum_that_does_not_fit_is_computed_again(spark, sources, caplog):
 
 
 def came_and_went_alike(patched):
-    real = changes.LocalChanges.netted
+    real = local_changes.LocalChanges.net
 
     def all_came(self, columns):
-        return real(changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
+        return real(local_changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
 
-    patched.setattr(changes.LocalChanges, "netted", all_came)
+    patched.setattr(local_changes.LocalChanges, "net", all_came)
 
 
 def a_sum_of_nothing_is_zero(patched):
-    patched.setattr(aggregates.Aggregate, "shown", lambda self: aggregates.value_name(self.column))
+    patched.setattr(aggregate_functions.Aggregate, "shown", lambda self: aggregate_functions.value_name(self.column))
 
 
 def a_minimum_that_went_stays(patched):
-    real = aggregates.Aggregate.is_known
+    real = aggregate_functions.Aggregate.is_known
     known = lambda self: "TRUE" if self.kind in ("min", "max") else real(self)  # noqa: E731
-    patched.setattr(aggregates.Aggregate, "is_known", known)
+    patched.setattr(aggregate_functions.Aggregate, "is_known", known)
 
 
 def an_empty_group_stays(patched):
-    patched.setattr(added.Added, "_stays", lambda *_, **__: "TRUE")
+    patched.setattr(incremental_aggregate.IncrementalAggregate, "_stays", lambda *_, **__: "TRUE")
 
 
 def rows_before_are_those_behind(patched):
-    patched.setattr(looked_up, "rows_before", lambda rows, *_: rows)
+    patched.setattr(index_lookup, "rows_before", lambda rows, *_: rows)
 
 
 def no_rows_beside(patched):
-    real = inputs.rows_beside
+    real = step_inputs.rows_beside
 
     def none(*args):
         found = real(*args)
-        return found and looked_up.BesideRows(found.old.slice(0, 0), found.new.slice(0, 0))
+        return found and index_lookup.BesideRows(found.old.slice(0, 0), found.new.slice(0, 0))
 
-    patched.setattr(inputs, "rows_beside", none)
+    patched.setattr(step_inputs, "rows_beside", none)
 
 
 def equal_rows_begin_at_one(patched):
-    patched.setattr(run, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
+    patched.setattr(refresh_step, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def part_of_a_key_is_enough(patched):
     def first(on, side, moving, other, key):
-        pairs = list(beside._equal(on, side, other))
+        pairs = list(indexed_join._equal(on, side, other))
         return ("cust",) if pairs else None
 
-    patched.setattr(beside, "_given", first)
+    patched.setattr(indexed_join, "_matching_key_columns", first)
 
 
 PLANTS = [

@@ -13,12 +13,12 @@ from spark.statements.columns import CHECKS, DOCUMENT, GENERATED, IDENTITY, Form
 from spark.statements.history import History
 from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
-from streamhouse_spark.lake.iceberg import upsert
-from streamhouse_spark.lake.iceberg.maintenance import purging
+from streamhouse_spark.lake.iceberg import merge_changes
+from streamhouse_spark.lake.iceberg.maintenance import delete_compaction
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.log.commits.deletions import NO_DELETIONS
+from streamhouse_spark.log.commits.delete_vectors import NO_DELETIONS
 from streamhouse_spark.table import rollback
-from streamhouse_spark.table.branching.changes import BranchChanges
+from streamhouse_spark.table.branching.branch_diff import BranchChanges
 from streamhouse_spark.warehouse import cloning
 
 pytestmark = pytest.mark.spark
@@ -91,12 +91,12 @@ def tiering_leaves_files_of_paimon_as_they_are(patch):
 
 
 def tiering_by_key_forgets_rows_that_changed(patch):
-    really = upsert.write_changes
-    patch.setattr(upsert, "write_changes", lambda *a, **k: [f for f in really(*a, **k) if f.deletes is None])
+    really = merge_changes.write_changes
+    patch.setattr(merge_changes, "write_changes", lambda *a, **k: [f for f in really(*a, **k) if f.deletes is None])
 
 
 def compaction_brings_deleted_rows_back(patch):
-    patch.setattr(purging, "without_deleted", lambda _files, own, stored: (own, stored.num_rows))
+    patch.setattr(delete_compaction, "without_deleted", lambda _files, own, stored: (own, stored.num_rows))
 
 
 def a_rollback_leaves_new_keys(patch):
@@ -109,8 +109,8 @@ def a_publication_forgets_deletions(patch):
 
 
 def a_clone_forgets_deletions(patch):
-    really = cloning._begun
-    patch.setattr(cloning, "_begun", lambda *given: replace(really(*given), deletions=NO_DELETIONS))
+    really = cloning._make_clone_state
+    patch.setattr(cloning, "_make_clone_state", lambda *given: replace(really(*given), deletions=NO_DELETIONS))
 
 
 @pytest.mark.long

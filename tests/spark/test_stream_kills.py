@@ -22,7 +22,7 @@ from kit.waiting import WAIT_S_MAX, wait_for
 from spark import kills_job as job
 from spark.left_checkpoint import clear
 from spark.rising_rows import RisingRows
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -34,7 +34,9 @@ pytestmark = [
     pytest.mark.classic,
     pytest.mark.long,
     pytest.mark.timeout(600 + 120 * KILLS),
-    pytest.mark.skipif(not compat.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no trigger for real-time mode"),
+    pytest.mark.skipif(
+        not spark_versions.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no trigger for real-time mode"
+    ),
 ]
 
 

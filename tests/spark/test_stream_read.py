@@ -11,12 +11,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, drain, forget_commit, ids, load, load_stream, rows, sink
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark
-needs_limits = pytest.mark.skipif(not compat.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no admission control")
+needs_limits = pytest.mark.skipif(
+    not spark_versions.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no admission control"
+)
 
 
 @pytest.fixture
@@ -276,7 +278,7 @@ def test_other_names_cannot_be_streamed(spark, wh, checkpoint, suffix):
 
 
 @pytest.mark.spark41
-@pytest.mark.skipif(compat.HAS_ADMISSION_CONTROL, reason="only PySpark 4.1 lacks admission control")
+@pytest.mark.skipif(spark_versions.HAS_ADMISSION_CONTROL, reason="only PySpark 4.1 lacks admission control")
 def test_limits_are_refused_where_they_cannot_be_kept(spark, wh, tables, checkpoint):
     with pytest.raises(PySparkException, match=r"INVALID_OPTION: .*needs PySpark 4.2"):
         copy(spark, wh, tables, checkpoint, maxOffsetsPerTrigger="10")

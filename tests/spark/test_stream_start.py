@@ -8,7 +8,7 @@ import pytest
 
 from spark.session import drain, forget_commit, load_stream
 from streamhouse_spark import delta_join
-from streamhouse_spark.kv import snapshots
+from streamhouse_spark.kv import kv_snapshots
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
 pytestmark = pytest.mark.spark
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def _small_snapshots(monkeypatch):
-    monkeypatch.setattr(snapshots, "SEGMENT_BYTES", 1)
-    monkeypatch.setattr(snapshots, "CHANGES_MIN", 1)
+    monkeypatch.setattr(kv_snapshots, "SEGMENT_BYTES", 1)
+    monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 1)
 
 
 @pytest.fixture

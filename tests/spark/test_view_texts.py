@@ -14,9 +14,9 @@ from sqlglot.errors import SqlglotError
 import streamhouse_spark as sh
 from spark.view_histories import require_right
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.datasource.views.round_trip import have_equal_plans
-from streamhouse_spark.zset.allowed import AGGREGATE_FUNCTIONS, SCALAR_FUNCTIONS
-from streamhouse_spark.zset.dialect import QueryDialect, print_sql
+from streamhouse_spark.views.ivm.determinism import AGGREGATE_FUNCTIONS, SCALAR_FUNCTIONS
+from streamhouse_spark.views.ivm.dialect import QueryDialect, print_sql
+from streamhouse_spark.views.round_trip import have_equal_plans
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 

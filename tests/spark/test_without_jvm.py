@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark.session import COLUMNS, rows
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource.read import partitions as pieces
-from streamhouse_spark.datasource.read.admission import fair_shares, limited_ends
-from streamhouse_spark.datasource.read.stream_offset import StreamOffset
-from streamhouse_spark.datasource.write.query_identity import query_transaction
+from streamhouse_spark.datasource.stream.admission import fair_shares, limit_ends
+from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
+from streamhouse_spark.datasource.write.sink_transactions import query_transaction
 from streamhouse_spark.errors import CorruptDataError, TableNotFoundError
-from streamhouse_spark.read.pieces import OffsetsPiece, ReadPlan
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.read.scan_tasks import OffsetsScanTask, ScanPlan
+from streamhouse_spark.warehouse.process_cache import Connection
 
 AMOUNTS = st.dictionaries(st.integers(0, 40), st.integers(0, 1000), min_size=1)
 
@@ -49,7 +49,7 @@ def test_limited_batches_advance_to_the_end(max_rows, max_bytes):
     state = _state()
     position, batches = dict.fromkeys(state.ends, 0), 0
     while position != state.ends:
-        following = limited_ends(state, position, state.ends, max_rows=max_rows, max_bytes=max_bytes)
+        following = limit_ends(state, position, state.ends, max_rows=max_rows, max_bytes=max_bytes)
         assert all(position[b] <= following[b] <= state.ends[b] for b in position)
         assert 0 < sum(following.values()) - sum(position.values()) <= max_rows
         position, batches = following, batches + 1
@@ -103,7 +103,7 @@ def test_offset_knows_the_truncation_that_it_was_taken_behind():
 
 
 def test_partitions_are_balanced():
-    plan = ReadPlan("a.b", "u", _state().schema, tuple(_offsets_piece(i, 1 << 20) for i in range(300)))
+    plan = ScanPlan("a.b", "u", _state().schema, tuple(_offsets_piece(i, 1 << 20) for i in range(300)))
     groups = pieces.partitions(plan, parallelism=2)
     sizes = [sum(p.size_bytes for p in g.plan().pieces) for g in groups]
     assert 3 <= len(groups) <= 6
@@ -114,7 +114,7 @@ def test_partitions_are_balanced():
 
 
 def _offsets_piece(i, size_bytes):
-    return OffsetsPiece(0, OffsetRange(i, i + 1), size_bytes)
+    return OffsetsScanTask(0, OffsetRange(i, i + 1), size_bytes)
 
 
 def test_query_id_is_found_in_the_checkpoint(tmp_path):

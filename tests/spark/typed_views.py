@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
 from streamhouse_spark import InvalidOptionError, Table
-from streamhouse_spark.datasource.views import changes, directly
-from streamhouse_spark.zset import added
+from streamhouse_spark.views import local_changes, local_executor
+from streamhouse_spark.views.ivm import incremental_aggregate
 from view_histories.history import DifferenceError
 
 NAN = float("nan")
@@ -239,12 +239,12 @@ def _by_driver() -> Iterator[Any]:
 
 
 def _by_spark() -> Iterator[Any]:
-    yield mock.patch.object(directly, "merged_directly", return_value=None)
+    yield mock.patch.object(local_executor, "merge_aggregates", return_value=None)
 
 
 def _from_sources() -> Iterator[Any]:
-    yield mock.patch.object(changes, "LOCAL_ROWS_MAX", -1)
-    yield mock.patch.object(added.Added, "of", return_value=None)
+    yield mock.patch.object(local_changes, "LOCAL_ROWS_MAX", -1)
+    yield mock.patch.object(incremental_aggregate.IncrementalAggregate, "of", return_value=None)
 
 
 WAYS = {"by the driver": _by_driver, "by Spark": _by_spark, "from the sources": _from_sources}

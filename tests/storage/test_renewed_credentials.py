@@ -11,7 +11,7 @@ from botocore.exceptions import CredentialRetrievalError
 from storage.s3_proxy import Fault, S3Proxy, nothing, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark import StorageError
-from streamhouse_spark.storage.remote.upload import PART_BYTES
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.storage import S3Storage
 

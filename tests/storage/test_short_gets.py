@@ -16,9 +16,9 @@ from storage.s3_proxy import Fault, S3Proxy, always, nothing, nth
 from storage.s3_server import ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.requests import METER
+from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.storage.s3.client import CLIENTS, Client
-from streamhouse_spark.storage.s3.short_gets import ShortGets, _Way
+from streamhouse_spark.storage.s3.fast_get import FastGetClient, _SignedGet
 from streamhouse_spark.storage.s3.storage import S3Storage
 
 pytestmark = pytest.mark.s3
@@ -68,7 +68,7 @@ def client_of(store: S3Storage) -> Client:
     return CLIENTS.get(store._settings)
 
 
-def way_to(store: S3Storage) -> _Way | None:
+def way_to(store: S3Storage) -> _SignedGet | None:
     return client_of(store)._short.of(store._bucket)
 
 
@@ -138,13 +138,13 @@ def test_a_store_that_ignores_ranges_is_understood(store, proxy):
 
 def test_a_way_that_leads_nowhere_is_forgotten_and_the_client_is_asked(store, through_client, monkeypatch):
     store.read("there")
-    get, nowhere = _Way.get, [0]
+    get, nowhere = _SignedGet.get, [0]
 
     async def lost(self, key, byte_range):
         nowhere[0] += 1
         return
 
-    monkeypatch.setattr(_Way, "get", lost)
+    monkeypatch.setattr(_SignedGet, "get", lost)
     before = METER.of(store.url)
     for number in range(1, 6):
         assert store.read("there") == DATA
@@ -153,7 +153,7 @@ def test_a_way_that_leads_nowhere_is_forgotten_and_the_client_is_asked(store, th
     assert (counted.gets, counted.failures) == (5 + 3, 3)
     assert counted.received_bytes == 5 * len(DATA)
     assert through_client == ["there"] * 6
-    monkeypatch.setattr(_Way, "get", get)
+    monkeypatch.setattr(_SignedGet, "get", get)
     assert store.read("there") == DATA
     assert through_client == ["there"] * 7
 
@@ -210,8 +210,8 @@ def test_it_signs_as_the_client_does_with_the_credentials_of_the_moment(store, p
 
 
 def test_a_client_without_the_parts_that_are_needed_keeps_its_own_way():
-    short = ShortGets(SimpleNamespace())  # of another release
-    with short.learning("bucket", "key"):
+    short = FastGetClient(SimpleNamespace())  # of another release
+    with short.observe_get("bucket", "key"):
         pass
     assert short.of("bucket") is None
 
@@ -233,11 +233,11 @@ def test_only_plain_requests_show_a_way(url, version, signing, is_learned):
 
     events = SimpleNamespace(register=lambda name, hook: hooks.update({name.split(".")[0]: hook}))
     session = SimpleNamespace(send=lambda request: request)
-    short = ShortGets(
+    short = FastGetClient(
         SimpleNamespace(meta=SimpleNamespace(events=events), _endpoint=SimpleNamespace(http_session=session))
     )
     request = SimpleNamespace(context={"signing": signing}, headers={"User-Agent": b"agent"}, url=url)
-    with short.learning("b", "wh/k.json"):
+    with short.observe_get("b", "wh/k.json"):
         named = {"signing_name": "s3", "request_signer": object(), "operation_name": "GetObject"}
         hooks["before-sign"](request=request, region_name="eu-west-1", signature_version=version, **named)
         hooks["before-send"](request=request)

@@ -21,9 +21,9 @@ from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
-from streamhouse_spark.storage.remote.patience import RETRY_MS_MAX
-from streamhouse_spark.storage.remote.race import HELD_ROUNDS, RACERS, ROUNDS
-from streamhouse_spark.storage.remote.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.remote.conditional_put_race import HELD_ROUNDS, RACERS, ROUNDS
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.remote.retry import RETRY_MS_MAX
 from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.storage import S3Storage
 
@@ -452,7 +452,7 @@ class TestClients:
     def test_a_missing_package_is_named(self):
         script = (
             "import sys; sys.modules['s3fs'] = None\n"
-            "from streamhouse_spark.storage.open import storage_for\n"
+            "from streamhouse_spark.storage.factory import storage_for\n"
             "from streamhouse_spark.errors import MissingExtraError\n"
             "try: storage_for('s3://bucket/wh')\n"
             "except MissingExtraError as error: print(error)\n"

@@ -17,7 +17,7 @@ from s3.test_tables_through_faults import PLAIN, check, stored
 from storage.s3_proxy import Fault, Plan, Request, S3Proxy, always, nothing, running_s3_proxy
 from stores.servers import Server
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.storage.remote.patience import PATIENCE_SETTING
+from streamhouse_spark.storage.remote.retry import PATIENCE_SETTING
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("own_cache")]
 

@@ -6,7 +6,7 @@ import pytest
 
 from stores.servers import versitygw
 from streamhouse_spark import StorageError
-from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.storage.factory import storage_for
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("all_races")]
 

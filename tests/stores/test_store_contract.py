@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.storage.factory import storage_for
 from unit.storage.test_contract import TestCreating, TestListing, TestReading, TestTheRest, TestWriting
 
 __all__ = ["TestCreating", "TestListing", "TestReading", "TestTheRest", "TestWriting"]

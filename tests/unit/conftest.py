@@ -15,11 +15,11 @@ from faults.sim import SimClock, sim_world
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse import connection
+from streamhouse_spark.warehouse import process_cache
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def counted(memory) -> FaultyStorage:
 @pytest.fixture
 def connected_store(counted, world, monkeypatch) -> Iterator[FaultyStorage]:
     """The store of the only warehouse, which connections open."""
-    monkeypatch.setattr(connection, "Warehouse", lambda *_, **__: Warehouse("wh", storage=counted, world=world))
-    connection._opened.cache_clear()
+    monkeypatch.setattr(process_cache, "Warehouse", lambda *_, **__: Warehouse("wh", storage=counted, world=world))
+    process_cache._open_process.cache_clear()
     yield counted
-    connection._opened.cache_clear()
+    process_cache._open_process.cache_clear()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Wa
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.inspect import Inspect
-from streamhouse_spark.table.lake_view import LakeView
+from streamhouse_spark.table.table_lake import LakeView
 
 INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""

@@ -28,13 +28,13 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     SchemaMismatchError,
 )
-from streamhouse_spark.log import append
-from streamhouse_spark.query.filters import parse_filter
+from streamhouse_spark.log import staging
+from streamhouse_spark.query.filter_parsing import parse_filter
 from streamhouse_spark.query.partition_match import PartitionMatch
-from streamhouse_spark.query.predicate_tree import exactly, may_match
+from streamhouse_spark.query.predicates import exactly, may_match
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.key_arguments import as_keys
+from streamhouse_spark.write.key_parsing import as_keys
 
 UTC = pa.timestamp("us", "UTC")
 INT32, INT64 = 1 << 31, 1 << 63
@@ -226,7 +226,7 @@ def test_a_table_with_such_a_row_from_an_older_version_is_tiered_again(lake, par
     table = Warehouse(warehouse_path).create_table(
         "d.t", "id BIGINT, v DATE", partition_by=partition_by, properties={"table.datalake.format": lake}
     )
-    with mock.patch.object(append, "check_paimon_values"):
+    with mock.patch.object(staging, "check_paimon_values"):
         table.append(rows_of("DATE", [FAR_DAY, pa.scalar(0, pa.date32())]))
     if not goes_on:
         with pytest.raises(LakeMismatchError, match=r"partition has the value \+5881580-07-11.*delete the rows"):

@@ -10,9 +10,9 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.log.commits import commit_log
-from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
 from streamhouse_spark.storage.local import LocalStorage
 from unit.restored_place import Place
 
@@ -240,9 +240,9 @@ class TestTheLog:
             table.append([{"id": number}])
             marks.append(table.state.anchors.newest)
         log = place.open().table("d.t").log
-        assert {log.relation(mark) for mark in marks} == {Relation.SAME}, "records tell where anchors do not"
-        assert log.relation(HistoryMark(10, "other")) is Relation.OTHER
-        assert log.relation(HistoryMark(99, "other")) is Relation.OTHER, "the log never was that long"
+        assert {log.relation(mark) for mark in marks} == {HistoryRelation.SAME}, "records tell where anchors do not"
+        assert log.relation(HistoryPoint(10, "other")) is HistoryRelation.OTHER
+        assert log.relation(HistoryPoint(99, "other")) is HistoryRelation.OTHER, "the log never was that long"
 
     def test_a_record_that_was_cleaned_away_cannot_tell(self, place, table, clock):
         for number in range(60):
@@ -251,4 +251,4 @@ class TestTheLog:
         known = {mark.number for mark in log.refresh().anchors.marks}
         number = next(n for n in range(2, 60) if n not in known)
         place.storage.delete(commit_key(table.uuid, number))
-        assert log.relation(HistoryMark(number, "other")) is Relation.UNKNOWN
+        assert log.relation(HistoryPoint(number, "other")) is HistoryRelation.UNKNOWN

@@ -11,16 +11,16 @@ from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import scan
-from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
+from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import partitions_of
 from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.offset_range_scan import plan_ranges
 from streamhouse_spark.read.planner import plan_lake
-from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.read.union_read import plan_union, read_pin
-from streamhouse_spark.warehouse.first_rows import first_rows
+from streamhouse_spark.warehouse.preview import first_rows
 
 NAME = "sales.parts"
 TURNED = "abcdefghijk"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from streamhouse_spark import ErrorKind, InvalidNameError, InvalidOptionError, StreamhouseError, Table
-from streamhouse_spark.core.arguments import checked
-from streamhouse_spark.core.text_values import looks_like_secret
+from streamhouse_spark.core.argument_validation import validate_arguments
+from streamhouse_spark.core.option_parsing import looks_like_secret
 from unit.public_surface import CALLS, INTERNAL, VIEWS, Call, World, calls, parameters_of, surface
 from unit.wrong_values import WRONG
 
@@ -103,7 +103,7 @@ def test_what_is_checked():
     def method(flag: bool = False, count: int | None = None, wait_ms: float = 1, *names: str, table: str = "t") -> str:
         return f"{flag} {count} {wait_ms} {names} {table}"
 
-    call = checked(method, names=["table"])
+    call = validate_arguments(method, names=["table"])
     assert call(True, None, 0.5, "a", "b", table="x") == "True None 0.5 ('a', 'b') x"
     for given, named in (
         ((1,), {}),

@@ -19,14 +19,14 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from streamhouse_spark import OffsetRange, StreamhouseError
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.views.steps import first_offsets
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.ranges import plan_ranges
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.views.step_planning import first_offsets
+from streamhouse_spark.warehouse.process_cache import Connection
 
 _PART = r"`?([\w$]+)`?"
 _PATH = re.compile(rf"streamhouse\.{_PART}\.{_PART}")
@@ -147,7 +147,7 @@ class Frame:
     @property
     def schema(self) -> Any:
         rows = self._rows if self._rows is not None else self._session.rows(self._text, "LIMIT 0")
-        return compat.spark_schema_of(_without_null_types(rows.schema))
+        return spark_versions.spark_schema_of(_without_null_types(rows.schema))
 
     def sameSemantics(self, other: Frame) -> bool:  # noqa: N802
         """Tell whether both have the same rows now: DuckDB compares no plans."""
@@ -167,9 +167,9 @@ class Frame:
             self._session.dropTempView("selected")
 
     def mapInArrow(self, function: Any, schema: Any) -> Frame:  # noqa: N802
-        given = self.toArrow().cast(compat.arrow_schema_of(self.schema))
+        given = self.toArrow().cast(spark_versions.arrow_schema_of(self.schema))
         batches = list(function(iter(given.to_batches(max_chunksize=3))))
-        return Frame(self._session, rows=pa.Table.from_batches(batches, compat.arrow_schema_of(schema)))
+        return Frame(self._session, rows=pa.Table.from_batches(batches, spark_versions.arrow_schema_of(schema)))
 
     def where(self, condition: str) -> Frame:
         self._session.register("selected", self.toArrow())

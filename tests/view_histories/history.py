@@ -21,12 +21,12 @@ from pyspark.errors import PySparkException
 from faults.faulty_storage import Crash, Fault
 from faults.sequential import one_thing_at_a_time
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError, Table
-from streamhouse_spark.core.lineage import Lineage, SourceVersion
-from streamhouse_spark.datasource.views import changes, directly, kept_extremes, packed_firsts, refresh
-from streamhouse_spark.datasource.views.materialize import materialized
-from streamhouse_spark.table import refreshing
-from streamhouse_spark.table.refreshing import last_refresh
-from streamhouse_spark.zset import added, extremes, first_values
+from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.table import refresh_commit
+from streamhouse_spark.table.refresh_commit import last_refresh
+from streamhouse_spark.views import local_changes, local_executor, min_max_cache, refresh, top_k_packing
+from streamhouse_spark.views.create import create_and_refresh
+from streamhouse_spark.views.ivm import incremental_aggregate, min_max, top_k
 from view_histories import tables
 from view_histories.duck import in_duckdb, reference
 from view_histories.grammar import Grammar, Kinds, Query
@@ -146,7 +146,7 @@ class History:
         if step == -1:
             self._begin(Random(f"{self.seed} begin"))
         elif step == self.steps:
-            self._finish(Random(f"{self.seed} end"))
+            self._finished(Random(f"{self.seed} end"))
         elif step not in self.without:
             self._step(Random(f"{self.seed} {step}"))
 
@@ -179,7 +179,7 @@ class History:
             self.script.append(f"{view.name} ({mode}, {step_rows} rows a step): {view.text()}")
             try:
                 with mock.patch.object(refresh, "commit_step", ending(self._stepped_to(view))):
-                    materialized(
+                    create_and_refresh(
                         process.session, process.connection, view.name, view.text(), "1min", mode, properties, step_rows
                     )
             except InvalidOptionError as error:
@@ -282,7 +282,7 @@ class History:
                 self._meanwhile(view, rng, moment)
 
         def next_step(*args: Any, **kwargs: Any) -> Any:
-            step = refreshing.next_step(*args, **kwargs)
+            step = refresh_commit.next_step(*args, **kwargs)
             if step is not None:
                 at("decided")
             return step
@@ -314,7 +314,7 @@ class History:
             try:
                 with (
                     mock.patch.multiple(
-                        refresh, next_step=refreshing.next_step, commit_step=ending(self._stepped_to(view))
+                        refresh, next_step=refresh_commit.next_step, commit_step=ending(self._stepped_to(view))
                     ),
                     self.house.another_host(),
                 ):
@@ -382,7 +382,7 @@ class History:
             strange, missing = dict(found - expected), dict(expected - found)
             raise DifferenceError(f"{about}: strange {strange}, missing {missing}, of {expected.total()} rows")
 
-    def _finish(self, rng: Random) -> None:
+    def _finished(self, rng: Random) -> None:
         """All is quiet: each view is the answer over its sources, again and again, and older versions stay right."""
         if self.house.process.is_dead:
             self.house.restart(elsewhere=True)
@@ -421,28 +421,31 @@ def by_the_driver() -> Iterator[None]:
 @contextmanager
 def by_the_engine() -> Iterator[None]:
     """The changes are added to the view's rows by SQL."""
-    with mock.patch.object(directly, "merged_directly", return_value=None):
+    with mock.patch.object(local_executor, "merge_aggregates", return_value=None):
         yield
 
 
 @contextmanager
 def from_the_sources() -> Iterator[None]:
     """Changes are read by SQL, and groups that they touch are computed again."""
-    with mock.patch.object(changes, "LOCAL_ROWS_MAX", -1), mock.patch.object(added.Added, "of", return_value=None):
+    with (
+        mock.patch.object(local_changes, "LOCAL_ROWS_MAX", -1),
+        mock.patch.object(incremental_aggregate.IncrementalAggregate, "of", return_value=None),
+    ):
         yield
 
 
 @contextmanager
 def of_many_changes() -> Iterator[None]:
     """Few changes count as many, so that the whole query may be computed."""
-    with mock.patch.object(changes, "MOST_ROWS_MIN", 2):
+    with mock.patch.object(local_changes, "MOST_ROWS_MIN", 2):
         yield
 
 
 @contextmanager
 def told_often() -> Iterator[None]:
     """A few records without rows are enough to record the versions again."""
-    with mock.patch.object(refreshing, "STANDS_STILL_MAX", 2):
+    with mock.patch.object(refresh_commit, "STANDS_STILL_MAX", 2):
         yield
 
 
@@ -451,11 +454,11 @@ def keeping_little(seed: int) -> Iterator[None]:
     """Hosts list groups in shares, as those of large sources, or keep few values of each; some histories do neither."""
     with ExitStack() as stack:
         if seed % 2:
-            stack.enter_context(mock.patch.multiple(kept_extremes, SMALL_ROWS=-1, NUM_SHARES=2))
+            stack.enter_context(mock.patch.multiple(min_max_cache, SMALL_ROWS=-1, NUM_SHARES=2))
         if seed % 3:
-            for module in (extremes, kept_extremes, packed_firsts):
+            for module in (min_max, min_max_cache, top_k_packing):
                 stack.enter_context(mock.patch.object(module, "ROOM", seed % 3))
-            for module in (extremes, first_values):
+            for module in (min_max, top_k):
                 stack.enter_context(mock.patch.object(module, "ALL_ROOM", seed % 3))
         yield
 
@@ -482,7 +485,7 @@ def typed(rows: pa.Table, view: Table) -> pa.Table:
 
 
 def typed_commit(view: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
-    return refreshing.commit_step(view, step, typed(rows, view), gone)
+    return refresh_commit.commit_step(view, step, typed(rows, view), gone)
 
 
 def ending(commit: Any) -> Any:

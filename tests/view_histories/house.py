@@ -15,13 +15,13 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.datasource.views.refresh import Refresher
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse import connection as connections
-from streamhouse_spark.warehouse.connection import Connection, OpenTables
+from streamhouse_spark.views.refresh import Refresher
+from streamhouse_spark.warehouse import process_cache as connections
+from streamhouse_spark.warehouse.process_cache import Connection, OpenTables
 from view_histories.duck import TIME_ZONE, DuckSession
 
 DATABASE = "runs"
@@ -89,12 +89,12 @@ class House:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Let connections lead to the processes of this house."""
-        real = connections._opened
+        real = connections._open_process
 
         def opened(process_id: int, connection: Connection) -> Any:
             return self._processes.get(connection) or real(process_id, connection)
 
-        with mock.patch.object(connections, "_opened", opened):
+        with mock.patch.object(connections, "_open_process", opened):
             self.restart(elsewhere=True)
             try:
                 yield

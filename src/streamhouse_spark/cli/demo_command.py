@@ -50,9 +50,9 @@ def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None)
     require_java()
     try:
         from streamhouse_spark.demo.demo_warehouse import new_demo_table
+        from streamhouse_spark.demo.display import TextView
         from streamhouse_spark.demo.flights import load_flights
         from streamhouse_spark.demo.run import FAST, FULL, Demo, Pace
-        from streamhouse_spark.demo.view import TextView
     except ModuleNotFoundError as error:
         raise MissingExtraError(_NOT_INSTALLED.format(error.name)) from error
     pace = FAST if fast else FULL
@@ -87,7 +87,7 @@ def _spark_config(scratch: str) -> dict[str, str]:
 
 
 def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
-    from streamhouse_spark.demo.farewell import places, suggestions
+    from streamhouse_spark.demo.next_steps import places, suggestions
 
     view.say(f"\nall of it in {duration_ms / 1000:.0f} seconds; here it lies:")
     for name, place in places(table).items():

@@ -9,9 +9,9 @@ import click
 import pyarrow as pa
 
 from streamhouse_spark.cli.session import Command, Session, take_duration_ms
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.query.sql_condition import parse_where
-from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.table.lake_maintenance import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

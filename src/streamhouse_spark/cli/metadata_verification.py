@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key, commits_prefix, parse_numbers
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.checkpoint import (
-    hinted_state,
     list_checkpoints,
-    parsed_hint,
+    parse_hint,
     read_checkpoint,
     read_hint,
+    read_hinted_state,
     read_tagged,
 )
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.commits.tags import TaggedVersion
 from streamhouse_spark.log.segments.reader import verify_segment
-from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tags import pinned_segments
+from streamhouse_spark.table.tags import list_pinned_segments
 
 REWRITTEN = "reads go on without it, and the next checkpoint writes it again"
 
@@ -81,26 +81,26 @@ def _hint_problems(table: Table) -> Iterator[str]:
         if numbers:
             yield f"{where} is missing; {REWRITTEN}"
         return
-    named = parsed_hint(hint)
+    named = parse_hint(hint)
     has_state = b"\n" in hint
-    if (named is None and not has_state) or (has_state and hinted_state(hint, table.uuid) is None):
+    if (named is None and not has_state) or (has_state and read_hinted_state(hint, table.uuid) is None):
         yield f"{where} cannot be read; {REWRITTEN}"
     elif named is not None and named not in list_checkpoints(table.storage, table.uuid):
         key = checkpoint_key(table.uuid, named)
-        if parsed_hint(read_hint(table.storage, table.uuid)) == named:
+        if parse_hint(read_hint(table.storage, table.uuid)) == named:
             yield f"{url_of(table.storage, key)} is missing, and the hint names it; {REWRITTEN}"
 
 
-def _tag_problems(table: Table, state: TableState, tag: NamedVersion) -> Iterator[str]:
+def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterator[str]:
     try:
         tagged = read_tagged(table.storage, table.uuid, tag.version, tag.uuid)
     except StreamhouseError as error:
         yield str(error)
         return
     known = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # which are read anyway
-    pin = pin_newest(tagged)
+    pin = take_latest_snapshot(tagged)
     of_keys = {(segment.uuid, segment.part) for base in pin.bases.values() for segment in base.segments}
-    for segment in pinned_segments(pin):
+    for segment in list_pinned_segments(pin):
         place = segment.uuid, segment.part
         if segment.uuid is None or place in known:
             continue

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from streamhouse_spark.core.json_text import json_text, plain_value
+from streamhouse_spark.core.json_encoding import json_text, plain_value
 from streamhouse_spark.schema.json_values import encode_rows, row_texts
 
 _PIPE_COLUMNS: Final = 100_000
@@ -115,11 +115,13 @@ def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
         left = any(is_type(column.type) for is_type in _LEFT_ALIGNED)
         table.add_column(Text(column.name), justify="left" if left else "right", overflow="fold")
     for row in encode_rows(rows):
-        table.add_row(*(Text(shown(row[name]), style="dim" if row[name] is None else "") for name in rows.column_names))
+        table.add_row(
+            *(Text(format_value(row[name]), style="dim" if row[name] is None else "") for name in rows.column_names)
+        )
     return table
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value for people: null is spelled out, nested values are JSON, times are ISO-8601."""
     plain = plain_value(value)
     match plain:

@@ -41,16 +41,16 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
     chosen = PartitionMatches((match,))
     what = f"partition ({match}) of {opened.name}"
     if dry_run:
-        _show(session, _dropped(session, opened, chosen, dry_run=True), f"would drop {what}")
+        _show(session, _drop_partition(session, opened, chosen, dry_run=True), f"would drop {what}")
         return
     if not yes:
-        found = _dropped(session, opened, chosen, dry_run=True)
+        found = _drop_partition(session, opened, chosen, dry_run=True)
         if not click.confirm(f"drop {what} with {found.rows:,} rows?", err=True):
             raise click.Abort
-    _show(session, _dropped(session, opened, chosen, dry_run=False), f"dropped {what}")
+    _show(session, _drop_partition(session, opened, chosen, dry_run=False), f"dropped {what}")
 
 
-def _dropped(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
+def _drop_partition(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
     with session.output.working(f"{'look at' if dry_run else 'drop'} partitions of {table.name}"):
         return drop_partitions(table, chosen, dry_run=dry_run)
 

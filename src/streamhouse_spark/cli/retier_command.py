@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.table.retiering import RetierReport
+from streamhouse_spark.table.rebuild_lake import RetierReport
 
 
 @click.command(

@@ -11,24 +11,24 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from streamhouse_spark.cli.output import Output, shown
+from streamhouse_spark.cli.output import Output, format_value
 from streamhouse_spark.cli.session import Command, Session, take_names
 from streamhouse_spark.config.spark_options import parse_write_options
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.core.text_values import parse_timestamp_ms
+from streamhouse_spark.core.option_parsing import parse_timestamp_ms
+from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.append import Staged, gathered
-from streamhouse_spark.log.commits.transaction_outcome import known_transaction
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
+from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.query.sql_condition import parse_where
-from streamhouse_spark.read.tail import added_fields, logged, start_offsets
-from streamhouse_spark.schema.default_functions import Now
-from streamhouse_spark.schema.defaults import default_scalars, evaluated
+from streamhouse_spark.read.tail import metadata_fields, read_log, start_offsets
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_rows
-from streamhouse_spark.schema.rows import filled
+from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
-from streamhouse_spark.write.row_files import FORMATS, TextRules, file_format, open_rows, pieces
+from streamhouse_spark.warehouse.preview import first_rows, schema_of
+from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, open_rows, pieces
 
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1
@@ -186,10 +186,10 @@ def _start_of(text: str) -> Any:
 def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """Return the rows of the log, and of the archive of changes, from ``start`` on, as of the call."""
     state = table.refresh()
-    fields = added_fields(state, include_metadata=True)
+    fields = metadata_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start, table.storage).items():
         offsets = OffsetRange(first, max(first, state.buckets[bucket].end))
-        for found in logged(table, state, bucket, offsets, columns or state.schema.names):
+        for found in read_log(table, state, bucket, offsets, columns or state.schema.names):
             yield with_metadata(found, fields)
 
 
@@ -208,7 +208,7 @@ class _TailPrinter:
         sys.stdout.flush()
 
     def _print_lines(self, batch: pa.RecordBatch) -> None:
-        lines = [[shown(row[name]) for name in batch.schema.names] for row in encode_rows(batch)]
+        lines = [[format_value(row[name]) for name in batch.schema.names] for row in encode_rows(batch)]
         if not self._widths:
             header = batch.schema.names
             columns = zip(header, *lines, strict=True)
@@ -269,8 +269,8 @@ def append(
     known = _is_known(opened, transaction)
     formats = [file_format(path, format_) for path in files]
     with ExitStack() as stack:
-        defaults = default_scalars(evaluated(opened.state.schema, Now.of(opened.world)))
-        rules = TextRules(opened.schema, null_texts, defaults)
+        defaults = default_scalars(evaluate_defaults(opened.state.schema, StatementContext.of(opened.world)))
+        rules = CsvOptions(opened.schema, null_texts, defaults)
         found = (
             open_rows(path, name, rules, stack, sys.stdin.buffer) for path, name in zip(files, formats, strict=True)
         )
@@ -279,29 +279,29 @@ def append(
 
 
 def _is_known(table: Table, transaction: Transaction | None) -> bool:
-    return known_transaction(table.refresh(), transaction) is not None
+    return find_stored_transaction(table.refresh(), transaction) is not None
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:
     """Stage piece after piece, so that memory stays bounded, and commit once. Upserts are one batch in memory."""
     by_key = bool(table.state.primary_key)
-    staged: list[Staged] = []
+    staged: list[StagedRows] = []
     upserted: list[pa.Table] = []
-    schema = evaluated(table.state.schema, Now.of(table.world))
+    schema = evaluate_defaults(table.state.schema, StatementContext.of(table.world))
     with output.progress("rows") as progress:
         task = progress.add_task(f"append to {table.name}", total=None)
         for file in files:
             progress.update(task, total=file.num_rows)
             for piece in pieces(file.batches):
                 piece = without_metadata(piece, schema.names)  # noqa: PLW2901 - the rows of the piece
-                rows, missing = filled(piece, schema, table=table.name, older=table.state.schemas)
+                rows, missing = convert_rows(piece, schema, table=table.name, older=table.state.schemas)
                 upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)
     if by_key:
         return table.upsert(pa.concat_tables([table.schema.empty_table(), *upserted]), transaction=transaction)
     if not staged:
         return table.append([], transaction=transaction)
-    return table.commit(gathered(staged), transaction=transaction)
+    return table.commit(merge_staged_rows(staged), transaction=transaction)
 
 
 def _report(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:

@@ -136,9 +136,9 @@ def serve(
     until Ctrl-C.
     """
     from streamhouse_spark.serve.access import Access
-    from streamhouse_spark.serve.access_file import WatchedAccess, parse_tokens
+    from streamhouse_spark.serve.access_file import ReloadingAcl, parse_tokens
     from streamhouse_spark.serve.audit import AuditLog, require_writable
-    from streamhouse_spark.serve.listening import Listening
+    from streamhouse_spark.serve.listen_address import ListenAddress
     from streamhouse_spark.serve.options import AccessOf, ServeOptions, VendOptions
     from streamhouse_spark.serve.same_site import AllowedSites
     from streamhouse_spark.serve.server import serve as serve_until_stopped
@@ -151,8 +151,8 @@ def serve(
         tokens = parse_tokens(token_file)
         rights = lambda: tokens  # noqa: E731 - one of three
     elif access is not None:
-        rights = WatchedAccess(access, clock)
-    listening = Listening(host, port, flight_port, tls_cert, tls_key, insecure)
+        rights = ReloadingAcl(access, clock)
+    listening = ListenAddress(host, port, flight_port, tls_cert, tls_key, insecure)
 
     sites = AllowedSites.of((*allowed_host, *listening.names), allowed_origin)
     vend = VendOptions(vend_role, vend_minutes * 60) if vend_role is not None else None

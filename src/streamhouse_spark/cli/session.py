@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, shown
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, quote
 
 if TYPE_CHECKING:
     from streamhouse_spark.cli.output import Output
-    from streamhouse_spark.warehouse.opened_tables import OpenedTables
+    from streamhouse_spark.warehouse.table_batch import TableBatch
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FORMATS: Final = ("text", "json")
@@ -70,7 +70,7 @@ def fail(message: str) -> NoReturn:
     raise Failure(message)
 
 
-def fail_for(opened: OpenedTables) -> None:
+def fail_for(opened: TableBatch) -> None:
     """Exit with code 1 if something failed for a table, once the others had their turn."""
     if opened.failed:
         fail("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
@@ -109,7 +109,7 @@ def require_text(ctx: click.Context, words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise click.UsageError(f"{shown(word)} is no UTF-8 text; write it as such", ctx) from None
+            raise click.UsageError(f"{quote(word)} is no UTF-8 text; write it as such", ctx) from None
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
@@ -206,7 +206,7 @@ def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[st
 
 def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of options that take a duration such as ``24h``."""
-    from streamhouse_spark.core.text_values import parse_duration_ms
+    from streamhouse_spark.core.option_parsing import parse_duration_ms
 
     if value is None:
         return None

@@ -18,14 +18,14 @@ from streamhouse_spark.cli.session import Command, Session, fail_for, take_field
 from streamhouse_spark.config.view_definition import view_facts
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import log_url
-from streamhouse_spark.log.lifecycle.failed_rounds import FailedRound, known_failures
-from streamhouse_spark.read.archive import archived_bytes
+from streamhouse_spark.log.lifecycle.tiering_failures import TieringFailure, list_failures
+from streamhouse_spark.read.archive_scan import count_archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.opened_tables import open_all
-from streamhouse_spark.write.row_files import TextRules, file_format, open_rows
+from streamhouse_spark.warehouse.table_batch import open_all
+from streamhouse_spark.write.file_readers import CsvOptions, file_format, open_rows
 
 _LISTED = pa.schema([
     ("table", pa.string()),
@@ -61,14 +61,14 @@ def ls(session: Session, database: str | None, *, dropped: bool) -> None:
         list_dropped(session, database)
         return
     opened = open_all(warehouse, database)
-    rows = [*opened.each(_listed), *({"table": name} for name in opened.failed)]
+    rows = [*opened.each(_describe_table), *({"table": name} for name in opened.failed)]
     session.output.rows(pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["table"])), schema=_LISTED))
     fail_for(opened)
     if not rows:
         session.output.remark(f"no tables in {warehouse.url}; `streamhouse create --help` shows how to make one")
 
 
-def _listed(table: Table) -> Mapping[str, Any]:
+def _describe_table(table: Table) -> Mapping[str, Any]:
     state = table.state
     num_rows, lag = state.num_rows, sum(bucket_lags(state).values())
     enabled = table.properties.datalake_enabled
@@ -118,12 +118,12 @@ def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, 
         found = opened.costs(parse_prices(prices))
         session.output.document(found.to_json(), lambda console: render_costs(opened.name, found, console))
         return
-    failures = known_failures(opened.storage, opened.uuid)
-    told = described(opened, failures)
+    failures = list_failures(opened.storage, opened.uuid)
+    told = build_description(opened, failures)
     session.output.document(told, lambda console: _render_description(opened, told, failures, console))
 
 
-def described(table: Table, failures: Sequence[FailedRound] | None = None) -> dict[str, Any]:
+def build_description(table: Table, failures: Sequence[TieringFailure] | None = None) -> dict[str, Any]:
     """Return the description as a JSON document. The noted ``failures`` are read unless they are known."""
     state = table.state
     lags = bucket_lags(state)
@@ -153,7 +153,7 @@ def described(table: Table, failures: Sequence[FailedRound] | None = None) -> di
             "rows": state.num_rows - sum(lags.values()),
         },
         "failed_rounds": [
-            one.to_json(state) for one in (known_failures(table.storage, table.uuid) if failures is None else failures)
+            one.to_json(state) for one in (list_failures(table.storage, table.uuid) if failures is None else failures)
         ],
     }
 
@@ -164,11 +164,11 @@ def _archive(table: Table) -> dict[str, Any] | None:
     if not pages:
         return None
     changes = sum(page.num_rows for page in pages)
-    return {"changes": changes, "bytes": archived_bytes(table, table.state), "first_ms": pages[0].first_ms}
+    return {"changes": changes, "bytes": count_archived_bytes(table, table.state), "first_ms": pages[0].first_ms}
 
 
 def _render_description(
-    table: Table, found: Mapping[str, Any], failures: Sequence[FailedRound], console: Console
+    table: Table, found: Mapping[str, Any], failures: Sequence[TieringFailure], console: Console
 ) -> None:
     lake, archive, now_ms, view = found["lake"], found["archive"], table.storage.now_ms(), found["view"]
     for label, value in (
@@ -274,7 +274,7 @@ def create(
         if_not_exists=if_not_exists,
     )
     session.output.document(
-        described(created),
+        build_description(created),
         lambda console: console.print(
             f"created {created.name} ({created.state.schema.ddl()}) with {created.num_buckets} "
             f"bucket{'s' if created.num_buckets != 1 else ''}",
@@ -285,7 +285,7 @@ def create(
 
 def _schema_of_file(path: str) -> pa.Schema:
     with ExitStack() as stack:
-        return open_rows(path, file_format(path, None), TextRules(), stack, sys.stdin.buffer).schema
+        return open_rows(path, file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
 
 
 @click.command(
@@ -399,7 +399,9 @@ def alter(
     )
     if are_columns:
         ddl = opened.state.schema.ddl()
-        session.output.document(described(opened), lambda c: c.print(f"altered {opened.name} ({ddl})", markup=False))
+        session.output.document(
+            build_description(opened), lambda c: c.print(f"altered {opened.name} ({ddl})", markup=False)
+        )
     else:
         session.output.rows(opened.inspect.options())
 
@@ -424,7 +426,7 @@ def rename(session: Session, table: str, new_name: str) -> None:
     session.warehouse.rename_table(table, new_name)
     renamed = session.warehouse.table(new_name)
     session.output.document(
-        described(renamed), lambda console: console.print(f"renamed {table} to {renamed.name}", markup=False)
+        build_description(renamed), lambda console: console.print(f"renamed {table} to {renamed.name}", markup=False)
     )
 
 
@@ -453,7 +455,7 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
         session.output.document({"table": table, "dropped": False}, lambda c: c.print(f"{table} does not exist"))
         return
     opened = warehouse.table(table)
-    facts = described(opened)
+    facts = build_description(opened)
     what = (
         f"{opened.name} with {facts['rows']:,} rows ({facts['lake']['rows']:,} of them in {facts['lake']['location']})"
     )
@@ -488,7 +490,7 @@ def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
     """
     parse_table_name(table).require_table("truncate")
     opened = session.warehouse.table(table)
-    facts = described(opened)
+    facts = build_description(opened)
     what = f"all {facts['rows']:,} rows of {opened.name} ({facts['lake']['rows']:,} of them in the lake)"
     if dry_run:
         session.output.document({**facts, "truncated": False}, lambda c: c.print(f"would remove {what}", markup=False))

@@ -16,18 +16,18 @@ import pyarrow as pa
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.service_log import log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, fail_for
-from streamhouse_spark.cli.upkeep_commands import chosen_tables
-from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.cli.upkeep_commands import select_tables
+from streamhouse_spark.core.fork_safety import new_event
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.opened_tables import OpenedTables
+from streamhouse_spark.warehouse.table_batch import TableBatch
 
 if TYPE_CHECKING:
-    from streamhouse_spark.datasource.views.service import ViewStatus
     from streamhouse_spark.lake.tiering.job import TieringReport
-    from streamhouse_spark.metrics.measures import Measures
-    from streamhouse_spark.service.endpoint import Address, Observed
-    from streamhouse_spark.service.lineage import LineageListener
+    from streamhouse_spark.metrics.metrics import Measures
+    from streamhouse_spark.service.endpoint import Address, ServiceSnapshot
+    from streamhouse_spark.service.openlineage import LineageListener
+    from streamhouse_spark.views.service import ViewStatus
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ def tier(
             else:
                 _serve_on_spark(session, tables, spark, address, listener, views=views)
     elif once:
-        session.output.rows(_as_rows(_each(session, chosen, _noted(tier_here))))
+        session.output.rows(_as_rows(_each(session, chosen, _with_failure_note(tier_here))))
         fail_for(chosen)
     else:
         _serve_here(session, tables, address, listener)
@@ -134,14 +134,14 @@ def tier_here(table: Table) -> TieringReport:
     return job.run(run_tasks_in_threads(table.storage, table.settings, table.world))
 
 
-def _noted(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
+def _with_failure_note(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
     """Return the same work on a table, of which a failure is noted beside the table: nobody may look at a timer's
     output.
     """
-    from streamhouse_spark.service.failure_notes import FailureNotes
+    from streamhouse_spark.service.failure_log import FailureNotes
 
     def work(table: Table) -> T:
-        with FailureNotes(table.world.clock).noting(table):
+        with FailureNotes(table.world.clock).note_failure(table):
             return tier_one(table)
 
     return work
@@ -151,9 +151,9 @@ def _serve_here(
     session: Session, names: Sequence[str], address: Address | None, listener: LineageListener | None
 ) -> None:
     from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-    from streamhouse_spark.service.endpoint import observed
+    from streamhouse_spark.service.endpoint import export_service_metrics
     from streamhouse_spark.service.tiering_service import Service
-    from streamhouse_spark.warehouse.connection import Connection
+    from streamhouse_spark.warehouse.process_cache import Connection
 
     warehouse, output = session.warehouse, session.output
     tasks = run_tasks_in_threads(warehouse.storage, warehouse.settings, warehouse.world)
@@ -161,30 +161,30 @@ def _serve_here(
     report = _reporter(output)
     service = Service(tasks, connection, list(names) or None, on_report=report, on_lineage=listener)
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
-    with _until_stopped() as stop, _listening(service, address), observed(service):
+    with _until_stopped() as stop, _serve_metrics(service, address), export_service_metrics(service):
         service.run(stop)
 
 
 def _listener(target: str) -> LineageListener:
-    from streamhouse_spark.service.lineage import listener_to
+    from streamhouse_spark.service.openlineage import listener_to
 
     return listener_to(target, os.environ.get("OPENLINEAGE_API_KEY"))
 
 
 def _address(listen: str) -> Address:
-    from streamhouse_spark.service.endpoint import parsed_address
+    from streamhouse_spark.service.endpoint import parse_address
 
-    return parsed_address(listen)
+    return parse_address(listen)
 
 
 @contextmanager
-def _listening(service: Observed, address: Address | None, more: Measures = tuple) -> Iterator[None]:
+def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: Measures = tuple) -> Iterator[None]:
     if address is None:
         yield
         return
-    from streamhouse_spark.service.endpoint import serving
+    from streamhouse_spark.service.endpoint import serve_until_exit
 
-    with serving(service, address, more) as (host, port):
+    with serve_until_exit(service, address, more) as (host, port):
         click.echo(f"listening at http://{host}:{port}/metrics", err=True)
         yield
 
@@ -205,12 +205,14 @@ def _spark(session: Session, master: str | None, *, has_catalog: bool) -> Iterat
         spark.stop()
 
 
-def _tier_on_spark(session: Session, chosen: OpenedTables, spark: Any) -> None:
+def _tier_on_spark(session: Session, chosen: TableBatch, spark: Any) -> None:
     from streamhouse_spark.spark import tier as tier_on_spark
 
     location, settings = session.warehouse_location, session.settings
     tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
-    reports = [report for reports in _each(session, chosen, _noted(tier_one)) for report in reports.values()]
+    reports = [
+        report for reports in _each(session, chosen, _with_failure_note(tier_one)) for report in reports.values()
+    ]
     session.output.rows(_as_rows(reports))
     fail_for(chosen)
 
@@ -224,8 +226,8 @@ def _serve_on_spark(
     *,
     views: bool,
 ) -> None:
-    from streamhouse_spark.datasource.views.measures import view_measures
     from streamhouse_spark.spark import TieringService
+    from streamhouse_spark.views.view_metrics import view_measures
 
     report = _reporter(session.output)
     with session.output.doing() if views else nullcontext(lambda _: None) as show:
@@ -240,7 +242,7 @@ def _serve_on_spark(
             on_view=partial(_report_view, session.output, show),
         )
         more = lambda: view_measures(service.view_status())  # noqa: E731
-        with _until_stopped() as stop, _listening(service, address, more):
+        with _until_stopped() as stop, _serve_metrics(service, address, more):
             service.run(stop)
 
 
@@ -262,7 +264,7 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
     output.document(told, lambda _: click.echo(text))
 
 
-def _each(session: Session, chosen: OpenedTables, work: Callable[[Table], T]) -> list[T]:
+def _each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> list[T]:
     """Work on one table after the other, and show how many are done."""
     with session.output.progress("tables") as progress:
         task = progress.add_task("tier", total=len(chosen.tables))
@@ -277,9 +279,9 @@ def _each(session: Session, chosen: OpenedTables, work: Callable[[Table], T]) ->
         return chosen.each(counted)
 
 
-def _with_lakes(session: Session, names: Sequence[str]) -> OpenedTables:
+def _with_lakes(session: Session, names: Sequence[str]) -> TableBatch:
     """Return the tables with a lake. Raises `InvalidOptionError` for a named table without one."""
-    chosen = chosen_tables(session, names)
+    chosen = select_tables(session, names)
     for table in chosen.tables:
         if names and not table.properties.datalake_enabled:
             raise InvalidOptionError(

@@ -12,8 +12,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.table.glance import TableGlance, overdue_failures
-from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.table.table_status import TableOverview, overdue_failures
+from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -41,10 +41,10 @@ def top(session: Session, interval: float, *, once: bool) -> None:
     """
     warehouse = session.warehouse
     if session.output.as_json:
-        for one in _looked(warehouse)[0]:
+        for one in _collect_statuses(warehouse)[0]:
             session.output.document(one.to_json(), lambda _: None)
     elif once or not sys.stdout.isatty():
-        session.output.console.print(screen(warehouse.url, *_looked(warehouse), {}))
+        session.output.console.print(screen(warehouse.url, *_collect_statuses(warehouse), {}))
     else:
         with Live(screen=True, auto_refresh=False) as live:
             watch(warehouse, interval, lambda drawn: live.update(drawn, refresh=True))
@@ -54,7 +54,7 @@ def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], N
     """Look at all tables and show them, again and again."""
     before: RowsAt = {}
     while True:
-        found, failed = _looked(warehouse)
+        found, failed = _collect_statuses(warehouse)
         now = _rows_at(warehouse, found)
         show(screen(warehouse.url, found, failed, rates(before, now)))
         before = now
@@ -65,13 +65,13 @@ RowsAt = Mapping[str, tuple[int, int]]
 """Table → its rows, and the boot time in milliseconds at which it had them."""
 
 
-def _looked(warehouse: Warehouse) -> tuple[list[TableGlance], Mapping[str, Exception]]:
+def _collect_statuses(warehouse: Warehouse) -> tuple[list[TableOverview], Mapping[str, Exception]]:
     opened = open_all(warehouse)
     failures = overdue_failures(warehouse.storage, opened.tables)
-    return opened.each(lambda table: TableGlance.of(table, failures.get(table.uuid, ()))), opened.failed
+    return opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ()))), opened.failed
 
 
-def _rows_at(warehouse: Warehouse, found: Sequence[TableGlance]) -> RowsAt:
+def _rows_at(warehouse: Warehouse, found: Sequence[TableOverview]) -> RowsAt:
     now_ms = warehouse.world.clock.boot_ms()
     return {one.table: (one.rows, now_ms) for one in found}
 
@@ -87,7 +87,7 @@ def rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
 
 
 def screen(
-    url: str, found: Sequence[TableGlance], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
+    url: str, found: Sequence[TableOverview], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
 ) -> RichTable:
     """Draw the tables, the busiest first."""
     drawn = RichTable(title=Text(url), title_justify="left", box=None, pad_edge=False, header_style="bold")

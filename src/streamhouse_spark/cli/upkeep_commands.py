@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from streamhouse_spark.cli.doctor import Finding, run_doctor
+from streamhouse_spark.cli.diagnostics import Finding, run_doctor
+from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_branches, verify_lake, verify_log
 from streamhouse_spark.cli.metadata_verification import lake_metadata_problems, metadata_problems
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_branches, verify_lake, verify_log
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
-from streamhouse_spark.table.maintain import MaintainReport
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
+from streamhouse_spark.table.log_maintenance import MaintainReport
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.opened_tables import OpenedTables, open_all, open_named
+from streamhouse_spark.warehouse.table_batch import TableBatch, open_all, open_named
 
 _MAINTAINED: Final = pa.schema([
     ("table", pa.string()),
@@ -39,7 +39,7 @@ _MAINTAINED: Final = pa.schema([
 _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": ("FAILED", "red")}
 
 
-def chosen_tables(session: Session, names: Sequence[str]) -> OpenedTables:
+def select_tables(session: Session, names: Sequence[str]) -> TableBatch:
     """Return the named tables, or all of the warehouse."""
     warehouse = session.warehouse
     return open_named(warehouse.table, names) if names else open_all(warehouse)
@@ -73,7 +73,7 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
     table.log.ttl, and never passes what the lake holds. Repeating it is harmless, and so is running it in several
     places.
     """
-    chosen = chosen_tables(session, tables)
+    chosen = select_tables(session, tables)
     grace_ms = GRACE_MS if grace_ms is None else grace_ms
     with session.output.progress("tables") as progress:
         task = progress.add_task("maintain", total=len(chosen.tables))
@@ -82,7 +82,7 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
             progress.update(task, description=f"maintain {table.name}")
             report = table.maintain(grace_ms=grace_ms, dry_run=dry_run)
             progress.advance(task)
-            return _maintained(table, report)
+            return _maintain_table(table, report)
 
         rows = chosen.each(maintained)
     if not tables:
@@ -95,7 +95,7 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
     fail_for(chosen)
 
 
-def _maintained(table: Table, report: MaintainReport) -> dict[str, object]:
+def _maintain_table(table: Table, report: MaintainReport) -> dict[str, object]:
     return {
         "table": table.name,
         "segments_merged": report.segments_merged,
@@ -129,13 +129,13 @@ def verify(session: Session, table: str) -> None:
     engines or older versions, are counted. Changes nothing. Exit code 1 where something is wrong.
     """
     opened = session.warehouse.table(table)
-    result = _verified(opened, session.output)
+    result = _verify_table(opened, session.output)
     session.output.document(asdict(result), lambda console: _render_verification(result, console))
     if result.problems:
         raise Failure(f"{result.table}: {len(result.problems)} problem{'s' if len(result.problems) > 1 else ''} found")
 
 
-def _verified(table: Table, output: Output) -> Verification:
+def _verify_table(table: Table, output: Output) -> Verification:
     state = table.refresh()
     result = Verification(table.name)
     with output.progress("segments") as progress:

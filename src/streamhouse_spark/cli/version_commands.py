@@ -57,20 +57,20 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
     parse_table_name(table).require_table("roll back")
     opened = session.warehouse.table(table)
     if dry_run:
-        _show(session, _rolled(session, opened, version, dry_run=True), "would roll")
+        _show(session, _rollback(session, opened, version, dry_run=True), "would roll")
         return
     if not yes:
-        found = _rolled(session, opened, version, dry_run=True)
+        found = _rollback(session, opened, version, dry_run=True)
         if not click.confirm(
             f"roll {opened.name} back to commit {version}: {found.rows_deleted:,} rows go, {found.rows_added:,} come "
             "back?",
             err=True,
         ):
             raise click.Abort
-    _show(session, _rolled(session, opened, version, dry_run=False), "rolled")
+    _show(session, _rollback(session, opened, version, dry_run=False), "rolled")
 
 
-def _rolled(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
+def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
     with session.output.working(f"{'look at' if dry_run else 'roll back'} {table.name}"):
         return table.rollback_to_version(version, dry_run=dry_run)
 

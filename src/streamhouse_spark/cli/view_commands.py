@@ -13,11 +13,11 @@ from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.table.refreshing import pause_refreshes, resume_refreshes
+from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
 
 if TYPE_CHECKING:
-    from streamhouse_spark.datasource.views.refresh import RefreshReport
+    from streamhouse_spark.views.refresh import RefreshReport
 
 _VIEWS: Final = click.argument("views", nargs=-1, required=True)
 
@@ -45,14 +45,14 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
     """
     if not (on_spark or master):
         raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
-    names = [table.name for table in _opened(session, views, "refresh")]
+    names = [table.name for table in _open_views(session, views, "refresh")]
     from streamhouse_spark.cli.spark_session import open_spark, spark_errors_told
 
     catalog_of = session.warehouse_location, session.settings
     spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
     try:
         from streamhouse_spark.datasource.session_warehouse import catalog_connection
-        from streamhouse_spark.datasource.views.refresh import Refresher
+        from streamhouse_spark.views.refresh import Refresher
 
         refresh_one = Refresher(spark, catalog_connection(spark))
         for name in names:
@@ -102,7 +102,7 @@ def resume(session: Session, views: Sequence[str]) -> None:
     _set_each(session, views, "resume", resume_refreshes)
 
 
-def _opened(session: Session, names: Sequence[str], verb: str) -> list[Table]:
+def _open_views(session: Session, names: Sequence[str], verb: str) -> list[Table]:
     """Return the tables of views, each once. Raises `InvalidOptionError` for a table that is none, before anything is
     done to another.
     """
@@ -115,7 +115,7 @@ def _opened(session: Session, names: Sequence[str], verb: str) -> list[Table]:
 
 
 def _set_each(session: Session, names: Sequence[str], verb: str, change: Callable[[Table], bool]) -> None:
-    for table in _opened(session, names, verb):
+    for table in _open_views(session, names, verb):
         changed, is_paused = change(table), verb == "pause"
         state = "paused" if is_paused else "refreshed by services"
         text = f"{table.name} is {state}{'' if changed else ' already'}"

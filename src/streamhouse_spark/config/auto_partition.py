@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, cast, get_args
 
 import pyarrow as pa
 
-from streamhouse_spark.core import text_values as values
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import option_parsing as values
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -129,7 +129,7 @@ def parse_auto_partition(
     is_enabled = values.parse_bool(ENABLED, properties.get(ENABLED, "false"))
     unit = _unit(properties.get(TIME_UNIT, "DAY"))
     num_retention = values.parse_int(NUM_RETENTION, properties.get(NUM_RETENTION, str(RETAINED)), minimum=0)
-    time_zone = _known_zone(properties.get(TIME_ZONE, "UTC"))
+    time_zone = _require_time_zone(properties.get(TIME_ZONE, "UTC"))
     if values.parse_int(NUM_PRECREATE, properties.get(NUM_PRECREATE, "0"), minimum=0):
         values.reject(NUM_PRECREATE, properties[NUM_PRECREATE], "0: a partition exists with its first row, none waits")
     if not is_enabled:
@@ -155,7 +155,7 @@ def _unit(text: str) -> TimeUnit:
     return cast("TimeUnit", found)
 
 
-def _known_zone(text: str) -> str:
+def _require_time_zone(text: str) -> str:
     name = text.strip()
     try:
         _zone(name)

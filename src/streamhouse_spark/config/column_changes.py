@@ -13,13 +13,13 @@ from typing import Final
 import pyarrow as pa
 
 from streamhouse_spark.config.properties import FIELD, PARTITION_FIELDS, PRIMARY_KEY, VERSION_COLUMN, parse_properties
-from streamhouse_spark.core import text_values as values
-from streamhouse_spark.core.text_size import TextSize
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import option_parsing as values
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.char_varchar import TextSize
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.evolution import with_inner_changes, with_names, with_types, without_columns
-from streamhouse_spark.schema.inner_fields import InnerChanges, Path, split_path
+from streamhouse_spark.schema.nested_fields import InnerChanges, Path, split_path
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
@@ -77,7 +77,7 @@ def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
     return {column: size for column, size in found.items() if size is not None}
 
 
-def changed_columns(
+def apply_column_changes(
     changes: ColumnChanges,
     schema: TableSchema,
     partition_by: Sequence[str],
@@ -89,7 +89,7 @@ def changed_columns(
     Raises `SchemaMismatchError` for an unknown column, a name that is taken or not allowed, a type that is not wider,
     and where no column would be left; `InvalidOptionError` for a column whose role forbids the change.
     """
-    changes, inside = _parted(changes, schema)
+    changes, inside = _split_nested_changes(changes, schema)
     _require_allowed(changes, schema, partition_by, properties, inside)
     after = with_inner_changes(schema, inside, ever)
     after = with_types(after, changes.widened, changes.sizes)
@@ -97,10 +97,10 @@ def changed_columns(
     after = with_names(after, changes.renamed)
     names = {schema.column(old).name: new for old, new in changes.renamed.items()}
     gone = {schema.column(name).name for name in changes.dropped}
-    return after, _followed(properties, schema, names, gone)
+    return after, _rename_in_properties(properties, schema, names, gone)
 
 
-def _parted(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
+def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
     """Part the changes of whole columns from those inside columns. A name that is a column's is that column's, whatever
     dots it has.
     """
@@ -199,7 +199,7 @@ def _refuse(column: str, what: str, roles: Sequence[tuple[str, set[str], str]], 
             raise InvalidOptionError(f"column '{column}' cannot be {what}: it is {role}, {why}; {advice}")
 
 
-def _followed(
+def _rename_in_properties(
     properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], gone: set[str]
 ) -> dict[str, str]:
     """Return the properties with the columns' new names, without dropped columns."""
@@ -213,7 +213,7 @@ def _followed(
     for name, value in properties.items():
         new_name, new_value = name, value
         if name in _LISTS and value.strip() != "*":
-            new_value = _listed(value, now)
+            new_value = _join_names(value, now)
         elif name == PARTITION_FIELDS:
             fields = parse_fields(split_fields(value), schema)
             new_value = join_fields(replace(field, column=now(field.column) or field.column) for field in fields)
@@ -228,7 +228,7 @@ def _followed(
     return followed
 
 
-def _listed(text: str, now: Callable[[str], str | None]) -> str:
+def _join_names(text: str, now: Callable[[str], str | None]) -> str:
     before = values.parse_names(text)
     after = [name for name in map(now, before) if name is not None]
     return text if list(before) == after else values.join_names(after)

@@ -13,17 +13,17 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
-from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.branch_metadata import BRANCH
 from streamhouse_spark.config.lake_types import check_variants
 from streamhouse_spark.config.paimon_limits import check_paimon_columns, limited_columns
 from streamhouse_spark.config.view_definition import VIEW
-from streamhouse_spark.core import text_values as values
-from streamhouse_spark.core.model import is_unicode
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import option_parsing as values
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.schema.checks.check import CONSTRAINT, Check, check_constraint_name, parse_checks
+from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.generated.generated import GENERATED, Generated, parse_generated
+from streamhouse_spark.schema.generated_columns.generated_column import GENERATED, Generated, parse_generated
 from streamhouse_spark.schema.identity import IDENTITY, Identity, parse_identity
 from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -203,7 +203,7 @@ def parse_properties(
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
-    Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.keyed_properties`; without
+    Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.table_config`; without
     ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property under our own prefixes
     (naming the nearest), an impossible value, a column that cannot have its role, and a value that looks like a
     credential, and `SchemaMismatchError` for a column that the lake cannot hold.
@@ -301,7 +301,11 @@ def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) 
     if VIEW in properties:
         raise InvalidOptionError("a materialized view has the rows of its query, and no identity column; leave it out")
     roles |= {name.casefold(): "one that gives the partition" for name in parsed.partition_sources}
-    roles |= {c.casefold(): f"used by the generated column '{g.name}'" for g in parsed.generated for c in _used(g)}
+    roles |= {
+        c.casefold(): f"used by the generated column '{g.name}'"
+        for g in parsed.generated
+        for c in _referenced_columns(g)
+    }
     if identity.name.casefold() in roles:
         raise InvalidOptionError(
             f"column '{identity.name}' is an identity column and {roles[identity.name.casefold()]}: its numbers are "
@@ -309,7 +313,7 @@ def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) 
         )
 
 
-def _used(generated: Generated) -> set[str]:
+def _referenced_columns(generated: Generated) -> set[str]:
     """Return the columns that need to be known before a generated one, and itself."""
     return {generated.name, *generated.expression.columns()}
 
@@ -355,7 +359,7 @@ def check_property_name(name: str) -> None:
         )
 
 
-def altered_properties(
+def alter_properties(
     current: Mapping[str, str],
     set_values: Mapping[str, str],
     unset: Iterable[str] = (),

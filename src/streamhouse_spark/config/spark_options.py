@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final, Literal, NoReturn
 
-from streamhouse_spark.core import text_values as values
-from streamhouse_spark.core.model import Transaction, check_app_id
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import option_parsing as values
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import Transaction, check_app_id
 from streamhouse_spark.errors import InvalidOptionError
 
 WAREHOUSE_VARIABLE: Final = "STREAMHOUSE_WAREHOUSE"
@@ -243,7 +243,7 @@ class StreamWriteOptions:
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a batch read. Raises `InvalidOptionError`."""
-    texts = _checked(options, "read")
+    texts = _validate_options(options, "read")
     parsed = ReadOptions(
         starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest")),
         starting_timestamp_ms=_timestamp(texts, "startingTimestamp", round_up=True),
@@ -261,7 +261,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
     """Parse the options of a streaming read. Raises `InvalidOptionError`."""
-    texts = _checked(options, "readStream")
+    texts = _validate_options(options, "readStream")
     max_bytes = texts.get("maxBytesPerTrigger")
     return StreamReadOptions(
         starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest", "latest")),
@@ -281,7 +281,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a batch write. Raises `InvalidOptionError`."""
-    texts = _checked(options, "write")
+    texts = _validate_options(options, "write")
     app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
     if (app_id is None) != (version is None):
         found, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
@@ -297,7 +297,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions:
     """Parse the options of a streaming write. Raises `InvalidOptionError`."""
-    texts = _checked(options, "writeStream")
+    texts = _validate_options(options, "writeStream")
     return StreamWriteOptions(
         _identity(texts, "txnAppId"),
         texts.get("rowKindColumn"),
@@ -311,7 +311,7 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
 
     Call it on the driver: executors may have another environment.
     """
-    found = _folded(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
+    found = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
     if not found:
         raise InvalidOptionError(
             'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
@@ -322,7 +322,7 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
 
 def table_option(options: Mapping[str, str], mode: Mode) -> str:
     """Return the table name that ``load``, ``save`` or ``start`` was given. Raises `InvalidOptionError`."""
-    name = _folded(options).get("path", "").strip()
+    name = _fold_option_names(options).get("path", "").strip()
     if name:
         return name
     if mode in _READS:
@@ -339,11 +339,11 @@ def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 
-def _folded(options: Mapping[str, str]) -> dict[str, str]:
+def _fold_option_names(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
-def _checked(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
+def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
     """Return the options under their own spelling, all of them known and usable in this mode."""
     texts: dict[str, str] = {}
     for given, value in options.items():

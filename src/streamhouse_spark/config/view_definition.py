@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, Literal
 
-from streamhouse_spark.core import text_values
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, shown
+from streamhouse_spark.core import option_parsing
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, quote
 
 VIEW: Final = "table.view"
 Mode = Literal["incremental", "full"]
@@ -59,7 +59,7 @@ class ViewDefinition:
             return cls(**{**found, "names": tuple(found["names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidOptionError(
-                f"{table}: its property {VIEW} is {shown(text)}, which no version up to this one writes"
+                f"{table}: its property {VIEW} is {quote(text)}, which no version up to this one writes"
             ) from error
 
 
@@ -68,14 +68,14 @@ def parse_mode(mode: str) -> Mode:
         return "incremental"
     if mode == "full":
         return "full"
-    raise InvalidOptionError(f"mode is {shown(mode)}, expected incremental or full")
+    raise InvalidOptionError(f"mode is {quote(mode)}, expected incremental or full")
 
 
 def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
     if step_rows is None:
         return None
     if type(step_rows) is not int or step_rows < 1:
-        raise InvalidOptionError(f"step_rows is {shown(step_rows)}, expected a whole number of rows from 1 on, or None")
+        raise InvalidOptionError(f"step_rows is {quote(step_rows)}, expected a whole number of rows from 1 on, or None")
     if mode == "full":
         raise InvalidOptionError(
             "step_rows is for views that are kept by changes, and with mode='full' each refresh computes the whole "
@@ -85,7 +85,7 @@ def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
 
 
 def parse_freshness_ms(freshness: str) -> int:
-    return text_values.parse_duration_ms("freshness", freshness)
+    return option_parsing.parse_duration_ms("freshness", freshness)
 
 
 def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:

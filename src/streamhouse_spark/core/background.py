@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
 
 WAIT_S_MAX: Final = 30
 

@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from streamhouse_spark.core.background import IN_CALL, IN_THREAD, Background
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 
 class Clock(Protocol):

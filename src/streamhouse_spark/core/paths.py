@@ -30,8 +30,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from streamhouse_spark.core.model import BRANCH_PREFIX, TableName, TablePath
-from streamhouse_spark.errors import InvalidNameError, shown
+from streamhouse_spark.core.types import BRANCH_PREFIX, TableName, TablePath
+from streamhouse_spark.errors import InvalidNameError, quote
 
 WAREHOUSE_KEY = "streamhouse.json"
 RELOCATION_KEY = "relocation.json"
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
 
 def parse_database(text: object) -> str:
     """Return the database name in lower case. Raises `InvalidNameError`."""
-    name = _checked_name(text, "database")
+    name = _validate_name(text, "database")
     if name in RESERVED_DATABASES:
         raise InvalidNameError(f"database name {text!r} is reserved for the warehouse's own folders; choose another")
     return name
@@ -69,47 +69,47 @@ def parse_table_name(text: object) -> TableName:
     `InvalidNameError`.
     """
     if not isinstance(text, str) or not text:
-        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_shown(text)}")
+        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_quote(text)}")
     base, dollar, suffix = text.partition("$")
     parts = base.split(".")
     if len(parts) > 2:
         raise InvalidNameError(
-            f"table name {_shown(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'",
+            f"table name {_quote(text)}: found {len(parts)} parts, expected '<database>.<table>' or '<table>'",
         )
     database = parse_database(parts[0]) if len(parts) == 2 else DEFAULT_DATABASE
-    path = TablePath(database, _checked_name(parts[-1], "table"))
+    path = TablePath(database, _validate_name(parts[-1], "table"))
     if dollar and not suffix:
-        raise InvalidNameError(f"table name {_shown(text)} ends with '$': add a suffix, for example {path}$lake")
+        raise InvalidNameError(f"table name {_quote(text)} ends with '$': add a suffix, for example {path}$lake")
     first, second_dollar, rest = suffix.lower().partition("$")
     if not _BRANCH.match(first):
         return TableName(path, suffix.lower() if dollar else None)
     if second_dollar and not rest:
-        raise InvalidNameError(f"table name {_shown(text)} ends with '$': add a suffix, for example {path}${first}")
+        raise InvalidNameError(f"table name {_quote(text)} ends with '$': add a suffix, for example {path}${first}")
     return TableName(path.of_branch(first.removeprefix(BRANCH_PREFIX)), rest or None)
 
 
 def parse_branch(text: object) -> str:
     """Return the name of a branch in lower case. Raises `InvalidNameError`."""
-    name = _checked_name(text, "branch")
+    name = _validate_name(text, "branch")
     if name == "main":
         raise InvalidNameError("branch name 'main' means the table itself; choose another name")
     return name
 
 
-def _checked_name(text: object, what: str) -> str:
+def _validate_name(text: object, what: str) -> str:
     # Some letters beyond ASCII have a lower case within it.
     name = text.lower() if isinstance(text, str) and text.isascii() else ""
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
-            f"{what} name {_shown(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
+            f"{what} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
             "not beginning with a digit; choose such a name",
         )
     return name
 
 
-def _shown(text: object) -> str:
+def _quote(text: object) -> str:
     if not isinstance(text, str):
-        return shown(text)
+        return quote(text)
     quoted = repr(text)
     return quoted if len(quoted) <= 80 else f"{quoted[:60]}… ({len(text)} characters)"
 
@@ -139,11 +139,11 @@ def parse_name_key(key: str) -> tuple[TablePath, int] | None:
 
 def table_prefix(table_uuid: str) -> str:
     if not _UUID.match(table_uuid):
-        raise InvalidNameError(f"table uuid {_shown(table_uuid)}: expected 32 hexadecimal digits")
+        raise InvalidNameError(f"table uuid {_quote(table_uuid)}: expected 32 hexadecimal digits")
     return f"{TABLES_PREFIX}{table_uuid}/"
 
 
-def placed_uuid(uuid: str) -> str:
+def make_placed_uuid(uuid: str) -> str:
     """Return the uuid that a table gets whose log lies elsewhere. Its form, version 8 of RFC 9562, says so: who has
     only the uuid knows whether to ask for a location.
     """
@@ -155,7 +155,7 @@ def is_placed(table_uuid: str) -> bool:
     return table_uuid.startswith(_PLACED, _PLACED_AT)
 
 
-def placed_uuid_of(key: str) -> str | None:
+def parse_placed_uuid(key: str) -> str | None:
     """Return the uuid of the table whose log the object belongs to, if that may lie elsewhere; else None."""
     if not key.startswith(TABLES_PREFIX) or not key.startswith(_PLACED, len(TABLES_PREFIX) + _PLACED_AT):
         return None

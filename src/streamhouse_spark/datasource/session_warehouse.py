@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from streamhouse_spark.config.spark_options import SETTING_PREFIXES, WAREHOUSE_VARIABLE
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.warehouse.connection import Connection, connect
+from streamhouse_spark.warehouse.process_cache import Connection, connect
 
 _CATALOG = "spark.sql.catalog.streamhouse."
 

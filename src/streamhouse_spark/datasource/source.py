@@ -30,7 +30,7 @@ from streamhouse_spark.config.spark_options import (
     table_option,
 )
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.internal_options import (
+from streamhouse_spark.datasource.catalog.rpc_options import (
     ARGUMENTS_OPTION,
     CALL_OPTION,
     CLUSTERED_OPTION,
@@ -45,20 +45,20 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     UUID_OPTION,
     is_internal,
 )
-from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
-from streamhouse_spark.datasource.worker_memory import sparing
+from streamhouse_spark.datasource.worker_errors import ErrorBoundary, UnsupportedStream
+from streamhouse_spark.datasource.worker_memory import release_memory_after
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.warehouse.connection import Connection, connect
+from streamhouse_spark.warehouse.process_cache import Connection, connect
 
 if TYPE_CHECKING:
     from streamhouse_spark.config.spark_options import WriteOptions
-    from streamhouse_spark.datasource.read.target import ReadTarget
-    from streamhouse_spark.datasource.write.replaced import ReplacedPart
+    from streamhouse_spark.datasource.read.table_reference import ReadTarget
+    from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
     from streamhouse_spark.log.commits.state import TableState
     from streamhouse_spark.table.table import Table
 
 
-class StreamhouseDataSource(OneLineErrors, DataSource):
+class StreamhouseDataSource(ErrorBoundary, DataSource):
     """Tables of a streamhouse warehouse, for ``format("streamhouse")``.
 
     ::
@@ -91,21 +91,21 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
     def schema(self) -> StructType:
         if CALL_OPTION in self.options:  # from the catalog, not from a user
-            from streamhouse_spark.datasource.catalog.calls import answer
+            from streamhouse_spark.datasource.catalog.rpc import answer
 
             return answer(self._connection, self.options)
-        from streamhouse_spark.datasource.spark_schema import offered_schema, with_sizes
-        from streamhouse_spark.table.views import CHANGELOG, LAKE
+        from streamhouse_spark.datasource.spark_schema import read_schema, with_sizes
+        from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 
-        given = _given(self.options)
+        given = _user_options(self.options)
         table, suffix = self._table(given, "read")
         state, target = _of_one_state(table, lambda: _any_target(table, suffix, given))
-        offered = offered_schema(target.schema, state.schema)
+        offered = read_schema(target.schema, state.schema)
         return with_sizes(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self.options.get(CALL_OPTION) == READ_STREAM:
-            from streamhouse_spark.datasource.catalog.scan.pruned_stream import StreamParts
+            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamParts
 
             return StreamParts(self._connection())
         if self.options.get(CALL_OPTION) == RUN_TASKS:
@@ -113,40 +113,40 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
             return TaskReader(self._connection(), self.options[ARGUMENTS_OPTION], schema)
         if CALL_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.python_reader import PythonReader
+            from streamhouse_spark.datasource.catalog.scan.arrow_reader import PythonReader
 
             return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
-        from streamhouse_spark.datasource.read.target import batch_target
+        from streamhouse_spark.datasource.read.table_reference import batch_target
 
-        given = _given(self.options)
+        given = _user_options(self.options)
         options = parse_read_options(given)
         table, suffix = self._table(given, "read")
         state, target = _of_one_state(table, lambda: batch_target(table, suffix, options))
-        return StreamhouseReader(self._connection(), target, options, schema, state.schema).told_as(self)
+        return StreamhouseReader(self._connection(), target, options, schema, state.schema).with_tracebacks(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:
             return self._stream_reader(schema)
         except StreamhouseError as error:
-            return RefusedStream(error)
+            return UnsupportedStream(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
-        from streamhouse_spark.datasource.read.target import stream_target
+        from streamhouse_spark.datasource.read.table_reference import stream_target
+        from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
-        given = _given(self.options)
+        given = _user_options(self.options)
         options = self._stream_read_options(given)
         table, suffix = self._table(given, "readStream")
         state, target = _of_one_state(table, lambda: stream_target(table, suffix, options))
         made = StreamhouseStreamReader
         if NEED_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.pruned_stream import PrunedStreamReader as made  # noqa: N813
+            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader as made  # noqa: N813
         return made(self._connection(), target, options, schema, state)
 
-    @sparing
+    @release_memory_after
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        given = _given(self.options)
+        given = _user_options(self.options)
         options = parse_write_options(given)
         name = table_option(given, "write")
         staged = self.options[UUID_OPTION] if STAGED_OPTION in self.options else None
@@ -154,17 +154,19 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             self._require_loaded(name)
         if READ_OPTION in self.options:
             return self._rewriter(name, schema)
-        from streamhouse_spark.datasource.write.writer import StreamhouseWriter
+        from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 
         how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered(), "staged": staged}
         replaced = self._replaced(name, options, overwrite=overwrite)
-        return StreamhouseWriter(self._connection(), name, options, schema, replaced=replaced, **how).told_as(self)
+        return StreamhouseWriter(self._connection(), name, options, schema, replaced=replaced, **how).with_tracebacks(
+            self
+        )
 
     def _replaced(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
         if REPLACED_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.ddl.replaced import replaced_part
+            from streamhouse_spark.datasource.catalog.ddl.overwrite_by_filter import parse_overwrite_filter
 
-            return replaced_part(self._connection(), name, self.options[REPLACED_OPTION])
+            return parse_overwrite_filter(self._connection(), name, self.options[REPLACED_OPTION])
         if options.replace_where is None:
             return None
         if not overwrite:
@@ -172,28 +174,28 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
                 f"replaceWhere of a write to {name} says which rows the new ones replace, and mode append replaces "
                 "none; use mode('overwrite'), or leave it out"
             )
-        from streamhouse_spark.datasource.write.replaced import of_condition
+        from streamhouse_spark.datasource.write.overwrite_writer import of_condition
 
         return of_condition(self._connection().table(name), options.replace_where)
 
     def _rewriter(self, name: str, schema: StructType) -> DataSourceWriter:
         """Return the writer of an UPDATE, DELETE or MERGE."""
-        from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
-        from streamhouse_spark.kv.read_base import ReadBase
+        from streamhouse_spark.datasource.catalog.scan.read_set import ReadSet
+        from streamhouse_spark.kv.read_version import ReadVersion
 
         connection = self._connection()
-        read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
+        read = ReadSet.from_text(self.options[SCOPE_OPTION]).of(ReadVersion.from_text(self.options[READ_OPTION]))
         if not connection.table(name).state.primary_key:
-            from streamhouse_spark.datasource.write.log_rewrite import LogRewriteWriter
+            from streamhouse_spark.datasource.write.rewrite_writer import LogRewriteWriter
 
             return LogRewriteWriter(connection, name, read)
-        from streamhouse_spark.datasource.write.row_level import RowLevelWriter
+        from streamhouse_spark.datasource.write.row_level_writer import RowLevelWriter
 
         return RowLevelWriter(connection, name, read, schema, is_clustered=self._is_clustered())
 
-    @sparing
+    @release_memory_after
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
-        given = _given(self.options)
+        given = _user_options(self.options)
         options = parse_stream_write_options(given)
         name = table_option(given, "writeStream")
         if overwrite:
@@ -202,18 +204,20 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
                 "or write the results in foreachBatch to a table of their own",
             )
         self._require_loaded(name)
-        from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter
+        from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
 
         checkpoint = given.get("checkpointlocation")
         if REAL_TIME_OPTION in self.options:
-            from streamhouse_spark.datasource.write.query_identity import SourceOfRows
-            from streamhouse_spark.datasource.write.real_time import RealTimeStreamWriter
+            from streamhouse_spark.datasource.write.realtime_sink import RealTimeStreamWriter
+            from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 
-            rows = SourceOfRows(*self.options[REAL_TIME_OPTION].split(" "))
-            return RealTimeStreamWriter(self._connection(), name, options, checkpoint, schema, rows=rows).told_as(self)
+            rows = SourceProgress(*self.options[REAL_TIME_OPTION].split(" "))
+            return RealTimeStreamWriter(
+                self._connection(), name, options, checkpoint, schema, rows=rows
+            ).with_tracebacks(self)
         return StreamhouseStreamWriter(
             self._connection(), name, options, checkpoint, schema, is_clustered=self._is_clustered()
-        ).told_as(self)
+        ).with_tracebacks(self)
 
     def _is_clustered(self) -> bool:
         return CLUSTERED_OPTION in self.options
@@ -260,7 +264,7 @@ def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> R
     """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
     tell.
     """
-    from streamhouse_spark.datasource.read.target import batch_target, stream_target
+    from streamhouse_spark.datasource.read.table_reference import batch_target, stream_target
 
     try:
         return batch_target(table, suffix, parse_read_options(given))
@@ -271,6 +275,6 @@ def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> R
             raise error from None
 
 
-def _given(options: Mapping[str, str]) -> dict[str, str]:
+def _user_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a user gave."""
     return {name.lower(): value for name, value in options.items() if not is_internal(name)}

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.types import CharType, StringType, StructType, VarcharType
 
-from streamhouse_spark.core.slicing import compacted
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.core.arrow_chunking import combine_small_chunks
+from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema.conversion import Conversion
@@ -44,15 +44,13 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def offered_schema(
-    available: pa.Schema, table: TableSchema, *, sizes: bool = False, defaults: bool = False
-) -> StructType:
+def read_schema(available: pa.Schema, table: TableSchema, *, sizes: bool = False, defaults: bool = False) -> StructType:
     """Return the schema of a read without ``.schema(…)``, with the table's comments.
 
     ``sizes`` adds the lengths of texts, by which Spark pads what it compares with a CHAR. ``defaults`` adds the values
     that Spark fills in for columns that a statement leaves out; in files that lack a column it is null.
     """
-    offered = compat.spark_schema_of(available)
+    offered = spark_versions.spark_schema_of(available)
     for shown, field in zip(offered.fields, available, strict=True):
         column = table.find(field.name)
         if column is not None and column.comment is not None and column.type.equals(field.type):
@@ -89,7 +87,7 @@ def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
     return json.dumps(struct), defaults
 
 
-def requested_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:
+def select_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:
     """Return the columns of ``available``, in the order of Spark's schema.
 
     A user's own schema picks columns; it can neither rename nor cast them. Raises `SchemaMismatchError` for an unknown
@@ -130,7 +128,7 @@ class SparkColumns:
     """Brings batches into exactly the schema that Spark expects, and a size that suits Spark."""
 
     def __init__(self, schema: StructType, columns: tuple[str, ...], name: str) -> None:
-        self._schema = compat.arrow_schema_of(schema)
+        self._schema = spark_versions.arrow_schema_of(schema)
         self._columns = columns
         self._conversions = [Conversion(name, column) for column in columns]
         self._name = name
@@ -140,7 +138,7 @@ class SparkColumns:
         pending: list[pa.RecordBatch] = []
         pending_rows = 0
         for batch in batches:
-            shaped = self.shaped(batch)
+            shaped = self.reshape(batch)
             if pending and pending_rows + shaped.num_rows > BATCH_ROWS_MAX:
                 yield from self._joined(pending)
                 pending, pending_rows = [], 0
@@ -154,7 +152,7 @@ class SparkColumns:
                 pending, pending_rows = [], 0
         yield from self._joined(pending)
 
-    def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def reshape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.schema.names
         arrays = []
         for field, name, conversion in zip(self._schema, self._columns, self._conversions, strict=True):
@@ -173,7 +171,7 @@ class SparkColumns:
         if len(pending) == 1:
             yield from self._cut(pending[0])
         elif pending:
-            for batch in compacted(pa.Table.from_batches(pending)).to_batches():
+            for batch in combine_small_chunks(pa.Table.from_batches(pending)).to_batches():
                 yield from self._cut(batch)
 
     @staticmethod

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
 
 
-class OneLineErrors:
+class ErrorBoundary:
     """The boundary around the public methods of each subclass, and around the rows that they return."""
 
     keeps_traceback = False
@@ -36,17 +36,17 @@ class OneLineErrors:
         super().__init_subclass__(**named)
         for name, method in vars(cls).copy().items():
             if inspect.isfunction(method) and not name.startswith("_"):
-                setattr(cls, name, _bounded(method))
+                setattr(cls, name, _with_error_boundary(method))
 
-    def told_as(self, source: OneLineErrors) -> Self:
+    def with_tracebacks(self, source: ErrorBoundary) -> Self:
         """Set whether errors keep their traceback, as for ``source``, and return this object."""
         self.keeps_traceback = source.keeps_traceback
         return self
 
 
-def _bounded(method: Callable[..., Any]) -> Callable[..., Any]:
+def _with_error_boundary(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def call(self: OneLineErrors, *given: Any, **named: Any) -> Any:
+    def call(self: ErrorBoundary, *given: Any, **named: Any) -> Any:
         with _boundary(self):
             result = method(self, *given, **named)
         return _rows(self, result) if isinstance(result, Iterator) else result
@@ -54,13 +54,13 @@ def _bounded(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _rows(part: OneLineErrors, rows: Iterator[Any]) -> Iterator[Any]:
+def _rows(part: ErrorBoundary, rows: Iterator[Any]) -> Iterator[Any]:
     with _boundary(part):
         yield from rows
 
 
 @contextmanager
-def _boundary(part: OneLineErrors) -> Iterator[None]:
+def _boundary(part: ErrorBoundary) -> Iterator[None]:
     try:
         yield
     except StreamhouseError as error:
@@ -76,7 +76,7 @@ def _is_worker() -> bool:
     return spec is not None and spec.name.startswith("pyspark.")
 
 
-class RefusedStream(OneLineErrors, DataSourceStreamReader):
+class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
     """A stand-in for an impossible stream: its first use raises the error.
 
     If ``streamReader`` raises, Spark stops a reader that does not exist, and its text is about that.

@@ -15,7 +15,7 @@ _R = TypeVar("_R")
 _num_modules = 0
 
 
-def sparing(method: Callable[_P, _R]) -> Callable[_P, _R]:
+def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Do `spare_modules` behind each call of the method that answers a request."""
 
     @functools.wraps(method)

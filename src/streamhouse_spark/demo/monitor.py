@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.forks import new_event
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import new_event
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.demo.flights import TABLE
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.demo.flights import TABLE
-from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
-from streamhouse_spark.demo.other_readers import installed_readers
-from streamhouse_spark.demo.proofs import (
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.demo.assertions import (
     Proof,
     facts_of,
     prove_equal_facts,
@@ -24,8 +21,11 @@ from streamhouse_spark.demo.proofs import (
     prove_queries,
     prove_same_rows,
 )
+from streamhouse_spark.demo.display import Board, View
+from streamhouse_spark.demo.external_readers import installed_readers
+from streamhouse_spark.demo.flights import TABLE
+from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
 from streamhouse_spark.demo.stream import FlightStream
-from streamhouse_spark.demo.view import Board, View
 from streamhouse_spark.spark import TieringService, tier
 from streamhouse_spark.table.table import Table
 

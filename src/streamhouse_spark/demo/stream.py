@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.core.fork_safety import new_event
 from streamhouse_spark.demo.flights import DDL, TABLE, write_chunks
 from streamhouse_spark.errors import StreamhouseError
 

@@ -41,11 +41,11 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
     fixed: list[npt.NDArray[np.uint8]] = []
     for column in columns:
         if _is_bytes(column.type):
-            parts += [*_joined(fixed), _escaped(column), pa.scalar(_END)]
+            parts += [*_concat_parts(fixed), _escape_zero_bytes(column), pa.scalar(_END)]
             fixed = []
         else:
             fixed.append(_fixed_bytes(column))
-    parts += _joined(fixed)
+    parts += _concat_parts(fixed)
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b""))
 
 
@@ -71,20 +71,20 @@ def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
     return values ^ np.uint64(1 << 63)
 
 
-def stored_keys(keys: pa.BinaryArray) -> list[bytes]:
+def encode_lmdb_keys(keys: pa.BinaryArray) -> list[bytes]:
     """Return the keys in the form that LMDB can hold: at most 496 bytes."""
     found: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
     if found and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
-        found = [_shortened(key) if len(key) > KEY_BYTES_MAX else key for key in found]
+        found = [_shorten_key(key) if len(key) > KEY_BYTES_MAX else key for key in found]
     return found
 
 
-def stored_prefix(prefix: bytes) -> bytes:
+def encode_lmdb_prefix(prefix: bytes) -> bytes:
     """Return the prefix of all stored keys that begin with ``prefix``. If it is cut, others may begin with it too."""
     return prefix[:_HEAD_BYTES]
 
 
-def _shortened(key: bytes) -> bytes:
+def _shorten_key(key: bytes) -> bytes:
     return key[:_HEAD_BYTES] + hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -105,7 +105,7 @@ def _width(data_type: pa.DataType) -> int | None:
     return None
 
 
-def _escaped(column: pa.Array) -> pa.BinaryArray:
+def _escape_zero_bytes(column: pa.Array) -> pa.BinaryArray:
     values = column.view(pa.binary())
     data = values.buffers()[2]
     if data is None or 0 not in np.frombuffer(data, np.uint8):
@@ -138,7 +138,7 @@ def _float_bytes(little: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return ordered.astype(f">u{width}").view(np.uint8).reshape(-1, width)
 
 
-def _joined(columns: list[npt.NDArray[np.uint8]]) -> list[pa.BinaryArray]:
+def _concat_parts(columns: list[npt.NDArray[np.uint8]]) -> list[pa.BinaryArray]:
     if not columns:
         return []
     rows = np.ascontiguousarray(columns[0] if len(columns) == 1 else np.hstack(columns))

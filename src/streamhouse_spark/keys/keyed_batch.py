@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.key_codec import as_numbers
-from streamhouse_spark.keys.key_heads import KeyHeads
+from streamhouse_spark.keys.key_prefix_index import KeyPrefixIndex
 
 Bools = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class KeyedBatch:
 
     keys: pa.BinaryArray
     """Each key once, ascending."""
-    columns: tuple[slicing.Column, ...]
+    columns: tuple[arrow_chunking.Column, ...]
     """Arrays, and chunked columns in a batch that is larger than a slice: see `pieces`."""
     deleted: Bools
     """Whether each row deletes its key; only the key columns of such rows count."""
@@ -57,17 +57,21 @@ class KeyedBatch:
 
     @classmethod
     def of(
-        cls, keys: pa.BinaryArray, columns: Sequence[slicing.Column], deleted: Bools, places: Places | None = None
+        cls,
+        keys: pa.BinaryArray,
+        columns: Sequence[arrow_chunking.Column],
+        deleted: Bools,
+        places: Places | None = None,
     ) -> KeyedBatch:
         """Group rows by ``keys``, those of `streamhouse_spark.keys.key_codec`, one for each row.
 
         ``places`` are the indexes of the rows among those of the columns; without it they are all of them.
         """
-        order, is_first = sorted_indexes(keys)
+        order, is_first = sort_by_key(keys)
         starts = np.flatnonzero(is_first)
         in_order = places is None and bool((order == np.arange(len(order))).all())  # then a copy is spared
         rows = order if places is None else places[order]
-        taken = tuple(c if in_order else slicing.taken(c, rows, distinct=True) for c in columns)
+        taken = tuple(c if in_order else arrow_chunking.take_values(c, rows, distinct=True) for c in columns)
         return cls(keys.take(pa.array(order[starts])), taken, deleted[rows], starts)
 
     def __len__(self) -> int:
@@ -80,21 +84,21 @@ class KeyedBatch:
         Raises `RowsTooLargeError` where the rows of a single key are too many for any part.
         """
         num_bytes = sum(int(column.nbytes) for column in self.columns) + int(old_bytes.sum())
-        if num_bytes <= slicing.SLICE_BYTES_MAX or not len(self):
+        if num_bytes <= arrow_chunking.SLICE_BYTES_MAX or not len(self):
             yield 0, self._slice(0, len(self))
             return
-        of_rows = sum((slicing.row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64))
+        of_rows = sum((arrow_chunking.row_bytes(c) for c in self.columns), start=np.zeros(len(self.deleted), np.int64))
         sizes = np.add.reduceat(of_rows, self.starts) + old_bytes
-        if (largest := int(sizes.max())) > slicing.KEY_ROWS_BYTES_MAX:
+        if (largest := int(sizes.max())) > arrow_chunking.KEY_ROWS_BYTES_MAX:
             raise RowsTooLargeError(int(self.starts[np.argmax(sizes)]), largest)
-        for first, last in slicing.cuts(sizes):
+        for first, last in arrow_chunking.cuts(sizes):
             yield first, self._slice(first, last)
 
     def _slice(self, first: int, last: int) -> KeyedBatch:
         if first == 0 and last == len(self) and all(isinstance(column, pa.Array) for column in self.columns):
             return self
         start, end = (int(self.starts[first]), int(self.ends[last - 1])) if last > first else (0, 0)
-        columns = tuple(slicing.one_array(column.slice(start, end - start)) for column in self.columns)
+        columns = tuple(arrow_chunking.one_array(column.slice(start, end - start)) for column in self.columns)
         inserted = None if self.inserted is None else self.inserted[first:last]
         keys, starts = self.keys.slice(first, last - first), self.starts[first:last] - start
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)
@@ -116,8 +120,8 @@ class KeyedBatch:
         return as_numbers(self.keys)
 
     @cached_property
-    def _heads(self) -> KeyHeads:
-        return KeyHeads(self.keys)
+    def _heads(self) -> KeyPrefixIndex:
+        return KeyPrefixIndex(self.keys)
 
     @cached_property
     def ends(self) -> Places:
@@ -146,7 +150,7 @@ class KeyedBatch:
         return ~self.deleted[self.ends - 1] if len(self) else np.zeros(0, np.bool_)
 
 
-def sorted_indexes(keys: pa.BinaryArray) -> tuple[Places, Bools]:
+def sort_by_key(keys: pa.BinaryArray) -> tuple[Places, Bools]:
     """Return row indexes in the order of the keys, equal keys as they came, and which rows are the first of
     their key.
     """

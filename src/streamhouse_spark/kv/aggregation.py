@@ -46,7 +46,7 @@ def first_value(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     return values.take(pa.array(first, mask=first < 0))
 
 
-def ignoring_nulls(fold: Fold) -> Fold:
+def ignore_nulls(fold: Fold) -> Fold:
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         if not values.null_count:
             return fold(values, keys, num_keys)
@@ -56,7 +56,7 @@ def ignoring_nulls(fold: Fold) -> Fold:
     return folded
 
 
-def _grouped(function: str) -> Fold:
+def _arrow_fold(function: str) -> Fold:
     """Return the fold that applies Arrow's aggregate ``function``. It ignores nulls."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
@@ -73,34 +73,34 @@ def _grouped(function: str) -> Fold:
 def _extreme(function: str, of_floats: np.ufunc) -> Fold:
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         if not pa.types.is_floating(values.type):
-            return _grouped(function)(values, keys, num_keys)
+            return _arrow_fold(function)(values, keys, num_keys)
         place = np.full(num_keys, -1, np.int64)
         starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]]))
         place[keys[starts]] = np.arange(len(starts))
         found = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
         return pa.array(found, values.type).take(pa.array(place, mask=place < 0))
 
-    return ignoring_nulls(folded)
+    return ignore_nulls(folded)
 
 
 def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     data_type = values.type
     if pa.types.is_decimal(data_type):
         wide = values.cast(pa.decimal256(76, data_type.scale))
-        return _fitting(_grouped("sum")(wide, keys, num_keys), data_type, "sum")
+        return _fit_sum(_arrow_fold("sum")(wide, keys, num_keys), data_type, "sum")
     if pa.types.is_floating(data_type):
-        return _grouped("sum")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
+        return _arrow_fold("sum")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
     # Arrow's sum wraps around without a word: the halves of 64 bits are summed each for itself.
     integers = values.cast(pa.int64())
     raw = integers.fill_null(0).to_numpy()
-    high = _grouped("sum")(pa.array(raw >> 32), keys, num_keys).fill_null(0).to_numpy()
-    low = _grouped("sum")(pa.array(raw & 0xFFFFFFFF), keys, num_keys).fill_null(0).to_numpy()
+    high = _arrow_fold("sum")(pa.array(raw >> 32), keys, num_keys).fill_null(0).to_numpy()
+    low = _arrow_fold("sum")(pa.array(raw & 0xFFFFFFFF), keys, num_keys).fill_null(0).to_numpy()
     carried = high + (low >> 32)
     if ((carried > 2**31 - 1) | (carried < -(2**31))).any():
         raise _overflow(data_type, "sum")
     total = (carried << 32) | (low & 0xFFFFFFFF)
-    valid = _grouped("count")(integers, keys, num_keys).fill_null(0).to_numpy() > 0
-    return _fitting(pa.array(total, mask=~valid), data_type, "sum")
+    valid = _arrow_fold("count")(integers, keys, num_keys).fill_null(0).to_numpy() > 0
+    return _fit_sum(pa.array(total, mask=~valid), data_type, "sum")
 
 
 def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
@@ -109,7 +109,7 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     """
     data_type = values.type
     if pa.types.is_floating(data_type):
-        return _grouped("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
+        return _arrow_fold("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
     scale = data_type.scale if pa.types.is_decimal(data_type) else 0
     factors = values.cast(pa.decimal256(38, scale))
     begins = np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]])
@@ -121,29 +121,31 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         place[keys[chosen]] = chosen
         times = factors.take(pa.array(place, mask=place < 0))
         # Two numbers of 38 digits make one of 76 at most, which fits. Arrow's type of it would need one more.
-        exact = pc.multiply(_typed(product, pa.decimal256(37, scale)), _typed(times, pa.decimal256(37, scale)))
-        fitting = _fitting(_rounded(exact, scale), data_type, "product").cast(pa.decimal256(38, scale))
+        exact = pc.multiply(
+            _cast_decimal_bits(product, pa.decimal256(37, scale)), _cast_decimal_bits(times, pa.decimal256(37, scale))
+        )
+        fitting = _fit_sum(_round_decimals(exact, scale), data_type, "product").cast(pa.decimal256(38, scale))
         product = pc.coalesce(fitting, product)  # keys of fewer values are done
-    return _fitting(product, data_type, "product")
+    return _fit_sum(product, data_type, "product")
 
 
-def _rounded(values: pa.Array, scale: int) -> pa.Array:
+def _round_decimals(values: pa.Array, scale: int) -> pa.Array:
     """Round decimals to half as many digits behind the point, half away from zero. `pyarrow.compute.round` gets halves
     wrong here.
     """
     if not scale:
         return values
     half, whole = 5 * 10 ** (scale - 1), pa.decimal256(75, 0)
-    values = _typed(values, whole)
+    values = _cast_decimal_bits(values, whole)
     halves = pc.if_else(pc.less(values, pa.scalar(0, whole)), pa.scalar(-half, whole), pa.scalar(half, whole))
-    shifted = _typed(pc.add(values, halves), pa.decimal256(76, 2 * scale))
+    shifted = _cast_decimal_bits(pc.add(values, halves), pa.decimal256(76, 2 * scale))
     for digits in range(2 * scale, scale, -_DIVISOR_DIGITS):
         narrower = pa.decimal256(76, max(digits - _DIVISOR_DIGITS, scale))
         shifted = shifted.cast(options=pc.CastOptions(narrower, allow_decimal_truncate=True))
     return shifted
 
 
-def _typed(values: pa.Array, data_type: pa.DataType) -> pa.Array:
+def _cast_decimal_bits(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Return the same 256 bits of each value as decimals of ``data_type``, whatever number of digits it has."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -189,7 +191,7 @@ def _bitmap_class(name: str) -> Any:
     return pyroaring.BitMap if name == "rbm32" else pyroaring.BitMap64
 
 
-def _fitting(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Array:
+def _fit_sum(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Array:
     try:
         return values.cast(data_type)
     except pa.ArrowInvalid as error:
@@ -251,21 +253,21 @@ def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = 
             f"fields.{column}.agg is {name}, which takes {takes}, and column '{column}' has type {data_type}",
         )
     if name in ("listagg", "string_agg"):
-        return ignoring_nulls(_list(delimiter))
+        return ignore_nulls(_list(delimiter))
     if name in ("rbm32", "rbm64"):
-        return ignoring_nulls(_bitmaps(name))
+        return ignore_nulls(_bitmaps(name))
     return _FOLDS[name]
 
 
 _FOLDS: Final[Mapping[str, Fold]] = {
     "sum": _sum,
-    "product": ignoring_nulls(_product),
+    "product": ignore_nulls(_product),
     "max": _extreme("max", np.maximum),  # which is NaN where one of both is
     "min": _extreme("min", np.fmin),  # which is NaN where both are
     "last_value": last_value,
-    "last_value_ignore_nulls": ignoring_nulls(last_value),
+    "last_value_ignore_nulls": ignore_nulls(last_value),
     "first_value": first_value,
-    "first_value_ignore_nulls": ignoring_nulls(first_value),
-    "bool_and": _grouped("all"),
-    "bool_or": _grouped("any"),
+    "first_value_ignore_nulls": ignore_nulls(first_value),
+    "bool_and": _arrow_fold("all"),
+    "bool_or": _arrow_fold("any"),
 }

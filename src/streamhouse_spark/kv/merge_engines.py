@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 from streamhouse_spark.kv.aggregation import Fold, last_value
-from streamhouse_spark.schema.generated.generated import Generated, computed
+from streamhouse_spark.schema.generated_columns.generated_column import Generated, recompute_generated_columns
 
 
 class MergeEngine(Protocol):
@@ -55,17 +55,17 @@ class ColumnwiseMerge:
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
             if i in self.key_columns:
-                columns.append(_where(there, _chosen_of_each(batch, values, batch.starts)))
+                columns.append(_where(there, _choose_values(batch, values, batch.starts)))
             elif self._is_target(i):
-                columns.append(self._folded(i, batch, values, before, old.there & ~batch.has_deletion))
+                columns.append(self._fold_column(i, batch, values, before, old.there & ~batch.has_deletion))
             else:
-                columns.append(self._untouched(i, before, kept, there & ~kept))
+                columns.append(self._keep_column(i, before, kept, there & ~kept))
         return KeyedRows(tuple(columns), there)
 
     def _is_target(self, column: int) -> bool:
         return self.targets is None or column in self.targets
 
-    def _untouched(self, column: int, before: pa.Array, kept: Bools, is_new: Bools) -> pa.Array:
+    def _keep_column(self, column: int, before: pa.Array, kept: Bools, is_new: Bools) -> pa.Array:
         values = _where(kept, before)
         if column in self.defaults and is_new.any():
             values = pc.if_else(pa.array(is_new), self.defaults[column], values)
@@ -82,11 +82,13 @@ class ColumnwiseMerge:
         there: Bools = old.there & (~batch.has_deletion | others)
         return there
 
-    def _folded(self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools) -> pa.Array:
+    def _fold_column(
+        self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools
+    ) -> pa.Array:
         """Fold the column over the old values, where the fold begins with them, and the rows that count."""
         fold = self.folds.get(column, last_value)
         if fold is last_value:  # the old value never counts, nor do rows before the last
-            return _where(batch.has_active, _chosen_of_each(batch, values, batch.ends - 1))
+            return _where(batch.has_active, _choose_values(batch, values, batch.ends - 1))
         old_keys = np.flatnonzero(begins)
         rows = np.flatnonzero(batch.active)
         keys = np.concatenate([old_keys, batch.key_of_row[rows]])
@@ -109,7 +111,7 @@ class GeneratingMerge:
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         found = self.merge.merged(batch, old)
-        rows = computed(
+        rows = recompute_generated_columns(
             self.generated, pa.RecordBatch.from_arrays(list(found.columns), names=self.schema.names), "the table"
         )
         return KeyedRows(tuple(_where(found.there, column) for column in rows.columns), found.there)
@@ -129,7 +131,7 @@ class NumberingMerge:
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         found = self.merge.merged(batch, old)
-        new = _chosen_of_each(batch, batch.columns[self.identity], batch.ends - 1)
+        new = _choose_values(batch, batch.columns[self.identity], batch.ends - 1)
         columns = list(found.columns)
         columns[self.identity] = _where(found.there, pc.coalesce(old.columns[self.identity], new))
         return KeyedRows(tuple(columns), found.there)
@@ -144,7 +146,7 @@ class FirstRowMerge:
         return False
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        return _chosen(batch, old, np.where(old.there, -1, batch.starts))
+        return _choose_rows(batch, old, np.where(old.there, -1, batch.starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +167,10 @@ class VersionedMerge:
         newest = np.full(len(batch), -1, np.int64)
         newest[batch.key_of_row[rows]] = rows  # of each key, the last assignment counts
         wins = (newest >= 0) & (~old.there | ~old_known | (versions[newest] >= old_versions))
-        return _chosen(batch, old, np.where(wins, newest, -1))
+        return _choose_rows(batch, old, np.where(wins, newest, -1))
 
 
-def _chosen(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
+def _choose_rows(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
     """Return for each key the named row of the batch, or the old row for -1."""
     new = rows >= 0
     places = np.where(new, rows + len(batch), np.arange(len(batch)))
@@ -179,7 +181,7 @@ def _chosen(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
     return KeyedRows(tuple(columns), new | old.there)
 
 
-def _chosen_of_each(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:
+def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:
     """Return for each key the value of its named row."""
     return values if len(values) == len(batch) else values.take(pa.array(rows))
 

@@ -16,20 +16,20 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.kv.change_staging import BucketPosition, StaleStateError, bucket_position
 from streamhouse_spark.kv.lmdb.environment import DamagedError
-from streamhouse_spark.kv.replay import KeyedLayout, catch_up
-from streamhouse_spark.kv.staged_changes import BucketPosition, TabletAheadError, bucket_position
+from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_history import belongs
-from streamhouse_spark.kv.value_format import UnknownSchemaError
-from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, is_kept
+from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.storage.base import Storage
 
@@ -100,7 +100,7 @@ class PartitionDelete:
                 # Before the commit's attempt, for which others wait: that looks through buckets that moved since only.
                 stage(self.log.refresh(), self.storage.now_ms())
                 self.log.commit(plan, staged_ms=min((found.staged_ms for found in staged.values()), default=None))
-            except (TabletAheadError, UnknownSchemaError):
+            except (StaleStateError, UnknownSchemaError):
                 self.log.refresh()
                 continue
             return sum(deletions.num_rows for deletions in staged.values())
@@ -121,9 +121,9 @@ class PartitionDelete:
             extent = tablet.scan(found.take)
             is_of_table = belongs(tablet, extent, self.storage, state)
             if extent[:2] == at and is_of_table:
-                return _Deletions(at, found.finished(), staged_ms)
+                return _Deletions(at, found.finish_staging(), staged_ms)
             if extent.applied > at[1] and is_of_table:
-                raise TabletAheadError
+                raise StaleStateError
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
             "was deleted: check the disk of this host's cache, then drop the partition again"
@@ -157,7 +157,7 @@ class _Scan:
         if sum(batch.nbytes for batch in self._waiting) >= SEGMENT_BYTES:
             self._stage()
 
-    def finished(self) -> tuple[StagedSegment, ...]:
+    def finish_staging(self) -> tuple[StagedSegment, ...]:
         """Return the staged deletions. A few of them travel in the record."""
         size_bytes = sum(batch.nbytes for batch in self._waiting)
         share_bytes = inline_share(INLINE_BYTES_MAX, self._state.num_buckets)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -87,7 +87,7 @@ class RowCodec:
                 header[f"l{i}"] = np.diff(_offsets(cell))
                 cells.append(cell)
         width = self._header.itemsize
-        parts = [_repeated(first, num_rows)] if first else []
+        parts = [_repeat_bytes(first, num_rows)] if first else []
         parts.append(_fixed_size(header, width))
         return parts[0] if len(parts) + len(cells) == 1 else pc.binary_join_element_wise(*parts, *cells, _empty())
 
@@ -163,7 +163,7 @@ class _Struct(_Cell):
 
     def pack(self, column: pa.StructArray) -> pa.BinaryArray:
         packed = self._rows.pack(column.flatten())
-        return _emptied(packed, column) if column.null_count else packed
+        return _empty_nulls(packed, column) if column.null_count else packed
 
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
         if not null.any():
@@ -191,7 +191,7 @@ class _List(_Cell):
             _slices(elements.buffers()[2], ends[bounds]),
             _empty(),
         )
-        return _emptied(packed, column) if column.null_count else packed
+        return _empty_nulls(packed, column) if column.null_count else packed
 
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
         elements, counts = self._element_spans(cells.where(~null))
@@ -313,7 +313,7 @@ def _fixed_size(values: npt.NDArray[Any], width: int) -> pa.BinaryArray:
     return _slices(pa.py_buffer(np.ascontiguousarray(values)), np.arange(0, (len(values) + 1) * width, width))
 
 
-def _repeated(value: bytes, count: int) -> pa.BinaryArray:
+def _repeat_bytes(value: bytes, count: int) -> pa.BinaryArray:
     return _slices(pa.py_buffer(value * count), np.arange(0, (count + 1) * len(value), len(value)))
 
 
@@ -330,6 +330,6 @@ def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
     )
 
 
-def _emptied(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
+def _empty_nulls(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
     """Return the byte strings, empty where the column is null."""
     return pc.if_else(column.is_valid(), packed, _empty())

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from streamhouse_spark.core.forks import new_lock
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.kv.due_changes import DueChanges
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.kv.apply_queue import ApplyQueue
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader, Writer
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
@@ -23,13 +23,13 @@ _HISTORY = b"history"
 _Result = TypeVar("_Result")
 
 
-class Extent(NamedTuple):
+class TabletState(NamedTuple):
     """The changes that a tablet has: exactly those of ``[begins, applied)``, of a log with this history."""
 
     begins: int
     applied: int
     history: bytes | None = None
-    """See `streamhouse_spark.kv.tablet_history`, which tells the owner of the rows. None if the tablet has no record of
+    """See `streamhouse_spark.kv.tablet_lineage`, which tells the owner of the rows. None if the tablet has no record of
     it."""
 
 
@@ -37,7 +37,7 @@ class Extent(NamedTuple):
 class Found:
     """Values of keys at one state of the log."""
 
-    extent: Extent
+    extent: TabletState
     values: list[bytes | None]
 
     @property
@@ -65,11 +65,11 @@ class Tablet:
         one do not count.
         """
         self._files = files
-        self.due = DueChanges()
+        self.due = ApplyQueue()
         """Committed changes that this process applies soon. Each read applies them first."""
         self._lock = new_lock()
         self._times_begun = 0
-        self._seen: tuple[tuple[int, int] | None, Extent | None] = None, None
+        self._seen: tuple[tuple[int, int] | None, TabletState | None] = None, None
         self._identity = json.dumps(identity, sort_keys=True).encode()
         self._environment = (
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
@@ -87,7 +87,7 @@ class Tablet:
     @property
     def applied(self) -> int:
         """Offset of the first change of the log that the rows do not have."""
-        return self._read(_applied)
+        return self._read(_read_applied_offset)
 
     @property
     def begins(self) -> int:
@@ -95,7 +95,7 @@ class Tablet:
         return self._read(_begins)
 
     @property
-    def extent(self) -> Extent:
+    def extent(self) -> TabletState:
         return self._read(_extent)
 
     @property
@@ -113,7 +113,7 @@ class Tablet:
         """Do the same as `find` for one key."""
         return self._read(lambda reader: Found(self._extent_seen(reader), [reader.value(key)]))
 
-    def _extent_seen(self, reader: Reader) -> Extent:
+    def _extent_seen(self, reader: Reader) -> TabletState:
         """Return its extent, which is read once of each state: that is three of the four looks at the files."""
         version, extent = self._seen
         if version != reader.version or extent is None:
@@ -121,13 +121,13 @@ class Tablet:
             self._seen = reader.version, extent
         return extent
 
-    def find_prefixes(self, prefixes: list[bytes]) -> tuple[Extent, list[bytes], list[int]]:
+    def find_prefixes(self, prefixes: list[bytes]) -> tuple[TabletState, list[bytes], list[int]]:
         """Return the `extent`, the values of the keys that begin with each prefix, and how many each has; all of one
         state.
         """
         return self._read(lambda reader: (_extent(reader), *reader.values_of_prefixes(prefixes)))
 
-    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> Extent:
+    def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> TabletState:
         """Give ``take`` the keys that begin with ``prefix`` and their values, in order, some at a time.
 
         All of them are of one state; the result is its `extent`. Until the scan ends, overwritten values keep their
@@ -135,7 +135,7 @@ class Tablet:
         does not count: compare `applied` with the expected offset.
         """
 
-        def read(reader: Reader) -> Extent:
+        def read(reader: Reader) -> TabletState:
             first = prefix
             while items := reader.items(first, ITEMS_PER_STEP):
                 inside = [item for item in items if item[0].startswith(prefix)] if prefix else items
@@ -168,7 +168,7 @@ class Tablet:
         written = [key for key in keys if changes[key] is not None] if deleted else keys
 
         def write(writer: Writer) -> bool:
-            if _applied(writer) != start or _history(writer) != after:
+            if _read_applied_offset(writer) != start or _history(writer) != after:
                 return False
             values: list[bytes] = list(map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
             if len(written) > _MANY:
@@ -199,7 +199,7 @@ class Tablet:
         """
 
         def write(writer: Writer) -> bool:
-            if _begins(writer) > begins or _applied(writer) >= applied or _history(writer) != after:
+            if _begins(writer) > begins or _read_applied_offset(writer) >= applied or _history(writer) != after:
                 return False
             writer.clear()
             for number, (keys, values) in enumerate(items()):
@@ -227,7 +227,7 @@ class Tablet:
 
         self._write(write)
 
-    def renew(self, found: Extent, history: bytes) -> None:
+    def renew(self, found: TabletState, history: bytes) -> None:
         """Take over a newer ``history``, if the tablet is still as it was found."""
 
         def write(writer: Writer) -> None:
@@ -236,7 +236,7 @@ class Tablet:
 
         self._write(write)
 
-    def forget(self, found: Extent) -> None:
+    def forget(self, found: TabletState) -> None:
         """Begin anew, empty and without a history, if the tablet is still as it was found. Others may have it open."""
 
         def write(writer: Writer) -> None:
@@ -301,7 +301,7 @@ class Tablet:
                 self._files.stamp()
 
 
-def _applied(reader: Reader) -> int:
+def _read_applied_offset(reader: Reader) -> int:
     return int(reader.meta(_APPLIED) or b"0")
 
 
@@ -313,8 +313,8 @@ def _history(reader: Reader) -> bytes | None:
     return reader.meta(_HISTORY) or None
 
 
-def _extent(reader: Reader) -> Extent:
-    return Extent(_begins(reader), _applied(reader), _history(reader))
+def _extent(reader: Reader) -> TabletState:
+    return TabletState(_begins(reader), _read_applied_offset(reader), _history(reader))
 
 
 def _put_history(writer: Writer, history: bytes | None) -> None:

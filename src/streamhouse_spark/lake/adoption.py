@@ -7,10 +7,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.lake.model.values import LakeSnapshot
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
 
 UNKNOWN_COLUMNS = TableSchema.of("unknown int")
@@ -18,7 +18,7 @@ UNKNOWN_COLUMNS = TableSchema.of("unknown int")
 
 
 @dataclass(frozen=True, slots=True)
-class Adoptable:
+class AdoptionCandidate:
     """A lake table that can be adopted, as it was when it was examined."""
 
     location: str
@@ -51,23 +51,23 @@ class LakeAdoption(Protocol):
     def kind(self) -> str:
         """The name of such a lake table in messages."""
 
-    def examine(self, path: TablePath, place: str) -> Adoptable:
+    def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Examine whether the lake table at ``place``, see `streamhouse_spark.core.paths.lake_location`, can be
         adopted as ``path``. Changes nothing.
 
         Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
         """
 
-    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+    def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
         """Require that the lake table fits a table with this primary key, or with none. Raises `LakeMismatchError`."""
 
-    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows of the examined snapshot, a table a bucket, in memory one after the other.
 
         Raises `LakeMismatchError` if the bucket of rows, or the newest row of a key, cannot be determined.
         """
 
-    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+    def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Give the lake to the table, with all that it holds, below these offsets.
 
         Raises `CommitConflictError` if it changed since it was examined, `CommitStateUnknownError`.

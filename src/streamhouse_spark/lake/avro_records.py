@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError
 
 _MAGIC: Final = b"Obj\x01"
@@ -84,14 +84,14 @@ def _read(data: bytes) -> AvroFile:
     records: list[Any] = []
     while source.tell() < len(data):
         count = _get_long(source)
-        block = BytesIO(_unpacked(codec, _get_bytes(source)))
+        block = BytesIO(_decompress_block(codec, _get_bytes(source)))
         records += [decode(block) for _ in range(count)]
         if source.read(_SYNC_BYTES) != sync:
             raise ValueError("a block does not end with the file's mark")
     return AvroFile(header, sync, records)
 
 
-def _unpacked(codec: str, block: bytes) -> bytes:
+def _decompress_block(codec: str, block: bytes) -> bytes:
     if codec == "null":
         return block
     if codec == "deflate":
@@ -128,13 +128,15 @@ def _codec(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decode
     if kind == "map":
         return _array(_pair(_PLAIN["string"], _codec(schema["values"], named)))
     if kind == "fixed":
-        return _known(schema, named, _fixed(int(schema["size"])))
+        return _codec_of_type(schema, named, _codec_of_fixed(int(schema["size"])))
     if kind == "enum":
-        return _known(schema, named, _PLAIN["int"])
+        return _codec_of_type(schema, named, _PLAIN["int"])
     return named[_simple(kind)]
 
 
-def _known(schema: Any, named: dict[str, tuple[Decode, Encode]], codec: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
+def _codec_of_type(
+    schema: Any, named: dict[str, tuple[Decode, Encode]], codec: tuple[Decode, Encode]
+) -> tuple[Decode, Encode]:
     named[_simple(schema["name"])] = codec
     return codec
 
@@ -154,7 +156,7 @@ def _record(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decod
         for name, _, write in fields:
             write(out, value[name])
 
-    codec = _known(schema, named, (decode, encode))
+    codec = _codec_of_type(schema, named, (decode, encode))
     fields.extend((field["name"], *_codec(field["type"], named)) for field in schema["fields"])
     return codec
 
@@ -199,7 +201,7 @@ def _pair(key: tuple[Decode, Encode], held: tuple[Decode, Encode]) -> tuple[Deco
     return lambda source: (key[0](source), held[0](source)), encode
 
 
-def _fixed(size_bytes: int) -> tuple[Decode, Encode]:
+def _codec_of_fixed(size_bytes: int) -> tuple[Decode, Encode]:
     return lambda source: _exactly(source, size_bytes), _put_raw
 
 
@@ -253,11 +255,11 @@ def _put_raw(out: BytesIO, value: bytes) -> None:
 
 _PLAIN: Final[Mapping[str, tuple[Decode, Encode]]] = {
     "null": (lambda _: None, lambda _out, _value: None),
-    "boolean": _fixed(1),
+    "boolean": _codec_of_fixed(1),
     "int": (_get_long, _put_long),
     "long": (_get_long, _put_long),
-    "float": _fixed(4),
-    "double": _fixed(8),
+    "float": _codec_of_fixed(4),
+    "double": _codec_of_fixed(8),
     "bytes": (_get_bytes, _put_bytes),
     "string": (lambda source: _get_bytes(source).decode(), lambda out, value: _put_bytes(out, value.encode())),
 }

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol, TypeVar
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.model.values import FieldNames
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import ambiguous_columns
-from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
+from streamhouse_spark.schema.nested_fields import Path, join_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
@@ -48,7 +48,7 @@ InnerOf = Callable[[int], Mapping[Path, int]]
 """Gives the fields inside a lake's field of that id, path → id, with paths in small letters."""
 
 
-def nothing_inside(_: int) -> Mapping[Path, int]:
+def no_nested_fields(_: int) -> Mapping[Path, int]:
     """Serve as `InnerOf` where no column can be changed inside."""
     return {}
 
@@ -116,7 +116,7 @@ def column_map(
     spec: LakeTableSpec,
     *,
     where: str,
-    inner_of: InnerOf = nothing_inside,
+    inner_of: InnerOf = no_nested_fields,
 ) -> ColumnMap:
     """Return the lake table's map. ``fields`` are the present ids and names of its columns, ``inner_of`` gives the
     present fields inside these.
@@ -148,7 +148,7 @@ def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) 
     return found
 
 
-def changed_elsewhere(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
+def nested_fields_changed_by_lake(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
     """Return the fields inside those of the lake's fields that differ in its schemas; ``forms`` has the fields inside
     each field, by its id, of each schema, the present one last.
     """
@@ -167,7 +167,7 @@ def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
 
 
 def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
-    return tuple((inner[own], joined_path(path)) for own, path in _own_paths(column) if own in inner)
+    return tuple((inner[own], join_path(path)) for own, path in _own_paths(column) if own in inner)
 
 
 def _as_the_lake_has_it(column_id: int, known: ColumnMap, spec: LakeTableSpec) -> Column:
@@ -206,7 +206,7 @@ def map_by_name(
     fields: Iterable[tuple[int, str]],
     schema: TableSchema,
     schema_id: int | None = None,
-    inner_of: InnerOf = nothing_inside,
+    inner_of: InnerOf = no_nested_fields,
 ) -> ColumnMap:
     """Return the map of a lake table that has the schema's own names."""
     by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
@@ -282,7 +282,7 @@ def _foreign_changes_inside(
             there = mapped.inner.get(own)
             if there is None:
                 continue
-            name = joined_path((column.name, *path))
+            name = join_path((column.name, *path))
             if there not in here:
                 found.append(
                     f"field '{name}' (field {there}) was dropped in the lake by another engine; roll the lake table's "
@@ -301,7 +301,7 @@ def _own_paths(column: Column) -> list[tuple[int, Path]]:
     return list(zip(column.inner_ids, paths(column.type), strict=True))
 
 
-def brought_up(
+def migrate_columns(
     lake: Mapping[int, F],
     known: ColumnMap,
     spec: LakeTableSpec,
@@ -344,7 +344,7 @@ def brought_up(
     if known.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
         own = [mapped[column.id].id for column in spec.schema.columns if column.id in mapped]
         fields = _in_order(fields, own)
-    return list(fields.values()), mapped, differences + repeated_names(field.name for field in fields.values())
+    return list(fields.values()), mapped, differences + find_repeated_names(field.name for field in fields.values())
 
 
 def _in_order(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
@@ -378,7 +378,7 @@ def fields_that_stay(
     return found
 
 
-def repeated_names(names: Iterable[str]) -> list[str]:
+def find_repeated_names(names: Iterable[str]) -> list[str]:
     """Return the names that the lake would have twice."""
     folded = [name.casefold() for name in names]
     return [

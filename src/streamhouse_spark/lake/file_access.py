@@ -9,14 +9,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.forks import new_lock
-from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.model.values import LakeSplit
-from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
 from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 from streamhouse_spark.storage.base import Sink, Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany
+from streamhouse_spark.storage.prefetch import ReadsMany
 
 SMALL_BYTES_MAX: Final = 4 << 20
 """So large a file is fetched whole: that takes no longer than its footer, and then its columns."""
@@ -32,7 +32,7 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     inside = StorageFiles(storage)
     if inside.holds(location):
         return inside
-    from streamhouse_spark.lake.outside_files import outside_files
+    from streamhouse_spark.lake.external_files import outside_files
 
     return outside_files(settings, location)
 

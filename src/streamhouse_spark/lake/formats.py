@@ -13,8 +13,8 @@ from streamhouse_spark.lake.adoption import LakeAdoption
 from streamhouse_spark.lake.model.values import WriteContext
 from streamhouse_spark.lake.parquet.file_writer import FileSpec
 from streamhouse_spark.lake.relocation import LakeRelocation
-from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 

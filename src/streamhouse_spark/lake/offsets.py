@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED
-from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"
@@ -20,14 +20,14 @@ TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
 
 
 @dataclass(frozen=True, slots=True)
-class FoundOffsets:
+class LakeOffsets:
     offsets: Mapping[int, int]
     snapshot_id: int
     starts: Mapping[int, int] = field(default_factory=dict)
     """First offsets of the table, by its last truncation."""
     dropped_rows: int = 0
     """Number of absent rows, because they were deleted, or their partitions dropped."""
-    history: HistoryMark | None = None
+    history: HistoryPoint | None = None
     """The newest record with rows that the log had when they were tiered; None in older snapshots."""
     dropped_others: int = 0
     """How many of the absent rows went with a partition and had no offsets."""
@@ -39,7 +39,7 @@ def offsets_text(
     starts: Mapping[int, int] = NEVER_TRUNCATED,
     *,
     dropped_rows: int = 0,
-    history: HistoryMark | None = None,
+    history: HistoryPoint | None = None,
     dropped_others: int = 0,
 ) -> str:
     value: dict[str, object] = {
@@ -58,7 +58,7 @@ def offsets_text(
     return json.dumps(value, separators=(",", ":"))
 
 
-def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> FoundOffsets:
+def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> LakeOffsets:
     """Parse the offsets in a snapshot's property.
 
     Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` for those of another table.
@@ -70,7 +70,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
         dropped_rows, dropped_others = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
-        history = HistoryMark.from_json(value["history"]) if "history" in value else None
+        history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
             f"the offsets of {where} cannot be read: {text[:200]!r}; restore it, "
@@ -86,4 +86,4 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "build the lake at another place (streamhouse retier)"
         )
-    return FoundOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_others)
+    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_others)

@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, nothing_inside
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, no_nested_fields
 from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
-from streamhouse_spark.lake.parquet.file_writer import may_hold, named_offsets
+from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
 from streamhouse_spark.lake.parquet.held_rows import read_held_rows
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, deleted_positions, offset_file, read_offsets
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_deleted_positions, read_offsets
 from streamhouse_spark.query.row_selection import without
-from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
+from streamhouse_spark.schema.nested_fields import Path, join_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
@@ -42,16 +42,18 @@ def read_log_range(
     found = [file for file in _footers(files_at, splits, writers) if file is not None]
     may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan)
     rows = read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
-    marked = _marked(files_at, splits, {file.location: file for file in found if file.bucket == bucket})
+    marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in found if file.bucket == bucket})
     return _without(rows, marked) if marked else rows
 
 
-def _marked(files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]) -> OffsetRuns:
+def _read_deleted_offsets(
+    files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]
+) -> OffsetRuns:
     """Return the offsets of rows of these files that files of deleted positions name."""
     deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
 
     def of_file(location: str) -> OffsetRuns:
-        positions = deleted_positions(files_at(location), location, deletes[location])
+        positions = read_deleted_positions(files_at(location), location, deletes[location])
         return OffsetRuns.of(files[location].runs.offsets_of(positions))
 
     return OffsetRuns.merged(list(in_parallel(of_file, list(deletes))))
@@ -84,7 +86,7 @@ def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection
 
 def _says_all_offsets(plan: LakePlan) -> bool:
     """Tell whether each row has an offset: then a missing one is not there any more."""
-    return all(named_offsets(split.location) is not None for split in plan.splits)
+    return all(parse_file_offsets(split.location) is not None for split in plan.splits)
 
 
 def rows_with_offsets(
@@ -101,14 +103,14 @@ def rows_with_offsets(
     }
 
 
-def held_offsets(
+def offsets_in_plan(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
 ) -> Mapping[int, OffsetRuns] | None:
     """Return bucket → offsets of the ranges of which the plan has rows, those that are marked as deleted included.
 
     Reads the footers of files that can hold some. None where the lake has a file without offsets: its rows may be any.
     """
-    if any(named_offsets(split.location) is None for split in plan.splits):
+    if any(parse_file_offsets(split.location) is None for split in plan.splits):
         return None
     splits = [s for s in plan.splits if any(may_hold(s.location, bucket, wanted) for bucket, wanted in ranges.items())]
     found = list(_footers(files_at, splits, writers))
@@ -136,7 +138,7 @@ def projection_of(
     *,
     is_stored: Callable[[pa.DataType, int], bool],
     ambiguous: Callable[[str | None], str | None],
-    inner_of: InnerOf = nothing_inside,
+    inner_of: InnerOf = no_nested_fields,
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, by their ids.
 
@@ -177,7 +179,7 @@ def projection_of(
 def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
     """Return the names of the fields inside a column that was not changed inside here: its own files have these."""
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
-    return tuple((field_id, joined_path(path)) for path, field_id in by_path if field_id is not None)
+    return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 
 
 def _inside(

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT, LogRange
-from streamhouse_spark.lake.foreign_values import guard
-from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT, LogRange
+from streamhouse_spark.lake.external_values import guard
+from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
+from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
     Claim,
     CompactReport,
     ExpireReport,
+    ExpiryRules,
     Filter,
-    Keeps,
     LakeDropReport,
     LakeFile,
     LakePlan,
@@ -38,12 +38,12 @@ from streamhouse_spark.lake.model.values import (
     LakeSplit,
     WriteContext,
 )
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import PlacedRows, held_offsets, read_held, read_log_range, rows_with_offsets
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.reader import PlacedRows, offsets_in_plan, read_held, read_log_range, rows_with_offsets
 from streamhouse_spark.lake.relocation import LakeRelocation
-from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
 
 
-class LakePlace(Protocol):
+class LakeTableBinding(Protocol):
     """The place of a lake table, as far as all formats have the same."""
 
     spec: LakeTableSpec
@@ -83,7 +83,7 @@ class LakeTable(ABC):
     the method of the same name with an underscore.
     """
 
-    place: LakePlace
+    place: LakeTableBinding
     names_files: ClassVar[bool] = False
     """Whether rows of files without offsets can be named, see `named_files`."""
     leaves_out_deleted: ClassVar[bool] = False
@@ -181,13 +181,13 @@ class LakeTable(ABC):
         """
         return self.newest()  # where all writers compare and swap
 
-    def marks(self) -> LakeMarks | None:
+    def marks(self) -> LakeValidators | None:
         """Return the objects by which the next change of the lake will show, whoever makes it; None if it shows in
         none of the warehouse.
         """
         return None
 
-    def head(self) -> LakeHead | None:
+    def head(self) -> LakeVersion | None:
         """Return the object that is the newest state of the lake; None before the first snapshot, and where it is none
         of the warehouse.
         """
@@ -256,7 +256,7 @@ class LakeTable(ABC):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        beside: DeletedBeside = NOTHING_BESIDE,
+        beside: PendingDeletes = NOTHING_BESIDE,
     ) -> list[LakeFile]:
         """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, and rows
         ``beside`` them, in the round's `commit`; returns what the round's files need besides. Durable when this
@@ -423,7 +423,7 @@ class LakeTable(ABC):
         Raises `SnapshotExpiredError`.
         """
         plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
-        return held_offsets(self.place.files_at, plan, self.place.spec.writers, ranges)
+        return offsets_in_plan(self.place.files_at, plan, self.place.spec.writers, ranges)
 
     @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
@@ -487,22 +487,22 @@ class LakeTable(ABC):
         *,
         keep_last: int,
         keep_ms: int,
-        many: Keeps | None = None,
+        many: ExpiryRules | None = None,
         dry_run: bool = False,
         tagged: Collection[int] = (),
         claim: Claim | None = None,
     ) -> ExpireReport:
-        """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are ``tagged``; and
-        where there are ``many``, those that another rule of the same kind drops. Whoever gives tags ``claim``s them
-        first.
+        """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are
+        ``snapshot_of_tag``; and where there are ``many``, those that another rule of the same kind drops. Whoever gives
+        tags ``claim``s them first.
         """
         self._require_home_unless(dry_run, "expiry")
-        rules = [Keeps(keep_last, keep_ms), *([many] if many is not None else [])]
+        rules = [ExpiryRules(keep_last, keep_ms), *([many] if many is not None else [])]
         return self._expire(rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     @abstractmethod
     def _expire(
-        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+        self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport: ...
 
 

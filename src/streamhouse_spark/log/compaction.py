@@ -1,6 +1,6 @@
 """Merging of adjacent small segments into large ones. Offsets, rows and commit times stay.
 
-Segments that are still small then share objects, if there are many buckets (`log/segments/shared_object.py`).
+Segments that are still small then share objects, if there are many buckets (`log/segments/packed_objects.py`).
 
 Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
 because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
@@ -18,20 +18,25 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.log.append import is_kept
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.log.commits.actions import Action, Replace
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.packed_objects import create_shared, group_into_objects
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
-from streamhouse_spark.log.segments.shared_object import create_shared, grouped
-from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats, united_partitions, united_stats
+from streamhouse_spark.log.segments.statistics import (
+    collect_partitions,
+    collect_stats,
+    merge_partitions,
+    merge_statistics,
+)
 from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentOptions, one_batch, write_file
+from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.storage.base import Sink, Storage
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
@@ -43,7 +48,7 @@ SMALL_RUN_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class MergeRun:
+class CompactionRun:
     """Adjacent segments of one bucket and schema, to be merged into one."""
 
     bucket: int
@@ -78,21 +83,21 @@ def has_much_inline(state: TableState, times: int = 1) -> bool:
     return is_many or sum(s.size_bytes for s in inline) >= times * INLINE_LIVE_BYTES_MAX
 
 
-def plan_inline_merge(state: TableState) -> list[MergeRun]:
+def plan_inline_merge(state: TableState) -> list[CompactionRun]:
     """Return all runs of inline segments, whatever their length: afterwards no record holds rows."""
     return [
-        MergeRun(bucket, run)
+        CompactionRun(bucket, run)
         for bucket, log in state.buckets.items()
         for run in _runs(log.segments, lambda s: s.inline is not None)
     ]
 
 
-def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[MergeRun]:
+def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[CompactionRun]:
     """Return runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
-    runs: list[MergeRun] = []
+    runs: list[CompactionRun] = []
     for bucket, log in state.buckets.items():
         for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
-            runs.extend(MergeRun(bucket, part) for part in _packed(small) if len(part) >= run_min)
+            runs.extend(CompactionRun(bucket, part) for part in _pack_segments(small) if len(part) >= run_min)
     return runs
 
 
@@ -102,7 +107,7 @@ def _runs(segments: Sequence[Segment], wanted: Callable[[Segment], bool]) -> Ite
             yield tuple(run)
 
 
-def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
+def _pack_segments(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
     part: list[Segment] = []
     for segment in segments:
         if part and sum(s.size_bytes for s in part) + segment.size_bytes > MERGED_BYTES_MAX:
@@ -113,7 +118,9 @@ def _packed(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
         yield tuple(part)
 
 
-def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRun], options: SegmentOptions) -> int:
+def merge(
+    log: CommitLog, storage: Storage, world: World, runs: Sequence[CompactionRun], options: SegmentOptions
+) -> int:
     """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
 
     A merge that took so long that its output was condemned changes nothing either.
@@ -123,13 +130,13 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
     state = log.state
     began_ms = storage.now_ms()
     records = InlineRecords(storage, state.table_uuid)
-    groups = [(world.ids.new_uuid(), group) for group in grouped(runs, lambda run: run.memory_bytes)]
+    groups = [(world.ids.new_uuid(), group) for group in group_into_objects(runs, lambda run: run.memory_bytes)]
     is_small = sum(run.memory_bytes for run in runs) <= MERGED_BYTES_MAX
 
-    def write(one: tuple[str, Sequence[MergeRun]]) -> list[tuple[MergeRun, Segment]]:
-        return _merged_group(state, storage, records, *one, options)
+    def write(one: tuple[str, Sequence[CompactionRun]]) -> list[tuple[CompactionRun, Segment]]:
+        return _merge_group(state, storage, records, *one, options)
 
-    merged: list[tuple[MergeRun, Segment]] = []
+    merged: list[tuple[CompactionRun, Segment]] = []
     for some in [groups] if is_small else [[one] for one in groups]:  # large ones one after the other
         records.expect(segment for _, group in some for run in group for segment in run.segments)
         merged += [pair for of_one in at_once(storage, write, some) for pair in of_one]
@@ -145,7 +152,7 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
     return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
 
 
-def _still_live(state: TableState, run: MergeRun) -> bool:
+def _still_live(state: TableState, run: CompactionRun) -> bool:
     def identity(segment: Segment) -> tuple[int, int, str | None]:
         return segment.base_offset, segment.commit, segment.uuid
 
@@ -153,14 +160,14 @@ def _still_live(state: TableState, run: MergeRun) -> bool:
     return all(identity(s) in live for s in run.segments)
 
 
-def _merged_group(
+def _merge_group(
     state: TableState,
     storage: Storage,
     records: InlineRecords,
     uuid: str,
-    group: Sequence[MergeRun],
+    group: Sequence[CompactionRun],
     options: SegmentOptions,
-) -> list[tuple[MergeRun, Segment]]:
+) -> list[tuple[CompactionRun, Segment]]:
     """Write the runs' segments to one object, which several of them share. Durable when this returns. The ``records``
     expect them.
     """
@@ -168,13 +175,13 @@ def _merged_group(
     with create_shared(storage, state.table_uuid, uuid) as sink:
         for run in group:
             part = sink.begin_part() if len(group) > 1 else None
-            segment = _merged(state, storage, records, run, options, sink)
+            segment = _merge_run(state, storage, records, run, options, sink)
             found.append((run, replace(segment, uuid=uuid, part=part)))
     return found
 
 
-def _merged(
-    state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, options: SegmentOptions, sink: Sink
+def _merge_run(
+    state: TableState, storage: Storage, records: InlineRecords, run: CompactionRun, options: SegmentOptions, sink: Sink
 ) -> Segment:
     schema_id = run.segments[0].schema_id
     schema = state.written_schema(schema_id).arrow
@@ -206,7 +213,7 @@ def write_merged(
     first, start = parts[0][0], parts[0][1].start
     times = _distinct_times([at for segment, offsets in parts for at in _time_runs(segment, offsets, start)])
     memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
-    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), memory_bytes, options.codec, times)
+    size_bytes, index = write_file(sink, schema, rows.seen(_concat_batches(found)), memory_bytes, options.codec, times)
     return replace(
         first,
         base_offset=start,
@@ -217,11 +224,11 @@ def write_merged(
         inline=None,
         compressed=options.codec != "none",
         unpacked_bytes=rows.num_bytes if options.codec != "none" else None,
-        stats=united_stats(rows.stats, schema),
-        partitions=united_partitions(rows.partitions),
+        stats=merge_statistics(rows.stats, schema),
+        partitions=merge_partitions(rows.partitions),
         index_bytes=index.to_bytes(),
         rewrites=any(segment.rewrites for segment, _ in parts),
-        updated=_updated(parts, start),
+        updated=_update_pairs(parts, start),
     )
 
 
@@ -245,7 +252,7 @@ class _Rows:
             yield batch
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return the same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes
     unchanged.
     """
@@ -272,7 +279,7 @@ def _time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple
     return [(int(at), int(ms)) for at, ms in zip(places, times_ms[inside], strict=True)]
 
 
-def _updated(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
+def _update_pairs(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
     """Return the rows behind ``start`` that are those behind an update, of parts of segments."""
     runs = OffsetRuns.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
     firsts = runs.starts - start

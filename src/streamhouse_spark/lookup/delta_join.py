@@ -35,12 +35,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.grouping import distinct
-from streamhouse_spark.core.slicing import taken_rows
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.arrow_chunking import take_rows
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, one_chunk, parse_how, parse_on, with_unmatched
 from streamhouse_spark.schema.ddl import type_name
@@ -115,19 +115,19 @@ class DeltaPlan:
         """
         keys = distinct(keys)
         joined, there = self._of_left(keys, find) if side == "left" else self._of_right(keys, find)
-        known = _encoded(joined, self.target_key)
-        gone = there.filter(pc.invert(pc.is_in(_encoded(there, self.target_key), value_set=known)))
+        known = _encode_keys(joined, self.target_key)
+        gone = there.filter(pc.invert(pc.is_in(_encode_keys(there, self.target_key), value_set=known)))
         return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, gone)])
 
     def _of_left(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the left table, and the target's rows of them."""
         left = find.left(keys).rows
-        right = find.right(_renamed(left, self.right_of))
+        right = find.right(_rename_columns(left, self.right_of))
         row_of, partner = right.places, np.arange(len(right.places))
         if self.how == "left":
             row_of, partner = with_unmatched(row_of, left.num_rows)
-        joined = self._joined(taken_rows(left, row_of), taken_rows(right.rows, partner))
-        return joined, find.target(_renamed(keys, self.target_of_left)).rows
+        joined = self._joined(take_rows(left, row_of), take_rows(right.rows, partner))
+        return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
     def _of_right(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the right table, and the target's rows of them."""
@@ -138,14 +138,14 @@ class DeltaPlan:
             asked = keys
         else:
             row_of_key = np.arange(len(right.places))
-            asked = taken_rows(keys, right.places)
-        left = find.left(_renamed(asked, {theirs: ours for ours, theirs in self.right_of.items()}))
+            asked = take_rows(keys, right.places)
+        left = find.left(_rename_columns(asked, {theirs: ours for ours, theirs in self.right_of.items()}))
         partner = row_of_key[left.places]
-        joined = self._joined(left.rows, taken_rows(right.rows, partner))
-        prefixes = _renamed(keys, {name: self.target_of_right[name] for name in self.right_join})
+        joined = self._joined(left.rows, take_rows(right.rows, partner))
+        prefixes = _rename_columns(keys, {name: self.target_of_right[name] for name in self.right_join})
         there = find.target(distinct(prefixes)).rows
-        changed = _encoded(keys, self.right_key)
-        of_keys = _encoded(there, [self.target_of_right[name] for name in self.right_key])
+        changed = _encode_keys(keys, self.right_key)
+        of_keys = _encode_keys(there, [self.target_of_right[name] for name in self.right_key])
         return joined, there.filter(pc.is_in(of_keys, value_set=changed))
 
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
@@ -326,10 +326,10 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
     return found[0]
 
 
-def _renamed(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
+def _rename_columns(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
     """Return some columns of the rows under other names."""
     return pa.Table.from_arrays([rows.column(name) for name in names], names=list(names.values()))
 
 
-def _encoded(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+def _encode_keys(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     return encode_keys([one_chunk(rows.column(name)) for name in key])

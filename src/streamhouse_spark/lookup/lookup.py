@@ -12,21 +12,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import commit_key, table_prefix
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, shown
-from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
-from streamhouse_spark.kv.replay import catch_up
-from streamhouse_spark.kv.tablet import Extent, Tablet
-from streamhouse_spark.kv.tablet_history import belongs, is_ahead
-from streamhouse_spark.kv.value_format import UnknownSchemaError
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, quote
+from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys, encode_lmdb_prefix
+from streamhouse_spark.kv.log_replay import catch_up
+from streamhouse_spark.kv.tablet import Tablet, TabletState
+from streamhouse_spark.kv.tablet_lineage import belongs, is_ahead
+from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
-from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.schema.row_conversion import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
+from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
@@ -49,7 +49,7 @@ class Matches:
 class Lookup:
     """Lookups in one table; remembers when the log was last read. Safe for threads."""
 
-    def __init__(self, keyed: KeyedTable) -> None:
+    def __init__(self, keyed: PrimaryKeyTable) -> None:
         self._keyed = keyed
         self._table = keyed.table
         self._refreshed_ms: int | None = None
@@ -78,17 +78,17 @@ class Lookup:
         shape = self._keyed.shape(state)
         wanted = _value_names(shape, columns)
         given = self._keyed.keys(keys, shape)
-        if given.nbytes > slicing.KEYS_BYTES_MAX:
+        if given.nbytes > arrow_chunking.KEYS_BYTES_MAX:
             raise InvalidOptionError(
-                f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and {slicing.KEYS_BYTES_MAX} are the "
-                "most; look them up in several calls"
+                f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and "
+                f"{arrow_chunking.KEYS_BYTES_MAX} are the most; look them up in several calls"
             )
         given = given.combine_chunks()
         if insert_if_absent and given.num_rows:
             self._keyed.insert_if_absent(given)
             state = self._table.state
 
-        def look(newest: TableState, known: KeyedSchema) -> pa.Table:
+        def look(newest: TableState, known: PrimaryKeySchema) -> pa.Table:
             if known is shape:
                 return self._looked_up(newest, known, given, wanted)
             keys = pa.Table.from_arrays(given.columns, schema=known.key_schema.arrow)  # which may be called otherwise
@@ -109,24 +109,24 @@ class Lookup:
         return self._known(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
 
     def _with_prefix(
-        self, state: TableState, shape: KeyedSchema, prefix: Any, columns: Sequence[str] | None
+        self, state: TableState, shape: PrimaryKeySchema, prefix: Any, columns: Sequence[str] | None
     ) -> pa.Table:
         wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
         given = _prefix_row(shape, prefix)
         encoded = encode_keys([column.chunk(0) for column in given.columns])[0].as_py()
         found = [self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, given)]
         columns_found = [
-            slicing.chunked((rows[place] for rows in found), column.type)
+            arrow_chunking.concat_columns((rows[place] for rows in found), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
         places = shape.layout.key_indexes
         keys = shape.layout.keys(
-            [slicing.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
+            [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
         )
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
         rows = pa.Table.from_arrays(
-            [slicing.taken(c, order, distinct=True) for c in columns_found], schema=shape.schema.arrow
+            [arrow_chunking.take_values(c, order, distinct=True) for c in columns_found], schema=shape.schema.arrow
         )
         return rows.select(list(wanted.names))
 
@@ -146,7 +146,9 @@ class Lookup:
         state = self.state(max_staleness_ms, at_least)
         return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
 
-    def _matches(self, state: TableState, shape: KeyedSchema, keys: pa.Table, columns: Sequence[str] | None) -> Matches:
+    def _matches(
+        self, state: TableState, shape: PrimaryKeySchema, keys: pa.Table, columns: Sequence[str] | None
+    ) -> Matches:
         wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
         names = shape.key_schema.names[: keys.num_columns]
         if not set(names) <= set(keys.column_names):
@@ -156,7 +158,7 @@ class Lookup:
             )
         keys = keys.select(names).combine_chunks()
         encoded = encode_keys([_array(column) for column in keys.columns])
-        find = _found if len(names) == len(shape.key_schema.names) else _found_by_prefix
+        find = _match_keys if len(names) == len(shape.key_schema.names) else _match_prefixes
         parts, values = [np.zeros(0, np.int64)], []
         for bucket, places in _keys_by_bucket(shape, keys):
             order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
@@ -167,7 +169,7 @@ class Lookup:
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
         unpacked, _ = shape.layout.values.unpack_all(values, wanted)
-        rows = [slicing.taken(column, order, distinct=True) for column in unpacked]
+        rows = [arrow_chunking.take_values(column, order, distinct=True) for column in unpacked]
         schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
         return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
 
@@ -184,7 +186,7 @@ class Lookup:
                 max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
         elif type(max_staleness_ms) is not int or max_staleness_ms < 0:
             raise InvalidOptionError(
-                f"max_staleness_ms is {shown(max_staleness_ms)}, expected milliseconds, at least 0"
+                f"max_staleness_ms is {quote(max_staleness_ms)}, expected milliseconds, at least 0"
             )
         if known is None or now_ms - known >= max_staleness_ms or (at_least and _lacks(state, at_least)):
             state = table.refresh()
@@ -196,7 +198,7 @@ class Lookup:
             )
         return state
 
-    def owns(self, tablet: Tablet, extent: Extent, state: TableState) -> bool:
+    def owns(self, tablet: Tablet, extent: TabletState, state: TableState) -> bool:
         """Tell whether rows found with ``extent`` are the table's, of this state or a newer one."""
         if tablet.checked == (extent.history, state.anchors.newest):
             return True
@@ -206,7 +208,7 @@ class Lookup:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _known(self, state: TableState, look: Callable[[TableState, KeyedSchema], _Result]) -> _Result:
+    def _known(self, state: TableState, look: Callable[[TableState, PrimaryKeySchema], _Result]) -> _Result:
         """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
         try:
             return look(state, self._keyed.shape(state))
@@ -225,12 +227,12 @@ class Lookup:
             self._next_record = (state.version, path)
         return not (state.dropped or os.access(path, os.F_OK))  # half the time of a `stat` that finds nothing
 
-    def _looked_up(self, state: TableState, shape: KeyedSchema, given: pa.Table, names: Sequence[str]) -> pa.Table:
+    def _looked_up(self, state: TableState, shape: PrimaryKeySchema, given: pa.Table, names: Sequence[str]) -> pa.Table:
         by_name = {name: given.column(name) for name in given.schema.names}
         key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
         keys = encode_keys(key_columns)
         values: list[bytes | None] = [None] * given.num_rows
-        stored = stored_keys(keys)
+        stored = encode_lmdb_keys(keys)
         for bucket, places in _keys_by_bucket(shape, given):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
             asked = [stored[place] for place in order.tolist()]
@@ -244,7 +246,11 @@ class Lookup:
         return pa.Table.from_arrays([*key_columns, *columns, pa.array(there)], schema=schema)
 
     def _read(
-        self, state: TableState, shape: KeyedSchema, bucket: int, read: Callable[[Tablet], tuple[Extent, _Result]]
+        self,
+        state: TableState,
+        shape: PrimaryKeySchema,
+        bucket: int,
+        read: Callable[[Tablet], tuple[TabletState, _Result]],
     ) -> _Result:
         """Call ``read`` on the bucket's tablet, and return its result with the changes that were applied then.
 
@@ -257,16 +263,18 @@ class Lookup:
             extent, found = read(tablet)
             if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
                 return found
-        raise damaged(state, bucket)
+        raise damaged_tablet_error(state, bucket)
 
-    def _scanned(self, state: TableState, shape: KeyedSchema, bucket: int, prefix: bytes) -> Sequence[pa.ChunkedArray]:
+    def _scanned(
+        self, state: TableState, shape: PrimaryKeySchema, bucket: int, prefix: bytes
+    ) -> Sequence[pa.ChunkedArray]:
         """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps
         others.
         """
 
-        def read(tablet: Tablet) -> tuple[Extent, list[bytes]]:
+        def read(tablet: Tablet) -> tuple[TabletState, list[bytes]]:
             values: list[bytes] = []
-            extent = tablet.scan(lambda items: values.extend(value for _, value in items), stored_prefix(prefix))
+            extent = tablet.scan(lambda items: values.extend(value for _, value in items), encode_lmdb_prefix(prefix))
             return extent, values
 
         return shape.layout.values.unpack_all(self._read(state, shape, bucket, read))[0]
@@ -275,24 +283,24 @@ class Lookup:
 def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
     if not all(isinstance(offsets, OffsetRange) for offsets in at_least.values()):
         raise InvalidOptionError(
-            f"at_least is {shown(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
+            f"at_least is {quote(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
         )
     return any(state.ends.get(bucket, -1) < offsets.end for bucket, offsets in at_least.items())
 
 
 def column_names(columns: Sequence[str]) -> Sequence[str]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise InvalidOptionError(f"columns is {shown(columns)}, expected a list of column names")
+        raise InvalidOptionError(f"columns is {quote(columns)}, expected a list of column names")
     return columns
 
 
-def _value_names(shape: KeyedSchema, columns: Sequence[str] | None) -> list[str]:
+def _value_names(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> list[str]:
     """Return the columns beside the key that a lookup returns."""
     wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
     return [name for name in wanted.names if name not in shape.key_schema.names]
 
 
-def _prefix_row(shape: KeyedSchema, prefix: Any) -> pa.Table:
+def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
     """Return one row with the key columns of the prefix."""
     names = shape.key_schema.names
     if isinstance(prefix, Mapping):
@@ -309,33 +317,33 @@ def _prefix_row(shape: KeyedSchema, prefix: Any) -> pa.Table:
     return coerce([given], columns, table=shape.name).combine_chunks()
 
 
-Matched = tuple[Extent, tuple[Places, list[bytes]]]
+Matched = tuple[TabletState, tuple[Places, list[bytes]]]
 """The changes that were applied, and the indexes of keys with their values."""
 
 
-def damaged(state: TableState, bucket: int) -> StorageError:
+def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
     return StorageError(
         f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
         "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
     )
 
 
-def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[Extent, list[bytes | None]]:
+def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
     found = tablet.find(keys)
     return found.extent, found.values
 
 
-def _found(_shape: KeyedSchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return the indexes of found keys, and their values."""
-    found = tablet.find(stored_keys(keys))
+    found = tablet.find(encode_lmdb_keys(keys))
     there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
     return found.extent, (places[there], [value for value in found.values if value is not None])
 
 
-def _found_by_prefix(shape: KeyedSchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return for each row that begins with one of the keys the index of that key, and its value."""
     prefixes: list[bytes] = keys.to_pylist()
-    cut = [stored_prefix(prefix) for prefix in prefixes]
+    cut = [encode_lmdb_prefix(prefix) for prefix in prefixes]
     extent, values, counts = tablet.find_prefixes(cut)
     owners = np.repeat(np.arange(len(prefixes)), counts)
     if cut != prefixes:  # of long keys only the beginning is stored: look at the rows
@@ -346,7 +354,7 @@ def _found_by_prefix(shape: KeyedSchema, keys: pa.BinaryArray, places: Places, t
     return extent, (places[owners], values)
 
 
-def _keys_by_bucket(shape: KeyedSchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
+def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
     """Return the keys to look for in each bucket. A key without all of the bucket key is looked for in every bucket."""
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
@@ -357,7 +365,7 @@ def _keys_by_bucket(shape: KeyedSchema, keys: pa.Table) -> Iterator[tuple[int, P
         yield bucket, np.flatnonzero(numbers == bucket)
 
 
-def _buckets_of_prefix(shape: KeyedSchema, given: pa.Table) -> Iterator[int]:
+def _buckets_of_prefix(shape: PrimaryKeySchema, given: pa.Table) -> Iterator[int]:
     if not shape.bucket_key:
         yield 0
     elif set(shape.bucket_key) <= set(given.schema.names):
@@ -367,4 +375,4 @@ def _buckets_of_prefix(shape: KeyedSchema, given: pa.Table) -> Iterator[int]:
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
-    return slicing.one_array(column)
+    return arrow_chunking.one_array(column)

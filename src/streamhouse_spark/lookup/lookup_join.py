@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import Matches
 from streamhouse_spark.schema.ddl import type_name
@@ -39,7 +39,7 @@ Places = npt.NDArray[np.int64]
 def parse_how(how: str) -> How:
     """Parse the kind of join. Raises `InvalidOptionError` for an unknown kind."""
     if how not in ("left", "inner"):
-        raise InvalidOptionError(f"how is {shown(how)}, expected 'left' or 'inner'")
+        raise InvalidOptionError(f"how is {quote(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
@@ -55,7 +55,7 @@ def parse_on(on: object) -> list[tuple[str, str]]:
         pairs = []
     if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
         raise InvalidOptionError(
-            f"on is {shown(on)}, expected a list of column names, or a mapping of columns to columns"
+            f"on is {quote(on)}, expected a list of column names, or a mapping of columns to columns"
         )
     return pairs
 
@@ -91,7 +91,7 @@ class KeyColumns:
             column = state.schema.column(key_name).name
             if column in by_key:
                 raise SchemaMismatchError(f"on names column '{column}' of {state.name} twice; name it once")
-            by_key[column] = resolved(name, given)
+            by_key[column] = resolve_column(name, given)
         key = tuple(key_names[: len(by_key)])
         if set(key) != set(by_key):
             raise SchemaMismatchError(
@@ -123,7 +123,7 @@ class KeyColumns:
         return places, pa.Table.from_arrays(arrays, names=list(self.key))
 
 
-def resolved(name: str, given: Sequence[str]) -> str:
+def resolve_column(name: str, given: Sequence[str]) -> str:
     """Return the column of the rows with this name, else without regard to case.
 
     Raises `SchemaMismatchError` if there is none, or several.
@@ -206,8 +206,8 @@ class LookupPlan:
         row_of, partner = places[found.places], np.arange(len(found.places))
         if self.how == "left":
             row_of, partner = with_unmatched(row_of, rows.num_rows)
-        taken = [slicing.taken(column, row_of) for column in rows.columns]
-        added = [slicing.taken(found.rows.column(name), partner) for name in self.columns]
+        taken = [arrow_chunking.take_values(column, row_of) for column in rows.columns]
+        added = [arrow_chunking.take_values(found.rows.column(name), partner) for name in self.columns]
         return pa.Table.from_arrays([*taken, *added], schema=pa.schema([*rows.schema, *self.fields]))
 
 
@@ -224,4 +224,4 @@ def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return slicing.one_array(column)
+    return arrow_chunking.one_array(column)

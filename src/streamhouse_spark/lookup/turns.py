@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from streamhouse_spark.core.forks import new_event, renew_in_children
+from streamhouse_spark.core.fork_safety import new_event, renew_in_children
 
 LOOKUPS_MAX: Final = 192
 """Lookups of one thread, while others wait: some 2.5 ms, half of the time that Python itself leaves its lock to one."""
@@ -28,7 +28,7 @@ _WITHOUT: Final = 64
 _WITHOUT_MAX: Final = 4096
 
 
-class ThreadTurns:
+class LookupScheduler:
     """The turns of a process. Everything may be changed by any thread between two steps: it is then a worse hint."""
 
     def __init__(self) -> None:
@@ -130,5 +130,5 @@ class _Waiter:
         self.has_turn = False
 
 
-TURNS: Final = ThreadTurns()
+TURNS: Final = LookupScheduler()
 """The turns of all tables, because Python's lock is one for all."""

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from streamhouse_spark.core.arguments import require_part
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.argument_validation import require_part
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import MissingExtraError, StreamhouseError
-from streamhouse_spark.metrics.measures import Measure, Measures, process_measures
+from streamhouse_spark.metrics.metrics import Measure, Measures, process_measures
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -44,7 +44,7 @@ def export_metrics(meter_provider: MeterProvider | None = None) -> None:
 
 
 @contextmanager
-def exporting(measures: Measures, meter_provider: MeterProvider | None = None) -> Iterator[None]:
+def export_until_exit(measures: Measures, meter_provider: MeterProvider | None = None) -> Iterator[None]:
     """Give metrics, and those of the process, to OpenTelemetry until the block ends, if its API is installed."""
     try:
         exports = _exports_to(meter_provider)
@@ -73,7 +73,7 @@ class _Exports:
             if source in self._sources:
                 return
             self._sources = [*self._sources, source]
-        for one in _asked(source):
+        for one in _collect_metrics(source):
             with self._lock:
                 if one.name in self._known:
                     continue
@@ -92,13 +92,13 @@ class _Exports:
         from opentelemetry.metrics import Observation
 
         for source in self._sources:
-            for one in _asked(source):
+            for one in _collect_metrics(source):
                 if one.name == name:
                     for values, number in one.points:
                         yield Observation(number, dict(zip(one.labels, values, strict=True)))
 
 
-def _asked(source: Measures) -> list[Measure]:
+def _collect_metrics(source: Measures) -> list[Measure]:
     """Return the metrics of a source; none where it cannot tell them now, so that the others are still exported."""
     try:
         return list(source())

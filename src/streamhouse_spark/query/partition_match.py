@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import from_text, python_value, ticks_of
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.schema.row_conversion import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
@@ -48,7 +48,7 @@ class PartitionMatch:
     ) -> PartitionMatch:
         """Match as `of` does, with values as people write them; `NULL_NAME` is null."""
         columns = _columns(given, partition_by, table)
-        typed = {name: _typed(table, name, text, schema.column(name).type) for name, text in columns.items()}
+        typed = {name: _cast_scalar(table, name, text, schema.column(name).type) for name, text in columns.items()}
         return cls.of(typed, schema, partition_by, table)
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
@@ -65,7 +65,7 @@ class PartitionMatch:
         return all(_is_same(partition[name], ticks_of(value)) for name, value in self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} = {_shown(python_value(value))}" for name, value in self.values)
+        return ", ".join(f"{name} = {_format_value(python_value(value))}" for name, value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str
         )
     known = ", ".join(partition_by)
     if not isinstance(given, Mapping) or not given:
-        raise InvalidOptionError(f"the partition of {table} is {shown(given)}, expected values of some of {known}")
+        raise InvalidOptionError(f"the partition of {table} is {quote(given)}, expected values of some of {known}")
     spelled = {name.casefold(): name for name in partition_by}
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -120,7 +120,7 @@ def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str
     return found
 
 
-def _typed(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
+def _cast_scalar(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
     if text == NULL_NAME:
         return pa.scalar(None, arrow)
     try:
@@ -142,7 +142,7 @@ def _equal(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
     return pc.fill_null(pc.equal(column, value), False)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "null" if value is None else repr(value) if isinstance(value, str | bytes) else str(value)
 
 

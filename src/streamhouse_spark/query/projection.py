@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.query.filters import Filter, find_field, parse_filter
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.filter_parsing import Filter, find_field, parse_filter
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_mask import RowMask, mask_of
-from streamhouse_spark.query.row_selection import matching
+from streamhouse_spark.query.row_selection import select_matching_rows
 from streamhouse_spark.schema.table_schema import TableSchema
 
-__all__ = ["Filter", "Projection", "narrowed", "parse_filter"]
+__all__ = ["Filter", "Projection", "filter_and_project", "parse_filter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Projection:
         return self.schema.empty_table()
 
 
-def narrowed(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
+def filter_and_project(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
     """Filter rows of any schema and return the columns asked for. Raises as `Projection.of` does."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
-        rows = matching(rows, filter_.bound(rows.schema).expression)
+        rows = select_matching_rows(rows, filter_.bound(rows.schema).expression)
     return rows if names is None else rows.select(list(names))
 
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.query.predicate_tree import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.query.predicates import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
 from streamhouse_spark.query.row_selection import without
 
 Bools = npt.NDArray[np.bool_]
@@ -120,13 +120,13 @@ def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray |
         case Compare(operator, _, value) if operator in _TEXT_TESTS:
             return pc.call_function(_TEXT_TESTS[operator], [column], options=pc.MatchSubstringOptions(value))
         case Compare(operator, _, value):
-            return _compared(operator, column, value)
+            return _compare_values(operator, column, value)
         case In(_, _, has_null):
             values = None if has_null else _constants(node, column.type)
-            return None if values is None else _among(column, values)
+            return None if values is None else _is_in_values(column, values)
 
 
-def _compared(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
+def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
     constant = _constant(value, column.type)
     if constant is None:
         return None
@@ -136,7 +136,7 @@ def _compared(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | 
     return pc.fill_null(found, False) if operator == "<=>" else found
 
 
-def _among(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
+def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
     """Return whether each value is one of ``values``, null for null; floats compare as numbers, so 0.0 equals -0.0."""
     if pa.types.is_floating(column.type):
         column, values = (pc.add(found, pa.scalar(0.0, column.type)) for found in (column, values))

@@ -16,7 +16,7 @@ _SLICE_ROWS_MIN: Final = 4096
 """Parts of so many rows, on average, are cheaper as they are than copied."""
 
 
-def matching(rows: pa.Table, filter_: pc.Expression, gone: Places = NO_PLACES) -> pa.Table:
+def select_matching_rows(rows: pa.Table, filter_: pc.Expression, gone: Places = NO_PLACES) -> pa.Table:
     """Return the rows for which the filter is true, in their order, without those at the places ``gone``. They are
     found by the calling thread, and copied once.
 
@@ -35,7 +35,7 @@ def matching(rows: pa.Table, filter_: pc.Expression, gone: Places = NO_PLACES) -
         wanted = pc.and_(wanted, live_bits(rows.num_rows, gone))
     found, begin = [], 0
     for batch in rows.to_batches():
-        found.append(_chosen(batch, wanted.slice(begin, batch.num_rows)))
+        found.append(_select_batch(batch, wanted.slice(begin, batch.num_rows)))
         begin += batch.num_rows
     return pa.Table.from_batches(found, rows.schema)
 
@@ -61,7 +61,7 @@ def live_parts(batch: pa.RecordBatch, gone: Places) -> list[pa.RecordBatch] | No
 
 def live(batch: pa.RecordBatch, gone: Places) -> pa.RecordBatch:
     """Return a copy of the rows that are not at the places ``gone``, in their order."""
-    return _chosen(batch, live_bits(batch.num_rows, gone)) if len(gone) else batch
+    return _select_batch(batch, live_bits(batch.num_rows, gone)) if len(gone) else batch
 
 
 def live_bits(num_rows: int, gone: Places) -> pa.BooleanArray:
@@ -75,10 +75,10 @@ def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordB
     """Return the rows that are not ``dropped``, in their order."""
     if not dropped.any():
         return batch
-    return _chosen(batch, _bits(~dropped))
+    return _select_batch(batch, _bits(~dropped))
 
 
-def _chosen(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
     columns = [column.filter(mask) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch.filter(mask)
 

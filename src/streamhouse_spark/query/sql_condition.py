@@ -21,10 +21,10 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.core.python_values import from_text
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
-from streamhouse_spark.query.filters import Filter, Predicate
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
+from streamhouse_spark.query.filter_parsing import Filter, Predicate
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
@@ -171,11 +171,11 @@ class _Parser:
             self._refuse(f"a number, because column {column.name} has type {column.type},")
         if kind != "text" and (pa.types.is_string(column.type) or pa.types.is_temporal(column.type)):
             self._refuse(f"a text in 'single quotes', because column {column.name} has type {column.type},")
-        converted = self._converted(value, column)
+        converted = self._convert_literal(value, column)
         self._position += 1
         return converted
 
-    def _converted(self, value: str, column: pa.Field) -> Any:
+    def _convert_literal(self, value: str, column: pa.Field) -> Any:
         if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
             try:
                 return decimal.Decimal(value)  # compared exactly, whatever fits the column
@@ -185,7 +185,7 @@ class _Parser:
             found = from_text(value, column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
-                f"where compares column '{column.name}' of type {column.type} with {shown(value)}, which is no such "
+                f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is no such "
                 f"value ({str(error).splitlines()[0]})",
             ) from error
         return found if pa.types.is_temporal(column.type) else found.as_py()

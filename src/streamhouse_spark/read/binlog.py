@@ -38,19 +38,19 @@ def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iter
     for batch in changes:
         if not batch.num_rows:
             continue
-        rows = batch if waiting is None else _joined(waiting, batch)
+        rows = batch if waiting is None else _concat_changes(waiting, batch)
         waiting = rows.slice(rows.num_rows - 1) if rows.column(0)[-1].as_py() == _BEFORE else None
         if waiting is not None:
             rows = rows.slice(0, rows.num_rows - 1)
         if rows.num_rows:
-            yield _paired(rows, schema)
+            yield _pair_updates(rows, schema)
 
 
-def _joined(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
+def _concat_changes(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([first, second])
 
 
-def _paired(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     kinds = rows.column(0)
     is_before = pc.equal(kinds, _BEFORE).to_numpy(zero_copy_only=False)
     is_delete = pc.equal(kinds, "delete").to_numpy(zero_copy_only=False)

@@ -14,12 +14,11 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.row_ids import NO_PLACE
-from streamhouse_spark.core.slicing import one_array, taken_rows
+from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.keys.keyed_batch import sorted_indexes
+from streamhouse_spark.keys.keyed_batch import sort_by_key
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -28,9 +27,10 @@ from streamhouse_spark.log.segments.metadata_columns import (
     change_types,
     with_fields,
 )
-from streamhouse_spark.log.segments.scan import cut_split
-from streamhouse_spark.read.commit_runs import Bools, Int64Array
-from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, VersionRowsPiece
+from streamhouse_spark.log.segments.row_ids import NO_PLACE
+from streamhouse_spark.log.segments.scan import split_by_size
+from streamhouse_spark.read.commit_ranges import Bools, Int64Array
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask, LogScanTask, VersionRowsScanTask
 
 _NAMES = {
     ChangeType.INSERT: "insert",
@@ -42,25 +42,25 @@ _OF_ADDED = (ChangeType.INSERT, ChangeType.UPDATE_AFTER)
 _OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
 
 
-def cut_changes(piece: ChangesPiece, target_bytes: int) -> Iterator[ChangesPiece]:
+def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
     """Cut a large piece in parts, but never between changes of which only the net one counts."""
-    if not isinstance(piece.rows, LogPiece) or piece.size_bytes <= target_bytes * 3 // 2:
+    if not isinstance(piece.rows, LogScanTask) or piece.size_bytes <= target_bytes * 3 // 2:
         yield piece
         return
     split, commits = piece.rows.split, piece.commits
     start = split.offsets.start
-    for part in cut_split(split, target_bytes):
+    for part in split_by_size(split, target_bytes):
         run = int(commits.find(np.array([part.offsets.end - 1], np.int64))[0])
         end = int(commits.ends[run]) if run >= 0 and commits.is_grouped[run] else part.offsets.end
         offsets = OffsetRange(start, max(start, end))
         if held := commits.within(offsets):
             segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
-            yield replace(piece, rows=LogPiece(replace(split, offsets=offsets, segments=segments)), commits=held)
+            yield replace(piece, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=held)
         start = offsets.end
 
 
 def change_batches(
-    piece: ChangesPiece, found: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
+    piece: ChangesScanTask, found: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
     """Give the changes of a piece with the metadata columns before their own. A row without an offset, and a net
     change, has the offset `NO_PLACE`.
@@ -74,7 +74,7 @@ def change_batches(
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
             yield from _net(piece, waiting, fields)
-            yield from _told(piece, runs, batch, fields, offsets)
+            yield from _rows_of_commit(piece, runs, batch, fields, offsets)
             continue
         versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
         borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
@@ -85,12 +85,12 @@ def change_batches(
             if version >= 0:
                 waiting.append((version, part))
             else:
-                yield from _told(piece, runs[first:last], part, fields, offsets[first:last])
+                yield from _rows_of_commit(piece, runs[first:last], part, fields, offsets[first:last])
     yield from _net(piece, waiting, fields)
 
 
-def _told(
-    piece: ChangesPiece, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
+def _rows_of_commit(
+    piece: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows that a commit is known of, as they are."""
     there = runs >= 0
@@ -98,14 +98,14 @@ def _told(
         batch, runs, offsets = batch.filter(pa.array(there)), runs[there], offsets[there]
     if batch.num_rows:
         commits = piece.commits
-        if isinstance(piece.rows, FileRowsPiece | VersionRowsPiece):
+        if isinstance(piece.rows, FileRowsScanTask | VersionRowsScanTask):
             offsets = np.full(batch.num_rows, NO_PLACE, np.int64)
         of_rows = commits.versions[runs], commits.times_us[runs]
         yield _with_fields(piece, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
 
 
 def _net(
-    piece: ChangesPiece, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
+    piece: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
     """Give the net change of each key of the one commit whose changes are ``waiting``, and forget these."""
     if not waiting:
@@ -127,7 +127,7 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
     """
     rows = pa.Table.from_batches(changes)
     kinds = rows.column(0).to_numpy()
-    order, is_first = sorted_indexes(encode_keys([one_array(rows.column(name)) for name in key]))
+    order, is_first = sort_by_key(encode_keys([one_array(rows.column(name)) for name in key]))
     starts = np.flatnonzero(is_first)
     first, last = order[starts], order[np.append(starts[1:], len(order))[: len(starts)] - 1]
     was = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
@@ -137,12 +137,12 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
     after = np.where(both, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
     shown = np.column_stack([was, stays]).reshape(-1)
     types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[shown]
-    chosen = taken_rows(rows, np.column_stack([first, last]).reshape(-1)[shown])
+    chosen = take_rows(rows, np.column_stack([first, last]).reshape(-1)[shown])
     return chosen.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
 
 
 def _with_fields(
-    piece: ChangesPiece,
+    piece: ChangesScanTask,
     batch: pa.RecordBatch,
     versions: Int64Array,
     times_us: Int64Array,

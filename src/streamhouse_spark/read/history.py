@@ -6,40 +6,40 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from streamhouse_spark.config.partition_history import SetPartitioning
-from streamhouse_spark.core.change_archive import SetArchive
-from streamhouse_spark.core.model import PUBLICATIONS, ROLLBACKS
-from streamhouse_spark.core.text_values import join_names
+from streamhouse_spark.config.partition_specs import SetPartitioning
+from streamhouse_spark.core.option_parsing import join_names
+from streamhouse_spark.core.types import PUBLICATIONS, ROLLBACKS
+from streamhouse_spark.log.commit_reader import newest_first
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.deletions import DeleteRows
-from streamhouse_spark.log.commits.record import Attempt, Record
+from streamhouse_spark.log.commits.archive_metadata import SetArchive
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows
+from streamhouse_spark.log.commits.record import CommitAttempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG
-from streamhouse_spark.log.told import newest_first
 from streamhouse_spark.storage.base import Storage
 
 _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
     (DeleteRows, "delete"),
     (act.Drop, "drop"),
     (act.Undrop, "undrop"),
-    (act.Bury, "bury"),
-    (act.Retier, "retier"),
+    (act.Tombstone, "bury"),
+    (act.ResetLake, "retier"),
     (SetPartitioning, "change partitioning"),
     (act.SetSchema, "change columns"),
     (act.SetProperties, "set properties"),
     (act.Rename, "rename"),
-    (act.LakePair, "tier"),
+    (act.TieredSnapshot, "tier"),
     (act.Replace, "merge segments"),
     (act.KvSnapshot, "publish keys"),
     (act.Trim, "trim"),
-    (act.Condemn, "clean"),
-    (act.Purge, "clean"),
-    (act.MoveConsumer, "move consumer"),
+    (act.MarkOrphans, "clean"),
+    (act.ConfirmDeleted, "clean"),
+    (act.CommitConsumerOffset, "move consumer"),
     (act.ForgetTransactions, "forget writers"),
     (act.ExpireTransactions, "forget writers"),
     (act.Tag, "tag"),
-    (act.Untag, "drop tag"),
+    (act.DropTag, "drop tag"),
     (SetArchive, "archive"),
 )
 """Action → operation, for records without rows. The first one that a record has names it."""
@@ -56,7 +56,7 @@ def history_rows(storage: Storage, state: TableState, limit: int | None = None) 
     return found[:limit][::-1]
 
 
-def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
+def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any]:
     added = [segment for action in part.actions if isinstance(action, act.Append) for segment in action.segments]
     num_rows = sum(segment.num_rows for segment in added)
     files = {segment.uuid for segment in added if segment.uuid is not None}
@@ -68,24 +68,24 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
         num_rows,
-        None if _may_delete(part.actions, num_rows, is_keyed=is_keyed) else _deleted(part.actions),
+        None if _may_delete(part.actions, num_rows, is_keyed=is_keyed) else _count_deleted(part.actions),
         sum(segment.size_bytes for segment in added),
         len(files),
         _details(part),
     )
 
 
-def _of_branch(part: Attempt) -> str | None:
+def _of_branch(part: CommitAttempt) -> str | None:
     """Return the name of what an attempt did with a branch of the table; None where it did nothing."""
     if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
         return "publish"
     if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
         return "branch"
-    gone = (name for action in part.actions if isinstance(action, act.Untag) for name in action.names)
+    gone = (name for action in part.actions if isinstance(action, act.DropTag) for name in action.names)
     return "drop branch" if any(name.startswith(BRANCH_TAG) for name in gone) else None
 
 
-def _of_rollback(part: Attempt) -> str | None:
+def _of_rollback(part: CommitAttempt) -> str | None:
     is_rollback = part.transaction is not None and part.transaction.app_id.startswith(ROLLBACKS)
     return "rollback" if is_rollback else None
 
@@ -110,19 +110,19 @@ def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool)
     """Tell whether rows may be gone that the record does not count: by changes of rows, or with all rows."""
     if any(isinstance(action, act.Truncate) for action in actions):
         return True
-    if any(isinstance(action, act.LakePair) and action.dropped_rows for action in actions):
+    if any(isinstance(action, act.TieredSnapshot) and action.dropped_rows for action in actions):
         return True
-    if any(isinstance(action, act.Retier) and action.starts for action in actions):
+    if any(isinstance(action, act.ResetLake) and action.starts for action in actions):
         return True
     return is_keyed and num_rows > 0
 
 
-def _deleted(actions: Sequence[act.Action]) -> int:
+def _count_deleted(actions: Sequence[act.Action]) -> int:
     """Count the rows that are deleted by their offsets, or by their positions in lake files."""
     return sum(action.num_rows for action in actions if isinstance(action, DeleteRows))
 
 
-def _details(part: Attempt) -> str | None:
+def _details(part: CommitAttempt) -> str | None:
     """Return the particulars of an attempt as JSON, or None."""
     found: dict[str, Any] = {}
     for action in part.actions:
@@ -135,15 +135,15 @@ def _details(part: Attempt) -> str | None:
                 found["schema_id"] = schema_id
             case SetPartitioning(schema_id, columns, fields):
                 found |= {"schema_id": schema_id, "partition_by": fields or join_names(columns)}
-            case act.LakePair(snapshot_id):
+            case act.TieredSnapshot(snapshot_id):
                 found["lake_snapshot_id"] = snapshot_id
-            case act.Retier(lake_location):
+            case act.ResetLake(lake_location):
                 found["lake_location"] = lake_location
             case act.Tag(name, version):
                 found |= {"tag": name, "tagged_version": version}
-            case act.Untag(names):
+            case act.DropTag(names):
                 found["tags"] = list(names)
-            case act.MoveConsumer(consumer_id):
+            case act.CommitConsumerOffset(consumer_id):
                 found["consumer_id"] = consumer_id
             case _:
                 pass

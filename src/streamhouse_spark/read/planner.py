@@ -11,32 +11,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.history import require_metadata
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
-from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.log.buckets.filtered import filtered_buckets
-from streamhouse_spark.log.commits.deletions import (
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.snapshot_history import require_metadata
+from streamhouse_spark.log.buckets.bucket_pruning import prune_buckets
+from streamhouse_spark.log.commits.delete_vectors import (
     NO_FILE_ROWS,
     FileRows,
     have_same_files,
-    joined_files,
-    pending,
-    waiting,
+    unapplied_deletes,
+    unapplied_file_deletes,
+    union_deleted_file_rows,
 )
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, snapshot_split
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.log.segments.segment_skipping import segment_may_match
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.pieces import KeyedColumns, KeyedPiece, LakePiece, LogPiece, Piece, ReadPlan
-from streamhouse_spark.read.pin import Pin, require_recorded
-from streamhouse_spark.read.visible_lake import require_found, require_visible
+from streamhouse_spark.read.branch_visibility import require_found, require_visible
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, require_recorded
+from streamhouse_spark.read.scan_tasks import KeyedScanTask, LakeScanTask, LogScanTask, MergeColumns, Piece, ScanPlan
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -59,7 +59,7 @@ class Pruning:
         properties = state.parsed  # in this state the key may have another name than now
         key = properties.bucket_key
         column = state.schema.find(key[0]) if len(key) == 1 else None
-        return filtered_buckets(self.node, column, state.num_buckets, properties.datalake_format)
+        return prune_buckets(self.node, column, state.num_buckets, properties.datalake_format)
 
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
         if self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node):
@@ -69,7 +69,7 @@ class Pruning:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScanRequest:
     """Columns and filter that a read asks of a pin."""
 
     columns: tuple[str, ...] | None
@@ -81,7 +81,7 @@ class Wanted:
     """Whether the identities of rows are read, also of those that have no offset."""
 
     @classmethod
-    def of(cls, projection: Projection) -> Wanted:
+    def of(cls, projection: Projection) -> ScanRequest:
         return cls(projection.read_columns, Pruning(projection.node))
 
     def schema(self, state: TableState) -> TableSchema:
@@ -102,25 +102,25 @@ class Sources:
     """Everything else: lake files first, then snapshots by key, then the log."""
     are_exact: bool = True
     """Whether exactly the rows of the pieces are read, unless reading fails."""
-    keyed: KeyedColumns | None = None
+    keyed: MergeColumns | None = None
     """For the rows of a table with a primary key."""
 
-    def common(self, table: TableHandle) -> ReadPlan:
+    def common(self, table: TableHandle) -> ScanPlan:
         """Give the plan without its pieces."""
         projection = self.lake.projection if self.lake is not None else None
-        return ReadPlan(table.name, table.uuid, self.schema, (), projection, self.keyed)
+        return ScanPlan(table.name, table.uuid, self.schema, (), projection, self.keyed)
 
-    def plan(self, table: TableHandle) -> ReadPlan:
+    def plan(self, table: TableHandle) -> ScanPlan:
         """Give the plan of a read that takes all of it as pieces."""
         return replace(self.common(table), pieces=(*lake_pieces(self.lake.files if self.lake else ()), *self.pieces))
 
 
-def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakePiece]:
+def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
     """Cut lake files into pieces."""
-    return (LakePiece(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
+    return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
-def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
+def plan_pin(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> Sources:
     """Find what holds the rows of a pin.
 
     Raises `SnapshotExpiredError` where its lake snapshot is gone, or is not the one that was recorded.
@@ -134,23 +134,23 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
     lake, holding = _without_masked(table, pin, lake, names_rows=wanted.names_rows)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
+    pieces = prune_tasks(pin.state, map(LogScanTask, splits), wanted.pruning)
     return Sources(pin.state, wanted.schema(pin.state), lake, (*holding, *pieces))
 
 
 def _without_masked(
-    table: TableHandle, pin: Pin, lake: LakeScan | None, *, names_rows: bool
-) -> tuple[LakeScan | None, tuple[LakePiece, ...]]:
+    table: TableHandle, pin: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
+) -> tuple[LakeScan | None, tuple[LakeScanTask, ...]]:
     """Note the deleted rows that the lake still has on the files that hold them. Take out the files of which the
     positions of these rows are not known yet: only this package's reader leaves these out. So it does with files whose
     rows are to be named by file and position.
     """
-    deleted, of_files = masked(pin), masked_files(pin)
+    deleted, of_files = deleted_offsets(pin), deleted_file_rows(pin)
     if lake is None or not (deleted or of_files or names_rows):
         return lake, ()
     if of_files:
         _require_files(table, pin, of_files)
-    from streamhouse_spark.lake.parquet.file_writer import named_offsets  # few reads need to write files
+    from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few reads need to write files
 
     places = file_places(table, pin, lake) if names_rows else {}
     names = StorageFiles(table.storage)
@@ -159,14 +159,14 @@ def _without_masked(
     folder = f"{names.name_of(pin.state.lake_location)}/"
     for file in lake.files:
         name, place = names.name_of(file.location), places.get(file.location)
-        rows = deleted if named_offsets(file.location) is not None else strange
+        rows = deleted if parse_file_offsets(file.location) is not None else strange
         of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
         gone = of_files.get(name) if of_files else None
         if of_bucket and ADOPTED not in pin.state.properties and name.startswith(folder):
             of_bucket, positions = _positions_in(file, of_bucket)
             gone = positions if gone is None else OffsetRuns.merged([gone, positions])
         if of_bucket or place is not None:
-            pieces += [LakePiece(split, file.bucket, of_bucket, gone or None, place) for split in file.splits()]
+            pieces += [LakeScanTask(split, file.bucket, of_bucket, gone or None, place) for split in file.splits()]
         else:
             others.append(replace(file, gone=gone) if gone else file)
     return replace(lake, files=tuple(others)), tuple(pieces)
@@ -176,9 +176,9 @@ def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Ma
     """Return those of the deleted rows whose positions only the footer of a file of the table's own tells, and the
     positions of the others. Its name says which offsets it may hold, and where these are as many as its rows, all.
     """
-    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+    from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    named = named_offsets(file.location)
+    named = parse_file_offsets(file.location)
     if named is None:
         return deleted, OffsetRuns.merged([])
     bucket, offsets = named
@@ -189,35 +189,35 @@ def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Ma
 
 
 def _without_file(
-    table: TableHandle, pin: Pin, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
+    table: TableHandle, pin: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
     """Return those of the deleted rows that are not in files with offsets, so that files of others may have them."""
-    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+    from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    if pin.lake is None or not deleted or all(named_offsets(file.location) for file in lake.files):
+    if pin.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
         return deleted
     held = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
     left = {bucket: runs.without(held[bucket]) for bucket, runs in deleted.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
 
 
-def file_places(table: TableHandle, pin: Pin, lake: LakeScan) -> Mapping[str, int]:
+def file_places(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
     """Return location → place among all files of the pin's lake snapshot, of files whose rows are named so.
 
     There are none where each file of the scan has offsets, or the lake's format has no such names. Nor where another
     snapshot stands in for the one of the state, which the names would be taken for.
     """
-    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+    from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
     state, pair = pin.state, pin.lake
-    has_offsets = ADOPTED not in state.properties and all(named_offsets(file.location) for file in lake.files)
+    has_offsets = ADOPTED not in state.properties and all(parse_file_offsets(file.location) for file in lake.files)
     if pair is None or state.lake is None or pair.snapshot_id != state.lake.snapshot_id or has_offsets:
         return {}
     every = table.open_lake().with_state(state).named_files(pair.snapshot_id)
     return {location: place for place, location in enumerate(every)}
 
 
-def masked_files(pin: Pin) -> FileRows:
+def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
     """Return rows of lake files that were deleted, and that the pin's lake snapshot still has.
 
     Raises `SnapshotExpiredError` where that is a snapshot whose files are not known to be those that had the rows.
@@ -225,7 +225,7 @@ def masked_files(pin: Pin) -> FileRows:
     pair, state = pin.lake, pin.state
     if pair is None or not state.deletions:
         return NO_FILE_ROWS
-    found = waiting(state.deletions, pair.told)
+    found = unapplied_file_deletes(state.deletions, pair.told)
     for deletion in found:
         if not have_same_files(state.lake_history, deletion.snapshot_id, pair.snapshot_id):
             raise SnapshotExpiredError(
@@ -233,10 +233,10 @@ def masked_files(pin: Pin) -> FileRows:
                 f"may lie in other files of snapshot {pair.snapshot_id}, because another engine rewrote some; tier the "
                 "table, which deletes them there"
             )
-    return joined_files(found)
+    return union_deleted_file_rows(found)
 
 
-def _require_files(table: TableHandle, pin: Pin, files: FileRows) -> None:
+def _require_files(table: TableHandle, pin: ReadSnapshot, files: FileRows) -> None:
     """Require that the pin's lake snapshot has the files of deleted rows, where another engine's can take its number.
 
     Raises `SnapshotExpiredError`: the rows may lie in other files there.
@@ -254,26 +254,26 @@ def _require_files(table: TableHandle, pin: Pin, files: FileRows) -> None:
         )
 
 
-def masked(pin: Pin) -> Mapping[int, OffsetRuns]:
+def deleted_offsets(pin: ReadSnapshot) -> Mapping[int, OffsetRuns]:
     """Return bucket → rows that were deleted, and that the pin's lake snapshot still has."""
     pair = pin.lake
     if pair is None or not pin.state.deletions:
         return {}
-    left = pending(pin.state.deletions, pair.told, pair.offsets)
+    left = unapplied_deletes(pin.state.deletions, pair.told, pair.offsets)
     below = {bucket: runs.within(OffsetRange(0, pair.offsets.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def pruned(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
+def prune_tasks(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
     """Leave out the segments of pieces of the log that have no row of the answer, and pieces without segments."""
     for piece in pieces:
-        if not isinstance(piece, LogPiece):
+        if not isinstance(piece, LogScanTask):
             yield piece
-        elif (split := _pruned(state, piece.split, pruning)).segments:
-            yield LogPiece(split)
+        elif (split := _prune_split(state, piece.split, pruning)).segments:
+            yield LogScanTask(split)
 
 
-def _pruned(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
+def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
     kept = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
     if len(kept) == len(split.segments):
         return split
@@ -283,11 +283,11 @@ def _pruned(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _plan_keyed(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
+def _plan_keyed(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> Sources:
     """Lake files of buckets without newer changes stay files. Rows of the others are read beside the changes."""
     state, schema = pin.state, wanted.schema(pin.state)
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
-    keyed = KeyedColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
+    keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
     lake = scan_pinned(table, pin, replace(wanted, columns=keyed.schema.names)) if pin.lake is not None else None
     changed: set[int | None] = {tail.bucket for tail in tails}
     if changed:
@@ -295,9 +295,9 @@ def _plan_keyed(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
     bases = [snapshot_split(state, base) for base in pin.bases.values()]
     pieces = (
-        *(KeyedPiece(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
-        *(KeyedPiece(base.bucket, None, base.size_bytes, base) for base in bases),
-        *(KeyedPiece(tail.bucket, None, tail.size_bytes) for tail in tails),
+        *(KeyedScanTask(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
+        *(KeyedScanTask(base.bucket, None, base.size_bytes, base) for base in bases),
+        *(KeyedScanTask(tail.bucket, None, tail.size_bytes) for tail in tails),
     )
     if lake is not None:
         lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
@@ -315,7 +315,7 @@ def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
 # -- the lake ---------------------------------------------------------------------------------------------------------
 
 
-def scan_pinned(table: TableHandle, pin: Pin, wanted: Wanted) -> LakeScan:
+def scan_pinned(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> LakeScan:
     """Find the files of a pin's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
     assert pin.lake is not None
     scan = scan_lake(table, pin.state, pin.lake.snapshot_id, wanted)
@@ -323,7 +323,7 @@ def scan_pinned(table: TableHandle, pin: Pin, wanted: Wanted) -> LakeScan:
     return scan
 
 
-def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: Wanted) -> LakeScan:
+def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: ScanRequest) -> LakeScan:
     """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
     allowed = wanted.pruning.buckets(state)
     scan = table.open_lake(state).scan_files(
@@ -346,12 +346,12 @@ def plan_lake(
     *,
     as_of_snapshot: int | None = None,
     as_of_timestamp_ms: int | None = None,
-) -> ReadPlan:
+) -> ScanPlan:
     """Plan a read of the lake alone: of a snapshot, of the one at a time, or by default of the newest.
 
     There are no pieces before the first tiering round. Raises `SnapshotExpiredError`.
     """
-    wanted = Wanted.of(projection).schema(state)
+    wanted = ScanRequest.of(projection).schema(state)
     lake = table.open_lake().with_state(state)
     if as_of_timestamp_ms is not None:
         as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
@@ -360,5 +360,5 @@ def plan_lake(
     require_found(state, plan.snapshot)
     if as_of_snapshot is None:
         require_metadata(state, lake, plan.snapshot)
-    pieces = tuple(LakePiece(split, split.bucket) for split in plan.splits)
-    return ReadPlan(table.name, table.uuid, wanted, pieces, plan.projection)
+    pieces = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)
+    return ScanPlan(table.name, table.uuid, wanted, pieces, plan.projection)

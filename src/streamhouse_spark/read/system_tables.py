@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.lineage import lineage_of
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, quote
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.record import Attempt, Record, read_record
+from streamhouse_spark.log.commits.record import CommitAttempt, Record, read_record
+from streamhouse_spark.log.commits.source_versions import lineage_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, branches_of
 from streamhouse_spark.read.history import history_rows
@@ -106,7 +106,7 @@ class SystemTables:
 
     def read(self, name: object) -> pa.Table:
         if not isinstance(name, str) or name not in SYSTEM_TABLES:
-            raise InvalidNameError(f"no system table {shown(name)}; there are {', '.join(SYSTEM_TABLES)}")
+            raise InvalidNameError(f"no system table {quote(name)}; there are {', '.join(SYSTEM_TABLES)}")
         rows: Callable[[], Sequence[Sequence[Any]]] = getattr(self, f"_{name}")
         schema = SYSTEM_TABLES[name]
         columns = list(zip(*rows(), strict=True)) or [()] * len(schema)
@@ -203,7 +203,7 @@ def _snake(class_name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(class_name))
 
 
-def _commit_row(record: Record, part: Attempt) -> Sequence[Any]:
+def _commit_row(record: Record, part: CommitAttempt) -> Sequence[Any]:
     """Return the row of `$commits` for one attempt of the record."""
     kinds = [_snake(type(a).__name__) for a in part.actions]
     added = sum(s.num_rows for a in part.actions if isinstance(a, Append) for s in a.segments)

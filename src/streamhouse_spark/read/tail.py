@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.change_archive import NO_ARCHIVE
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import table_prefix
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, quote
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import archived, change_starts
-from streamhouse_spark.log.commits.position import LogPosition, require_position
+from streamhouse_spark.log.archive.pages import change_starts, usable_archive
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE
+from streamhouse_spark.log.commits.log_position import LogPosition, require_position
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.archive import ArchivedTimes, ArchiveReader
-from streamhouse_spark.read.deleted_rows import require_undeleted
-from streamhouse_spark.read.lookout import lookout_of
-from streamhouse_spark.read.ranges import archive_pieces
+from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
+from streamhouse_spark.read.delete_filter import require_undeleted
+from streamhouse_spark.read.log_poller import lookout_of
+from streamhouse_spark.read.offset_range_scan import archive_pieces
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
@@ -58,7 +58,7 @@ def follow(
         if not _is_duration(value):
             raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise InvalidOptionError(f"stop is {shown(stop)}, expected a threading.Event")
+        raise InvalidOptionError(f"stop is {quote(stop)}, expected a threading.Event")
     if poll_ms is None and until_ms is not None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE_POLL_MS
     batches = _follow(
@@ -117,7 +117,7 @@ def _follow(
     clock = table.world.clock
     lookout = lookout_of(table) if poll_ms is None else None
     first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
-    fields = added_fields(begun, include_metadata=include_metadata)
+    fields = metadata_fields(begun, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
@@ -166,12 +166,12 @@ def _new_batches(
     records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
-            for found in logged(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
+            for found in read_log(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
                 positions[bucket] = found.offsets.end
                 yield found
 
 
-def logged(
+def read_log(
     table: TableHandle,
     state: TableState,
     bucket: int,
@@ -185,7 +185,7 @@ def logged(
     wanted = state.schema.select(columns)
     written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
     start = state.buckets[bucket].start
-    held = archived(state) if offsets.start < start else NO_ARCHIVE
+    held = usable_archive(state) if offsets.start < start else NO_ARCHIVE
     if held and held.starts[bucket] <= offsets.start:
         archive = ArchiveReader(table)
         for piece in archive_pieces(held, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
@@ -194,7 +194,7 @@ def logged(
     yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
 
 
-def added_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
+def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
     """Return the fields before the table's columns in a tail."""
     fields = (CHANGE_TYPE,) if state.primary_key else ()
     return (*fields, *METADATA_FIELDS) if include_metadata else fields
@@ -214,7 +214,7 @@ def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, 
             return earliest
         case dt.datetime() if start.tzinfo is not None:
             timestamp_ms = -((_EPOCH - start) // dt.timedelta(milliseconds=1))  # rounded up: not before the start
-            times = ArchivedTimes(storage, state)
+            times = ArchiveTimeIndex(storage, state)
             return {bucket: times.offset_or_start(bucket, timestamp_ms) for bucket in state.buckets}
         case Mapping():
             unknown = [bucket for bucket in start if bucket not in state.buckets]
@@ -228,5 +228,5 @@ def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, 
                     )
             return {bucket: int(start.get(bucket, first)) for bucket, first in earliest.items()}
     raise InvalidOptionError(
-        f"start {shown(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
+        f"start {quote(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
     )

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.columns_then import pin_of_time
-from streamhouse_spark.read.executor import read_tables
-from streamhouse_spark.read.former_table import table_of_time
-from streamhouse_spark.read.pieces import ReadPlan
-from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, plan_pin
-from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.read.historical_schema import pin_of_time
+from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.previous_table import table_of_time
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_tables
+from streamhouse_spark.read.scan_tasks import ScanPlan
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
 
 
 def read_union(
@@ -35,7 +35,9 @@ def read_union(
     """Read the newest state, or that of a time, as `Table.to_arrow` says."""
     state = table.refresh()
     if as_of_timestamp_ms is None:
-        return read_newest(table, pin_newest(state), Projection.of(state.schema, columns, parse_filter(where)))
+        return read_newest(
+            table, take_latest_snapshot(state), Projection.of(state.schema, columns, parse_filter(where))
+        )
     if not isinstance(as_of_timestamp_ms, int):
         raise InvalidOptionError(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
@@ -45,40 +47,42 @@ def read_union(
     return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
 
 
-def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
+def read_newest(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read the rows of a pin, or of a newer one where it can no longer be read.
 
     Raises `SchemaMismatchError` if columns of the projection are not those of the newer pin.
     """
-    return with_stand_ins(table, pin, Begun(projection.read_columns), lambda found: read_pin(table, found, projection))
+    return with_stand_ins(
+        table, pin, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
+    )
 
 
-def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ReadPlan:
+def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ScanPlan:
     """Plan a read of the newest state, or of one at a time.
 
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
 
-    def plan(pin: Pin, of: TableHandle = table) -> ReadPlan:
-        return plan_pin(of, pin, Wanted(tuple(columns))).plan(of)
+    def plan(pin: ReadSnapshot, of: TableHandle = table) -> ScanPlan:
+        return plan_pin(of, pin, ScanRequest(tuple(columns))).plan(of)
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
         then, state = table_of_time(table, state, as_of_timestamp_ms)
         return plan(pin_of_time(then, state, as_of_timestamp_ms), then)
-    return with_stand_ins(table, pin_newest(state), Begun(columns), plan)
+    return with_stand_ins(table, take_latest_snapshot(state), InitialSchema(columns), plan)
 
 
-def read_pin(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
+def read_pin(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read all rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
     return projection.joined(list(_tables(table, pin, projection)))
 
 
-def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+def read_hot(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
     yield from _tables(table, replace(pin, lake=None), projection)
 
 
-def _tables(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
-    plan = plan_pin(table, pin, Wanted.of(projection)).plan(table)
+def _tables(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+    plan = plan_pin(table, pin, ScanRequest.of(projection)).plan(table)
     return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))

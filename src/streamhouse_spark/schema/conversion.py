@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.text_size import TextSize, TextTooLongError
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.char_varchar import TextSize, TextTooLongError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import is_any_list
 from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_marked, is_variant
-from streamhouse_spark.schema.variant_values import encoded
+from streamhouse_spark.schema.variant_values import encode_variant
 
 FEW_ROWS: Final = 2048
 """Rows whose texts are checked by one call of Arrow, which looks at each of them. More are checked faster column by
@@ -64,7 +64,7 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
         row += len(chunk)
 
 
-def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
+def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
     """Return the texts in the length of their column; the same object if each has it.
 
     Blanks make texts larger: they come in slices, each of which fits into an array. A row that would become too large
@@ -72,29 +72,29 @@ def fitted_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: st
     """
     sizes = _sizes_with_blanks(values, size)
     if sizes is None:
-        return _fitted_slice(values, size, table, column, 0)
-    if (largest := int(sizes.max())) > slicing.ROW_BYTES_MAX:
+        return _fit_slice(values, size, table, column, 0)
+    if (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
         refuse_column(
             table,
             column,
             f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
-            f"have {slicing.ROW_BYTES_MAX}; make it VARCHAR or STRING",
+            f"have {arrow_chunking.ROW_BYTES_MAX}; make it VARCHAR or STRING",
         )
-    cuts = slicing.cuts(sizes)
-    parts = [_fitted_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
-    return slicing.chunked(parts, values.type)
+    cuts = arrow_chunking.cuts(sizes)
+    parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
+    return arrow_chunking.concat_columns(parts, values.type)
 
 
-def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> slicing.Sizes | None:
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_chunking.Sizes | None:
     """Return the bytes of each text in its length; None if all of them surely fit into one array."""
-    if size.kind != "char" or values.nbytes + size.length * len(values) <= slicing.SLICE_BYTES_MAX:
+    if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_chunking.SLICE_BYTES_MAX:
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
-    blanks: slicing.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
-    return slicing.row_bytes(values) + blanks
+    blanks: arrow_chunking.Sizes = np.maximum(size.length - characters.astype(np.int64), 0)
+    return arrow_chunking.row_bytes(values) + blanks
 
 
-def _fitted_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
+def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
     try:
         return size.fitted(values)
     except TextTooLongError as error:
@@ -211,7 +211,7 @@ class Conversion:
 
     def _encoded(self, value: Any) -> dict[str, bytes]:
         try:
-            return encoded(value)
+            return encode_variant(value)
         except (TypeError, ValueError, OverflowError) as error:
             self._fail(f"has a value that no variant can be: {error}")
 
@@ -271,7 +271,7 @@ class Conversion:
         fields = {field.name for field in target}
         for name in given:
             if name not in fields:
-                self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_listed(fields)}")
+                self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_join_names(fields)}")
         children = array.flatten()
         parts = [
             self._inner(field.name).cast(children[given[field.name]], field.type)
@@ -362,7 +362,9 @@ class Conversion:
             fields = {field.name for field in target}
             for name in dict.fromkeys(chain(*values)):
                 if name not in fields:
-                    self._fail(f"has a field {name!r} that the table's struct lacks; its fields are {_listed(fields)}")
+                    self._fail(
+                        f"has a field {name!r} that the table's struct lacks; its fields are {_join_names(fields)}"
+                    )
             for field in target:
                 self._inner(field.name).check_python([value.get(field.name) for value in values], field.type)
 
@@ -459,7 +461,7 @@ _PYTHON_REMEDIES: Final = {
 }
 
 
-def _listed(names: set[str]) -> str:
+def _join_names(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 

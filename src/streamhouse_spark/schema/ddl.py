@@ -35,9 +35,9 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from streamhouse_spark.core.text_size import TextSize
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.char_varchar import TextSize
 from streamhouse_spark.schema.variant import VARIANT, is_variant
 
 DECIMAL_PRECISION_MAX: Final = 38
@@ -184,7 +184,7 @@ def quote_text(text: str) -> str:
     return f"'{escaped}'"
 
 
-def unquoted_text(literal: str) -> str:
+def unquote_text(literal: str) -> str:
     """Return the text of a literal of Spark SQL, which is given with its quotes."""
     return _unescape(literal[1:-1], literal[0])
 
@@ -479,7 +479,7 @@ class _Parser:
     def _fail(self, token: _Token, expected: str) -> NoReturn:
         found = "the end" if token.kind == "end" else f"'{token.value}'"
         raise SchemaMismatchError(
-            f"the schema text '{_shortened(self._text)}' has {found} at character {token.position + 1}, "
+            f"the schema text '{_shorten(self._text)}' has {found} at character {token.position + 1}, "
             f"expected {expected}",
         )
 
@@ -495,6 +495,6 @@ def _unescape(literal: str, quote: str) -> str:
     return re.sub(pattern, plain, literal, flags=re.DOTALL)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= 200 else one_line[:199] + "…"

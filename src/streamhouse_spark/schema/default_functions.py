@@ -1,7 +1,7 @@
 """Functions that can be the default of a column: the moment and the user of the write that lacks the column. Pure.
 
 A function has one value in a write, whatever the number of its rows, tasks and processes: who begins the write takes a
-`Now`, and everything else is told of it.
+`StatementContext`, and everything else is told of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World, system_author
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import literals
 from streamhouse_spark.schema.ddl import type_name
@@ -38,7 +38,7 @@ _DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class StatementContext:
     """The moment and the user of one write."""
 
     ms: int
@@ -46,7 +46,7 @@ class Now:
     user: str
 
     @classmethod
-    def of(cls, world: World) -> Now:
+    def of(cls, world: World) -> StatementContext:
         """Return the moment, and the user whose name commits bear; empty where the process has none."""
         author = world.author or system_author("python")
         return cls(world.clock.now_ms(), author.user)
@@ -66,7 +66,7 @@ class DefaultFunction:
         """Return the form of records, which a version of this package that knows constants alone refuses."""
         return {"function": self.name}
 
-    def value(self, now: Now) -> Constant:
+    def value(self, now: StatementContext) -> Constant:
         """Return the value in a write, as records hold constants. Days are those of UTC."""
         match self.name:
             case "current_timestamp":

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema import literals as constants
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.schema.default_functions import Default, DefaultFunction, Now, parse_default
-from streamhouse_spark.schema.table_schema import Column, TableSchema, fitted_default
+from streamhouse_spark.schema.default_functions import Default, DefaultFunction, StatementContext, parse_default
+from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_default
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSche
     chosen = {}
     for name, value in defaults.items():
         column = schema.column(name)
-        chosen[column.id] = fitted_default(_default(column, value), column.name, column.size)
+        chosen[column.id] = fit_default(_default(column, value), column.name, column.size)
     return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
 
 
@@ -68,20 +68,20 @@ def _default(column: Column, value: Any) -> Default | None:
     return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
 
 
-def evaluated(schema: TableSchema, now: Now) -> TableSchema:
+def evaluate_defaults(schema: TableSchema, now: StatementContext) -> TableSchema:
     """Return the schema of one write: the functions among its defaults are the constants that they are now."""
     if not any(isinstance(column.default, DefaultFunction) for column in schema.columns):
         return schema
-    return TableSchema(tuple(_evaluated(column, now) for column in schema.columns))
+    return TableSchema(tuple(_evaluate_default(column, now) for column in schema.columns))
 
 
-def _evaluated(column: Column, now: Now) -> Column:
+def _evaluate_default(column: Column, now: StatementContext) -> Column:
     default = column.default
     return replace(column, default=default.value(now)) if isinstance(default, DefaultFunction) else column
 
 
 def default_scalars(schema: TableSchema) -> dict[str, pa.Scalar]:
-    """Return the defaults of one write, see `evaluated`, by the names of their columns."""
+    """Return the defaults of one write, see `evaluate_defaults`, by the names of their columns."""
     return {column.name: column.default_scalar for column in schema.columns if column.default is not None}
 
 
@@ -97,7 +97,7 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
     if column.default is None:
         return pa.chunked_array([pa.nulls(num_rows, column.type)])
     one = pa.repeat(column.default_scalar, 1)
-    return slicing.chunked([slicing.taken(one, np.zeros(num_rows, np.int64))], column.type)
+    return arrow_chunking.concat_columns([arrow_chunking.take_values(one, np.zeros(num_rows, np.int64))], column.type)
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:

@@ -11,21 +11,21 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.char_varchar import TextSize
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.fitting import Fitting, fitting
-from streamhouse_spark.schema.inner_fields import FieldIds, InnerChanges, changed, is_widening, still_mean
+from streamhouse_spark.schema.nested_fields import FieldIds, InnerChanges, change_nested_fields, is_widening, still_mean
 from streamhouse_spark.schema.table_schema import Column, TableSchema, check_column_name
+from streamhouse_spark.schema.type_promotion import Fitting, make_cast
 
 
 def can_be_read_as(before: pa.DataType, after: pa.DataType) -> bool:
     return bool(before.equals(after)) or is_widening(before, after)
 
 
-def fitting_of(written: Column, wanted: Column) -> Fitting:
+def cast_of_column(written: Column, wanted: Column) -> Fitting:
     """Return the function that brings values of a column, as a schema of the table had it, into its wanted type."""
-    return fitting(written.type, written.inner_ids, wanted.type, wanted.inner_ids)
+    return make_cast(written.type, written.inner_ids, wanted.type, wanted.inner_ids)
 
 
 def is_stored_alike(written: Column, wanted: Column) -> bool:
@@ -35,7 +35,7 @@ def is_stored_alike(written: Column, wanted: Column) -> bool:
     )
 
 
-def still_means(written: Column, now: Column) -> bool:
+def is_same_column(written: Column, now: Column) -> bool:
     """Tell whether rows that were brought into one form of a column by names mean the same in the other."""
     return written.name == now.name and still_mean(written.type, written.inner_ids, now.type, now.inner_ids)
 
@@ -112,7 +112,7 @@ def with_inner_changes(
         column = schema.column(name)
         last = max(c.all_field_ids.last for c in (column, *older) if c.id == column.id)
         before = FieldIds(column.inner_ids, last)
-        data_type, ids = changed(column.name, column.type, before, inside)
+        data_type, ids = change_nested_fields(column.name, column.type, before, inside)
         if (data_type, ids) != (column.type, before):
             chosen[column.id] = replace(column, type=data_type, field_ids=ids)
     return TableSchema(tuple(chosen.get(column.id, column) for column in schema.columns))
@@ -163,7 +163,7 @@ def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[st
     return {column_id: frozenset(names) for column_id, names in found.items()}
 
 
-def what_became_of(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
+def describe_later_column(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
     """Describe the later name or the end of a column of an older schema, for messages; None if nothing changed."""
     newest = schemas[max(schemas)] if schemas else None
     if newest is None or newest.find(name) is not None:

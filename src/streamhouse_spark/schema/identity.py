@@ -2,7 +2,7 @@
 ``table.identity.<column>``.
 
 It is fixed at creation. Number ``n`` of the table, from 0 on, is ``start + n * step``. Whoever writes rows takes
-numbers that nobody else has or will have (`streamhouse_spark.log.identity_ranges`) before rows are stored. So
+numbers that nobody else has or will have (`streamhouse_spark.log.identity_allocation`) before rows are stored. So
 readers and lakes have a plain column, and need to know nothing.
 """
 
@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.model import IDENTITY_NUMBERS
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, shown
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import IDENTITY_NUMBERS
+from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, quote
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -90,17 +90,17 @@ def parse_identity(properties: Mapping[str, str], schema: TableSchema) -> Identi
     column = schema.find(key.removeprefix(IDENTITY))
     if column is None:
         raise InvalidOptionError(f"property {key}: there is no such column; the columns are {', '.join(schema.names)}")
-    return _parsed(column, key, text)
+    return _parse_identity(column, key, text)
 
 
-def _parsed(column: Column, key: str, text: str) -> Identity:
+def _parse_identity(column: Column, key: str, text: str) -> Identity:
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise InvalidOptionError(f"property {key} is {shown(text)}, expected {_FORM}")
+        raise InvalidOptionError(f"property {key} is {quote(text)}, expected {_FORM}")
     start, step = int(match["start"] or 1), int(match["step"] or 1)
     if step == 0 or start not in _INT64 or step not in _INT64:
         raise InvalidOptionError(
-            f"property {key} is {shown(text)}; expected a start and a step of 64 bits, and a step that is not 0"
+            f"property {key} is {quote(text)}; expected a start and a step of 64 bits, and a step that is not 0"
         )
     for is_there, clause, advice in (
         (not pa.types.is_int64(column.type), f"the type {type_name(column.type)}", "make it a BIGINT"),
@@ -128,7 +128,7 @@ def refuse_given(identity: Identity | None, rows: pa.Table | pa.RecordBatch, tab
     )
 
 
-def numbered(
+def fill_identity_column(
     identity: Identity, rows: pa.Table, take: Callable[[int], pa.Array], stays: npt.NDArray[np.bool_] | None = None
 ) -> pa.Table:
     """Return rows with numbers in their order, where they have no value and do not ``stays`` without one. ``take``

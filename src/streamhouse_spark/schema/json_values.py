@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.json_text import plain_value
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.json_encoding import plain_value
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import is_any_list
 from streamhouse_spark.schema.variant import VARIANT, is_variant
-from streamhouse_spark.schema.variant_values import encoded, readable_value
+from streamhouse_spark.schema.variant_values import encode_variant, readable_value
 
 _ENCODED_ROWS: Final = 16_384
 """Rows that are turned into Python values at once."""
@@ -493,7 +493,7 @@ def variant_of(value: Any, path: str) -> dict[str, bytes] | None:
     Spark's ``parse_json``.
     """
     try:
-        return None if value is None else encoded(_with_numbers(value))
+        return None if value is None else encode_variant(_with_numbers(value))
     except (ValueError, OverflowError, RecursionError) as error:
         raise SchemaMismatchError(f"column '{path}' has a value that no variant can be: {error}; shorten it") from error
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquoted_text
+from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquote_text
 
 Constant = str | int | float | bool
 """A constant as records hold it: dates are days, timestamps microseconds, decimals texts, bytes hexadecimal."""
@@ -139,7 +139,7 @@ def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None 
     match = _LITERAL.fullmatch(cast["literal"].strip() if cast is not None and is_cast else literal)
     if match is None:
         raise SchemaMismatchError(
-            f"column '{column}': DEFAULT {_shortened(text)} is no constant; expected one literal of the column's type, "
+            f"column '{column}': DEFAULT {_shorten(text)} is no constant; expected one literal of the column's type, "
             "such as 5, 1.5, 'text', true, DATE '2026-01-31', TIMESTAMP '2026-01-31 12:00:00Z' or X'1F', or one of "
             "current_timestamp(), current_date() and current_user(). What else is computed is so in the query"
         )
@@ -150,7 +150,7 @@ def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None 
     except _DOES_NOT_FIT as error:
         reason = str(error).partition("\n")[0]
         raise SchemaMismatchError(
-            f"column '{column}' of type {type_name(data_type)} cannot have DEFAULT {_shortened(text)}: {reason}"
+            f"column '{column}' of type {type_name(data_type)} cannot have DEFAULT {_shorten(text)}: {reason}"
         ) from None
     return to_json(scalar, column)
 
@@ -164,7 +164,7 @@ def _scalar(match: re.Match[str], data_type: pa.DataType, time_zone: str | None,
         is_true = match["word"].lower() == "true"
         return pa.scalar(is_true) if types.is_boolean(data_type) else _wrong_kind("a truth value")
     kind = (match["kind"] or "").lower()
-    text = unquoted_text(match["text"])
+    text = unquote_text(match["text"])
     if types.is_string(data_type) and not kind:
         return pa.scalar(text, data_type)
     if types.is_binary(data_type) and kind == "x":
@@ -223,5 +223,5 @@ def _wrong_kind(what: str) -> NoReturn:
     raise ValueError(f"it is {what}")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 100 else text[:99] + "…"

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.text_values import join_names, parse_names
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -84,8 +84,8 @@ class PartitionField:
         if isinstance(column, pa.ChunkedArray):
             return pa.chunked_array([self.values(chunk) for chunk in column.chunks], type=self.value_type(column.type))
         if self.transform == "truncate":
-            return self._truncated(column)
-        return _masked(_since_1970(column, _UNITS[self.transform]).astype(np.int32), column, pa.int32())
+            return self._truncate(column)
+        return _mask_nulls(_since_1970(column, _UNITS[self.transform]).astype(np.int32), column, pa.int32())
 
     def value_type(self, column_type: pa.DataType) -> pa.DataType:
         """Return the type of `values` of such a column."""
@@ -105,7 +105,7 @@ class PartitionField:
         start, end = ends.astype(f"datetime64[{unit}]").astype(np.int64).tolist()
         return start, end
 
-    def _truncated(self, column: pa.Array) -> pa.Array:
+    def _truncate(self, column: pa.Array) -> pa.Array:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -113,7 +113,7 @@ class PartitionField:
         values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
         kind = self.value_type(column.type)
         # Below the least integer it wraps around, as it does in Iceberg's own library.
-        return _masked((values - np.mod(values, self.width)).astype(kind.to_pandas_dtype()), column, kind)
+        return _mask_nulls((values - np.mod(values, self.width)).astype(kind.to_pandas_dtype()), column, kind)
 
 
 def _unfit(field: PartitionField, column_type: pa.DataType, expected: str) -> InvalidOptionError:
@@ -135,7 +135,7 @@ def _since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
     return cut
 
 
-def _masked(values: npt.NDArray[Any], column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _mask_nulls(values: npt.NDArray[Any], column: pa.Array, kind: pa.DataType) -> pa.Array:
     mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
     return pa.array(values, kind, mask=mask)
 

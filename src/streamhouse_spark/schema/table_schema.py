@@ -1,7 +1,7 @@
 """The columns of a table: their ids, names, types, and nullability.
 
 `TableSchema` is immutable; its `arrow` schema is what every segment, batch and reader of the table has, exactly.
-`schema.ddl` has the table of types, `schema.rows` brings a user's rows into a schema.
+`schema.ddl` has the table of types, `schema.row_conversion` brings a user's rows into a schema.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.model import is_unicode
-from streamhouse_spark.core.text_size import TextSize, TextTooLongError
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema import literals as constants
+from streamhouse_spark.schema.char_varchar import TextSize, TextTooLongError
 from streamhouse_spark.schema.default_functions import Default, DefaultFunction, default_from_json, parse_default
-from streamhouse_spark.schema.inner_fields import FieldIds, count
+from streamhouse_spark.schema.nested_fields import FieldIds, count
 from streamhouse_spark.schema.reserved_names import require_free_name
 from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
 
@@ -67,7 +67,7 @@ class Column:
     @property
     def default_scalar(self) -> pa.Scalar:
         """The default as a value of the column's type, null if there is none. A function has a value in a write alone:
-        see `streamhouse_spark.schema.defaults.evaluated`.
+        see `streamhouse_spark.schema.defaults.evaluate_defaults`.
         """
         if self.default is None:
             return pa.nulls(1, self.type)[0]  # a value that Arrow converts would load pandas
@@ -385,10 +385,10 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
 
 def _default_of(column: ddl.DdlColumn) -> Default | None:
     found = None if column.default is None else parse_default(column.default, column.type, column.name)
-    return fitted_default(found, column.name, column.size)
+    return fit_default(found, column.name, column.size)
 
 
-def fitted_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
+def fit_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
     """Return a default in the length of the column's texts. Raises `SchemaMismatchError` if it is longer, or may be."""
     if size is not None and isinstance(default, DefaultFunction):
         raise SchemaMismatchError(
@@ -398,7 +398,7 @@ def fitted_default(default: Default | None, name: str, size: TextSize | None) ->
     if size is None or not isinstance(default, str):
         return default
     try:
-        return size.fitted_text(default)
+        return size.fit_text(default)
     except TextTooLongError:
         raise SchemaMismatchError(
             f"the default of column '{name}' has {len(default)} characters, the column is {size}; shorten it"

@@ -34,7 +34,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of times with a zone t
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
-def encoded(value: Any) -> dict[str, bytes]:
+def encode_variant(value: Any) -> dict[str, bytes]:
     """Return the binaries of a value: None (JSON's null), a bool, int, float, Decimal, str, bytes, date, datetime, or a
     list, tuple or mapping of such.
 
@@ -47,7 +47,7 @@ def encoded(value: Any) -> dict[str, bytes]:
     if len(parts) == 2 and isinstance(body, bytes) and isinstance(metadata, bytes):
         return {VALUE: body, METADATA: metadata}
     names: dict[str, int] = {}
-    body = _encoded(value, names, 0)
+    body = _encode_value(value, names, 0)
     metadata = _metadata([name.encode() for name in names])
     if max(len(body), len(metadata)) > BYTES_MAX:
         raise ValueError(f"it takes {max(len(body), len(metadata))} bytes, at most {BYTES_MAX} are possible")
@@ -66,7 +66,7 @@ def _metadata(names: list[bytes]) -> bytes:
     return b"".join([*found, *names])
 
 
-def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case a type
+def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case a type
     if depth > DEPTH_MAX:
         raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
     match value:
@@ -93,8 +93,8 @@ def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C
         case Mapping():
             return _object(value, names, depth)
         case list() | tuple():
-            items = [_encoded(item, names, depth + 1) for item in value]
-            return _header(_few(items) | _width(sum(map(len, items))) - 1, _ARRAY) + _listed(items)
+            items = [_encode_value(item, names, depth + 1) for item in value]
+            return _header(_few(items) | _width(sum(map(len, items))) - 1, _ARRAY) + _encode_list(items)
     raise TypeError(f"a {type(value).__name__} is no value of a variant")
 
 
@@ -111,7 +111,7 @@ def _few(items: list[bytes]) -> int:
     return 4 if len(items) > _FEW_MAX else 0
 
 
-def _listed(items: list[bytes], ids: bytes = b"") -> bytes:
+def _encode_list(items: list[bytes], ids: bytes = b"") -> bytes:
     total = sum(map(len, items))
     width, end, ends = _width(total), 0, [b""]
     ends[0] = end.to_bytes(width, "little")
@@ -129,18 +129,18 @@ def _object(value: Mapping[Any, Any], names: dict[str, int], depth: int) -> byte
         name.encode()
         names.setdefault(name, len(names))
     fields = sorted(value, key=lambda name: name.encode("utf-16-be"))
-    items = [_encoded(value[name], names, depth + 1) for name in fields]
+    items = [_encode_value(value[name], names, depth + 1) for name in fields]
     width = _width(max((names[name] for name in fields), default=0))
     ids = b"".join(names[name].to_bytes(width, "little") for name in fields)
     many = 16 if len(items) > _FEW_MAX else 0
-    return _header(many | (width - 1) << 2 | _width(sum(map(len, items))) - 1, _OBJECT) + _listed(items, ids)
+    return _header(many | (width - 1) << 2 | _width(sum(map(len, items))) - 1, _OBJECT) + _encode_list(items, ids)
 
 
 def _integer(value: int) -> bytes:
     for kind, width in _INTEGERS:
         if -(1 << 8 * width - 1) <= value < 1 << 8 * width - 1:
             return _header(kind) + value.to_bytes(width, "little", signed=True)
-    return _decimal(Decimal(value)) if abs(value) < 10**_DIGITS_MAX else _encoded(float(value), {}, 0)
+    return _decimal(Decimal(value)) if abs(value) < 10**_DIGITS_MAX else _encode_value(float(value), {}, 0)
 
 
 def _decimal(value: Decimal) -> bytes:
@@ -167,8 +167,8 @@ def _text(data: bytes) -> bytes:
 # -- decoding ---------------------------------------------------------------------------------------------------------
 
 
-def decoded(value: bytes, metadata: bytes) -> Any:
-    """Return what `encoded` was given: lists for arrays, dicts for objects, times with their zone as UTC.
+def decode_variant(value: bytes, metadata: bytes) -> Any:
+    """Return what `encode_variant` was given: lists for arrays, dicts for objects, times with their zone as UTC.
 
     Raises ``ValueError`` for bytes that are no variant.
     """
@@ -181,7 +181,7 @@ def decoded(value: bytes, metadata: bytes) -> Any:
 def readable_value(value: Mapping[str, bytes], column: str) -> Any:
     """Return the two binaries of a variant as Python has it. Raises `CorruptDataError` for bytes that are none."""
     try:
-        return _as_numbers(decoded(value[VALUE], value[METADATA]))
+        return _as_numbers(decode_variant(value[VALUE], value[METADATA]))
     except ValueError as error:
         raise CorruptDataError(f"column '{column}' has a value that is {error}; leave the column out") from error
 
@@ -206,11 +206,11 @@ class _Reader:
             raise ValueError("no variant: its metadata has another version than 1")
         self._value = value
         width = (metadata[0] >> 6) + 1
-        number = _unsigned(metadata, 1, width)
+        number = _read_unsigned(metadata, 1, width)
         at = 1 + width
         if at + (number + 1) * width > len(metadata):
             raise ValueError("no variant: its metadata is cut")
-        ends = [_unsigned(metadata, at + i * width, width) for i in range(number + 1)]
+        ends = [_read_unsigned(metadata, at + i * width, width) for i in range(number + 1)]
         text = metadata[at + (number + 1) * width :]
         self._names = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
 
@@ -236,17 +236,17 @@ class _Reader:
         id_width, number_width = (kind >> 2 & 3) + 1, 4 if kind & 16 else 1
         begin, ends = self._ends(at + 1, number_width, id_width, (kind & 3) + 1)
         first = at + 1 + number_width
-        names = [self._names[_unsigned(self._value, first + i * id_width, id_width)] for i in range(len(ends) - 1)]
+        names = [self._names[_read_unsigned(self._value, first + i * id_width, id_width)] for i in range(len(ends) - 1)]
         return {name: self.value(begin + end, depth + 1) for name, end in zip(names, ends, strict=False)}
 
     def _ends(self, at: int, number_width: int, id_width: int, width: int) -> tuple[int, list[int]]:
         """Return where the items begin, and the offsets of each and of their end."""
-        number = _unsigned(self._value, at, number_width)
+        number = _read_unsigned(self._value, at, number_width)
         first = at + number_width + number * id_width
         begin = first + (number + 1) * width
         if begin > len(self._value):
             raise ValueError("no variant: it is cut")
-        return begin, [_unsigned(self._value, first + i * width, width) for i in range(number + 1)]
+        return begin, [_read_unsigned(self._value, first + i * width, width) for i in range(number + 1)]
 
     def _bytes(self, at: int, length: int) -> bytes:
         found = self._value[at : at + length]
@@ -254,52 +254,52 @@ class _Reader:
             raise ValueError("no variant: it is cut")
         return found
 
-    def signed(self, at: int, width: int) -> int:
+    def read_signed(self, at: int, width: int) -> int:
         return int.from_bytes(self._bytes(at, width), "little", signed=True)
 
     def number(self, at: int, form: str) -> float:
         return float(struct.unpack(form, self._bytes(at, struct.calcsize(form)))[0])
 
-    def scaled(self, at: int, width: int) -> Decimal:
-        unscaled = self.signed(at + 1, width)
+    def read_decimal(self, at: int, width: int) -> Decimal:
+        unscaled = self.read_signed(at + 1, width)
         digits = tuple(map(int, str(abs(unscaled))))
         return Decimal((int(unscaled < 0), digits, -self._value[at]))
 
-    def sized(self, at: int) -> bytes:
-        return self._bytes(at + 4, _unsigned(self._value, at, 4))
+    def read_bytes(self, at: int) -> bytes:
+        return self._bytes(at + 4, _read_unsigned(self._value, at, 4))
 
     def moment(self, at: int, zone: dt.tzinfo | None, divisor: int = 1) -> dt.datetime:
-        return (_EPOCH + dt.timedelta(microseconds=self.signed(at, 8) // divisor)).replace(tzinfo=zone)
+        return (_EPOCH + dt.timedelta(microseconds=self.read_signed(at, 8) // divisor)).replace(tzinfo=zone)
 
     def day(self, at: int) -> dt.date:
-        return _EPOCH.date() + dt.timedelta(days=self.signed(at, 4))
+        return _EPOCH.date() + dt.timedelta(days=self.read_signed(at, 4))
 
     def uuid(self, at: int) -> str:
         return str(uuid.UUID(bytes=self._bytes(at, 16)))
 
 
 _SCALARS: Final[dict[int, Callable[[_Reader, int], Any]]] = {
-    _INT8: lambda reader, at: reader.signed(at, 1),
-    _INT16: lambda reader, at: reader.signed(at, 2),
-    _INT32: lambda reader, at: reader.signed(at, 4),
-    _INT64: lambda reader, at: reader.signed(at, 8),
+    _INT8: lambda reader, at: reader.read_signed(at, 1),
+    _INT16: lambda reader, at: reader.read_signed(at, 2),
+    _INT32: lambda reader, at: reader.read_signed(at, 4),
+    _INT64: lambda reader, at: reader.read_signed(at, 8),
     _DOUBLE: lambda reader, at: reader.number(at, "<d"),
     _FLOAT: lambda reader, at: reader.number(at, "<f"),
-    _DECIMAL4: lambda reader, at: reader.scaled(at, 4),
-    _DECIMAL8: lambda reader, at: reader.scaled(at, 8),
-    _DECIMAL16: lambda reader, at: reader.scaled(at, 16),
+    _DECIMAL4: lambda reader, at: reader.read_decimal(at, 4),
+    _DECIMAL8: lambda reader, at: reader.read_decimal(at, 8),
+    _DECIMAL16: lambda reader, at: reader.read_decimal(at, 16),
     _DATE: lambda reader, at: reader.day(at),
     _TIMESTAMP: lambda reader, at: reader.moment(at, dt.UTC),
     _TIMESTAMP_NTZ: lambda reader, at: reader.moment(at, None),
     _NANOS: lambda reader, at: reader.moment(at, dt.UTC, 1000),
     _NANOS_NTZ: lambda reader, at: reader.moment(at, None, 1000),
-    _BINARY: lambda reader, at: reader.sized(at),
-    _TEXT: lambda reader, at: reader.sized(at).decode(),
+    _BINARY: lambda reader, at: reader.read_bytes(at),
+    _TEXT: lambda reader, at: reader.read_bytes(at).decode(),
     _UUID: lambda reader, at: reader.uuid(at),
 }
 
 
-def _unsigned(data: bytes, at: int, width: int) -> int:
+def _read_unsigned(data: bytes, at: int, width: int) -> int:
     if at + width > len(data):
         raise ValueError("no variant: it is cut")
     return int.from_bytes(data[at : at + width], "little")

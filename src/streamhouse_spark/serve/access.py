@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import field
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.serve.oidc import TokenIssuer
 from streamhouse_spark.serve.rights import ANYBODY, Client
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.oidc import PERSON, SigningKeys, TokenIssuer
-from streamhouse_spark.serve.rights import ALL_TABLES, Client, TablePattern, parse_pattern
+from streamhouse_spark.serve.rights import ALL_TABLES, Client, TableGrant, parse_pattern
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class _Parser:
         patterns = {right: self._patterns(fields.get(right, []), f"{where} {right}") for right in _RIGHTS}
         return Client(name, patterns["read"], patterns["write"], self._rate(fields, where))
 
-    def _patterns(self, found: object, where: str) -> tuple[TablePattern, ...]:
+    def _patterns(self, found: object, where: str) -> tuple[TableGrant, ...]:
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise self._wrong(
                 f'{where} is no list of tables; write for example {where.rpartition(" ")[2]} = ["sales.*"]'
@@ -162,7 +162,7 @@ class _Parser:
         return InvalidOptionError(f"--access {self._path}: {text}")
 
 
-class WatchedAccess:
+class ReloadingAcl:
     """The rights of a file as it is now: a right that is taken away there ends within seconds, without a restart.
 
     A file that has become wrong changes nothing, and the server's log says so. Safe for threads.

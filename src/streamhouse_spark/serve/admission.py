@@ -27,7 +27,7 @@ class Admission:
         """The rights as they are now."""
         return self._access()
 
-    def admitted(self, authorization: str | None, address: str) -> Client | Refusal:
+    def authenticate(self, authorization: str | None, address: str) -> Client | Refusal:
         """Return the client of a request. May ask its identity provider. Raises `StorageError` as `Access`."""
         access = self.access
         return self.counted(access, access.client_of(authorization), address)

@@ -14,19 +14,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.serve.admission import Admission
-from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.app_context import Shared
+from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.guard import HEALTH, ICEBERG, Guard
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
-from streamhouse_spark.serve.iceberg.stand_in import StandIns
-from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
-from streamhouse_spark.serve.iceberg.vending import Vending
+from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
+from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
+from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.overview import Overview
-from streamhouse_spark.serve.rows_api import rows_routes
-from streamhouse_spark.serve.shared import Shared
+from streamhouse_spark.serve.rest_api import rows_routes
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,10 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     admission = Admission(options.access, clock)
     opened = OpenTables(warehouse)
     tables = VirtualTables(warehouse, grace_ms=options.grace_ms)
-    counts = ServedCounts()
+    counts = ServerCounters()
     overview = Overview(warehouse, counts)
-    vending = Vending(warehouse, options.vend) if options.vend is not None else None
-    stand_ins = StandIns(options.lake_after_s, counts) if options.lake_after_s is not None else None
+    vending = CredentialVendor(warehouse, options.vend) if options.vend is not None else None
+    stand_ins = StaleFallback(options.lake_after_s, counts) if options.lake_after_s is not None else None
     system = SystemDocuments(grace_ms=options.grace_ms)
     routes = [
         Route(HEALTH, _health, methods=["GET", "HEAD"]),
@@ -70,7 +70,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
 class _Counted:
     """Counts requests by area and status."""
 
-    def __init__(self, app: ASGIApp, counts: ServedCounts, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, counts: ServerCounters, clock: Clock) -> None:
         self._app = app
         self._counts = counts
         self._clock = clock

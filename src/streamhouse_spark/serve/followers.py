@@ -20,7 +20,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.log.commits.position import LogPosition
+from streamhouse_spark.log.commits.log_position import LogPosition
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.schema.json_values import row_texts

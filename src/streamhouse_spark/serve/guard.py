@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.admission import Admission
-from streamhouse_spark.serve.answers import error_answer, iceberg_answer, iceberg_error
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.refusal import Refusal
+from streamhouse_spark.serve.responses import error_answer, iceberg_answer, iceberg_error
 from streamhouse_spark.serve.same_site import AllowedSites
 from streamhouse_spark.warehouse.warehouse import Warehouse
 

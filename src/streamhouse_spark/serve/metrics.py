@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from streamhouse_spark.metrics.measures import Measure
-from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.metrics.metrics import Measure
+from streamhouse_spark.serve.counters import ServerCounters
 
 _GAUGES: Final = {
     "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold; with a primary key its changes."),
@@ -18,7 +18,7 @@ _GAUGES: Final = {
 """Name of a metric → the field of a table's description, and the text about it."""
 
 
-def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServedCounts) -> list[Measure]:
+def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Measure]:
     """Return the metrics of tables, by their descriptions, and of the requests that were answered."""
     found = [
         Measure(

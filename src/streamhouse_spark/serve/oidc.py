@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.forks import held_if_free, new_lock
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import new_lock, try_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, fit_to_show
-from streamhouse_spark.serve.rights import Client, merged
+from streamhouse_spark.serve.rights import Client, merge_clients
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -65,7 +65,7 @@ class TokenIssuer:
             names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
             groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
             name = fit_to_show(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
-            return merged(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
+            return merge_clients(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
         except _NO_TOKEN:
             return None
 
@@ -101,7 +101,7 @@ class SigningKeys:
         self._issuer = issuer
         self._jwks_url = jwks_url
         self._clock = clock
-        self._fetch = fetch or fetched
+        self._fetch = fetch or fetch_body
         self._lock = new_lock()
         self._keys: dict[str, PyJWK] = {}
         self._asked_ms: int | None = None
@@ -114,7 +114,7 @@ class SigningKeys:
         """
         found = self._known(name)
         if found is not None:
-            with held_if_free(self._lock) as is_held:  # others go on with the keys of before
+            with try_lock(self._lock) as is_held:  # others go on with the keys of before
                 if not is_held or not self._is_due(_AGE_MS_MAX):
                     return found
                 self._ask()
@@ -145,14 +145,14 @@ class SigningKeys:
 
         self._asked_ms = self._clock.boot_ms()
         try:
-            self._jwks_url = self._jwks_url or self._discovered()
+            self._jwks_url = self._jwks_url or self._discover_keys_url()
             keys = jwt.PyJWKSet.from_dict(_object(self._fetch(self._jwks_url))).keys
             self._keys = {str(key.key_id or ""): key for key in keys if key.public_key_use in (None, "sig")}
             self._failure = None
         except (OSError, ValueError, jwt.PyJWTError, InvalidOptionError) as error:
             self._failure = str(error)
 
-    def _discovered(self) -> str:
+    def _discover_keys_url(self) -> str:
         """Return where the provider says that its keys are (OpenID Connect Discovery 1.0, section 4)."""
         found = _object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
         if found.get("issuer") != self._issuer:
@@ -170,7 +170,7 @@ def require_secure(url: str) -> None:
     raise InvalidOptionError(f"{url[:200]!r}: keys of an identity provider are fetched by https alone; give such a URL")
 
 
-def fetched(url: str) -> bytes:
+def fetch_body(url: str) -> bytes:
     """Return the body of an answer. Raises `OSError`."""
     request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 - `require_secure`
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
+from streamhouse_spark.serve.body_codecs import ARROW, CSV, JSON, JSON_LINES
 from streamhouse_spark.serve.request_identity import IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_SEQUENCE
-from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
 
 _TABLE: Final = {
     "name": "table",

@@ -7,12 +7,12 @@ from dataclasses import field
 from typing import Final
 from urllib.parse import urlsplit
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.same_site import AllowedSites
-from streamhouse_spark.storage.s3.temporary import partition_of
+from streamhouse_spark.storage.s3.sts import partition_of
 
 AccessOf = Callable[[], Access]
 """Gives the rights as they are now."""

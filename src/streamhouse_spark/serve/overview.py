@@ -10,17 +10,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.metrics.measures import Measure, process_measures, store_measures
-from streamhouse_spark.serve.answers import error_answer
-from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.metrics.metrics import Measure, process_measures, store_measures
+from streamhouse_spark.serve.counters import ServerCounters
 from streamhouse_spark.serve.metrics import server_measures
 from streamhouse_spark.serve.parameters import parameters_of
+from streamhouse_spark.serve.responses import error_answer
 from streamhouse_spark.serve.rights import Client, client_of
-from streamhouse_spark.storage.requests import Requests
-from streamhouse_spark.table.glance import TableGlance, overdue_failures
-from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.storage.request_metrics import RequestCounts
+from streamhouse_spark.table.table_status import TableOverview, overdue_failures
+from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LOOK_MS: Final = 2_000
@@ -30,7 +30,7 @@ LOOK_MS: Final = 2_000
 class Overview:
     """Looks at all tables, at most once in `LOOK_MS`. Safe for threads."""
 
-    def __init__(self, warehouse: Warehouse, counts: ServedCounts) -> None:
+    def __init__(self, warehouse: Warehouse, counts: ServerCounters) -> None:
         self._warehouse = warehouse
         self._counts = counts
         self._lock = new_lock()
@@ -51,7 +51,7 @@ class Overview:
             if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
                 opened = open_all(self._warehouse)
                 failures = overdue_failures(self._warehouse.storage, opened.tables)
-                found = opened.each(lambda table: TableGlance.of(table, failures.get(table.uuid, ())).to_json())
+                found = opened.each(lambda table: TableOverview.of(table, failures.get(table.uuid, ())).to_json())
                 found += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
                 self._tables = sorted(found, key=lambda one: str(one["table"]))
                 self._looked_ms = now_ms
@@ -83,7 +83,7 @@ class Overview:
 
         client = client_of(request)
         sees_all = client.may_read_all()
-        counts = self._counts if sees_all else ServedCounts()
-        process = process_measures() if sees_all else store_measures(Requests())
+        counts = self._counts if sees_all else ServerCounters()
+        process = process_measures() if sees_all else store_measures(RequestCounts())
         kind, text = as_prometheus([*server_measures(self._readable(client), counts), *process])
         return Response(text, media_type=kind)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.errors import InvalidOptionError, shown
+from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.errors import InvalidOptionError, quote
 
 
 def parameters_of(request: Request, known: Sequence[str]) -> Mapping[str, str]:
@@ -19,9 +19,9 @@ def parameters_of(request: Request, known: Sequence[str]) -> Mapping[str, str]:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}" if known else "it takes none"
-            raise InvalidOptionError(f"{request.method} {request.scope['path']} has no parameter {shown(name)}; {hint}")
+            raise InvalidOptionError(f"{request.method} {request.scope['path']} has no parameter {quote(name)}; {hint}")
     if len(given) > len(request.query_params):
         names = [name for name, _ in given]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidOptionError(f"the parameter {shown(twice)} is given {names.count(twice)} times; give it once")
+        raise InvalidOptionError(f"the parameter {quote(twice)} is given {names.count(twice)} times; give it once")
     return request.query_params

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 
 _BURST_S: Final = 2.0
 """Seconds of requests that a client may send at once behind a pause."""

@@ -15,18 +15,18 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from streamhouse_spark.core.forks import new_lock
-from streamhouse_spark.core.model import StreamBatch, Transaction, check_app_id
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import StreamBatch, Transaction, check_app_id
 from streamhouse_spark.errors import (
     CommitConflictError,
     IdempotencyKeyReusedError,
     InvalidOptionError,
     ProducerSequenceError,
 )
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transaction_outcome import known_transaction
-from streamhouse_spark.log.commits.transactions import TransactionEntry, stored_version
+from streamhouse_spark.log.commits.transactions import TransactionEntry, find_stored_version
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 PRODUCER_ID: Final = "Producer-Id"
@@ -85,7 +85,7 @@ class RequestIdentity:
         the sequence number does not follow the stored one.
         """
         try:
-            return known_transaction(state, self.transaction)
+            return find_stored_transaction(state, self.transaction)
         except CommitConflictError as error:
             raise self._out_of_sequence(state) or error from error
 
@@ -99,7 +99,7 @@ class RequestIdentity:
 
     def _out_of_sequence(self, state: TableState) -> IdempotencyKeyReusedError | ProducerSequenceError | None:
         app_id, number = self.transaction.app_id, self.transaction.version
-        stored = stored_version(state.transactions, state.past_transactions, app_id)
+        stored = find_stored_version(state.transactions, state.past_transactions, app_id)
         if self.transaction.follows is None or stored == self.transaction.follows:
             return None
         if stored == number:

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from starlette.requests import Request
 
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_database, parse_table_name
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import InvalidNameError, NotAuthorizedError, StreamhouseError, TableNotFoundError
 
 Right = Literal["read", "write"]
@@ -17,7 +17,7 @@ _ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class TablePattern:
+class TableGrant:
     """The tables of a grant: one, all of a database, or all. None stands for all."""
 
     database: str | None = None
@@ -27,22 +27,22 @@ class TablePattern:
         return self.database in (None, path.database) and self.table in (None, path.base.table)
 
 
-ALL_TABLES: Final = TablePattern()
+ALL_TABLES: Final = TableGrant()
 
 
-def parse_pattern(text: str) -> TablePattern:
+def parse_pattern(text: str) -> TableGrant:
     """Parse ``*``, ``<database>.*`` or ``<database>.<table>``. Raises `InvalidNameError`."""
     if text == _ALL:
         return ALL_TABLES
     database, _, table = text.partition(".")
     if table == _ALL:
-        return TablePattern(parse_database(database))
+        return TableGrant(parse_database(database))
     name = parse_table_name(text)
     if name.suffix is not None:
         raise InvalidNameError(f"{text[:80]!r}: a right is on a table with all that it shows; leave out ${name.suffix}")
     if name.path.branch is not None:
         raise InvalidNameError(f"{text[:80]!r}: a right is on a table with its branches; say {name.path.base}")
-    return TablePattern(name.path.database, name.path.table)
+    return TableGrant(name.path.database, name.path.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Client:
     """A client of the server, and the tables that it may read or write. Who may write a table may read it."""
 
     name: str
-    readable: tuple[TablePattern, ...] = ()
-    writable: tuple[TablePattern, ...] = ()
+    readable: tuple[TableGrant, ...] = ()
+    writable: tuple[TableGrant, ...] = ()
     requests_per_s: float | None = None
     """None: as many as the server grants to each client."""
     ends_s: float | None = None
@@ -142,7 +142,7 @@ def table_asked_for(request: Request) -> str | None:
     return table if isinstance(table, str) else None
 
 
-def merged(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
+def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
     """Return one client with the rights of all, such as of the groups that a person is in."""
     rates = [one.requests_per_s for one in clients if one.requests_per_s is not None]
     return Client(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.refusal import Refusal
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.core.fork_safety import new_event
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StreamhouseError
-from streamhouse_spark.metrics.otel import exporting
-from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.metrics.otel import export_until_exit
+from streamhouse_spark.serve.listen_address import ListenAddress
 
 if TYPE_CHECKING:
     import uvicorn
@@ -34,7 +34,7 @@ _FLIGHT_ENDS_S: Final = 5
 
 
 def serve(
-    warehouse: Warehouse, options: ServeOptions, listening: Listening, started: Callable[[str, str | None], None]
+    warehouse: Warehouse, options: ServeOptions, listening: ListenAddress, started: Callable[[str, str | None], None]
 ) -> bool:
     """Answer until SIGINT or SIGTERM; requests under way are finished. ``started`` gets the URL once it answers, and
     that of Arrow Flight. Return whether all has ended; else a thread waits for a client, and the process is to be left.
@@ -86,7 +86,10 @@ def serve(
     cleaner.start()
     url = f"{scheme}://{listening.url_host}:{socket.getsockname()[1]}"
     try:
-        with server.capture_signals(), exporting(app.state.measures):  # whoever is told of the address may end it
+        with (
+            server.capture_signals(),
+            export_until_exit(app.state.measures),
+        ):  # whoever is told of the address may end it
             started(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])
     finally:
@@ -97,7 +100,7 @@ def serve(
     return has_ended
 
 
-def _flight_of(app: Starlette, listening: Listening) -> FlightReads:
+def _flight_of(app: Starlette, listening: ListenAddress) -> FlightReads:
     """Listen for Arrow Flight, with what the application has: clients, their limits, open tables, counts and log."""
     try:
         from streamhouse_spark.serve.flight.server import FlightReads

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamhouse_spark.config.view_definition import VIEW, view_facts
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
+from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
 from streamhouse_spark.table.table import Table
 
 
@@ -31,9 +31,9 @@ def table_facts(table: Table) -> dict[str, Any]:
     }
 
 
-def failed_rounds(table: Table) -> dict[str, Any]:
+def describe_failures(table: Table) -> dict[str, Any]:
     """Describe the rounds that failed, as their note says, the newest first: one request."""
-    found = [failure.to_json(table.state) for failure in known_failures(table.storage, table.uuid)]
+    found = [failure.to_json(table.state) for failure in list_failures(table.storage, table.uuid)]
     for one in found:
         one |= {"first_at": _time(one.pop("first_ms")), "last_at": _time(one.pop("last_ms"))}
     return {"failed_rounds": found}

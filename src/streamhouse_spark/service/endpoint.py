@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
-from streamhouse_spark.metrics.measures import Measure, Measures, process_measures
-from streamhouse_spark.metrics.otel import exporting
+from streamhouse_spark.metrics.metrics import Measure, Measures, process_measures
+from streamhouse_spark.metrics.otel import export_until_exit
 from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
@@ -35,7 +35,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 """Status, type of the content, content."""
 
 
-class Observed(Protocol):
+class ServiceSnapshot(Protocol):
     """A service, as the endpoint sees it."""
 
     def status(self) -> list[TableStatus]: ...
@@ -43,21 +43,21 @@ class Observed(Protocol):
     def health(self) -> ServiceHealth: ...
 
 
-def nothing_more() -> Sequence[Measure]:
+def no_more_metrics() -> Sequence[Measure]:
     """Return the metrics of a process that does nothing beside its tiering service."""
     return ()
 
 
-def measures_of(service: Observed, more: Measures = nothing_more) -> list[Measure]:
+def measures_of(service: ServiceSnapshot, more: Measures = no_more_metrics) -> list[Measure]:
     return [*service_measures(service.status(), service.health()), *more()]
 
 
-def observed(service: Observed, more: Measures = nothing_more) -> AbstractContextManager[None]:
+def export_service_metrics(service: ServiceSnapshot, more: Measures = no_more_metrics) -> AbstractContextManager[None]:
     """Give the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
-    return exporting(partial(measures_of, service, more))
+    return export_until_exit(partial(measures_of, service, more))
 
 
-def parsed_address(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """Return host and port: ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``, which is 127.0.0.1's. Port 0 takes a free one.
 
     Raises `InvalidOptionError` for anything else.
@@ -69,7 +69,7 @@ def parsed_address(text: str) -> Address:
 
 
 @contextmanager
-def serving(service: Observed, address: Address, more: Measures = nothing_more) -> Iterator[Address]:
+def serve_until_exit(service: ServiceSnapshot, address: Address, more: Measures = no_more_metrics) -> Iterator[Address]:
     """Answer at an address, in a thread, until the block ends; yields the address with the port that was taken.
 
     ``more`` gives metrics of what else the process does.

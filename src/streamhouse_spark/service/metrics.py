@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from streamhouse_spark.metrics.measures import Measure
+from streamhouse_spark.metrics.metrics import Measure
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {

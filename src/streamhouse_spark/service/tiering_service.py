@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Literal
 
-from streamhouse_spark.core.forks import new_event, new_lock, renew_in_children
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import new_event, new_lock, renew_in_children
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.tiering.job import TieringReport
@@ -20,14 +20,14 @@ from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
-from streamhouse_spark.service.failure_notes import FailureNotes
-from streamhouse_spark.service.known_tables import KnownTables
-from streamhouse_spark.service.lineage import LineageListener, RoundEvents
-from streamhouse_spark.service.maintenance_schedule import MAINTENANCE_MS, Upkeep, UpkeepStatus
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.service.failure_log import FailureNotes
+from streamhouse_spark.service.maintenance_scheduler import MAINTENANCE_MS, MaintenanceRunner, MaintenanceStatus
+from streamhouse_spark.service.openlineage import LineageListener, RoundEvents
+from streamhouse_spark.service.table_discovery import TableDiscovery
+from streamhouse_spark.storage.prefetch import at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class TableStatus:
     """First line of the last error, None after a success."""
     failures: int = 0
     """Errors since the last success."""
-    upkeep: UpkeepStatus = field(default_factory=UpkeepStatus)
+    upkeep: MaintenanceStatus = field(default_factory=MaintenanceStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class _Entry:
 
     table: Table
     status: TableStatus
-    upkeep: Upkeep
+    upkeep: MaintenanceRunner
     work: Future[None] | None = None
     not_before_ms: int = 0
     last_duration_ms: int = 0
@@ -98,7 +98,7 @@ class _Entry:
     look_at_ms: int = 0
 
 
-class Stopped(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
+class StopRequested(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
     """The service is being stopped."""
 
 
@@ -125,7 +125,7 @@ class Service:
         self._clock = connection.warehouse().world.clock
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
-        self._known = KnownTables(connection)
+        self._known = TableDiscovery(connection)
         self._notes = FailureNotes(self._clock)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
@@ -143,7 +143,7 @@ class Service:
         """Take a name of its own in a child and drop the rounds under way: the claims are the parent's."""
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
-        self._known = KnownTables(self._connection)
+        self._known = TableDiscovery(self._connection)
         self._notes = FailureNotes(self._clock)
 
     def stop(self) -> None:
@@ -166,7 +166,7 @@ class Service:
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
-        with self._running, self._ended_by_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+        with self._running, self._stop_on_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for name in self._names or ():
                 self._require_there(name)
             try:
@@ -187,7 +187,7 @@ class Service:
         return self._terminated or self._stop.is_set() or (stop is not None and stop.is_set())
 
     @contextmanager
-    def _ended_by_sigterm(self) -> Iterator[None]:
+    def _stop_on_sigterm(self) -> Iterator[None]:
         """Let SIGTERM end the service, after its rounds, if this is the main thread; elsewhere nothing is changed."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -245,7 +245,7 @@ class Service:
         return TableStatus(name, "failed", error=text, failures=known.failures + 1 if known is not None else 1)
 
     def _entry(self, table: Table) -> _Entry:
-        return _Entry(table, TableStatus(table.name), Upkeep(self._clock.boot_ms(), self._maintenance_ms))
+        return _Entry(table, TableStatus(table.name), MaintenanceRunner(self._clock.boot_ms(), self._maintenance_ms))
 
     def _due(self) -> list[_Entry]:
         """Return tables with something to do now: first those whose oldest row waits the longest beyond its time."""
@@ -300,12 +300,12 @@ class Service:
                 return
             try:
                 self._tier(entry)
-                self._notes.succeeded(table, "tiering")
+                self._notes.note_success(table, "tiering")
                 self._keep_up(entry)
             finally:
                 release_claim(table.storage, table.uuid, self._service_id)
             self._note(entry, doing="waiting", error=None, failures=0)
-        except Stopped:
+        except StopRequested:
             self._note(entry, doing="waiting")
         except Exception as error:  # noqa: BLE001 - whatever happens to one table, the others go on; nothing is hidden
             self._failed(entry, error)
@@ -339,19 +339,19 @@ class Service:
         events = RoundEvents(self._on_lineage, entry.table, self._connection.warehouse().world)
         try:
             report = tier_table(entry.table, self._stoppable(entry, events))
-        except Stopped:
+        except StopRequested:
             events.stopped()
             raise
         except BaseException as error:
             events.failed(error)
             raise
-        events.ended(report)
+        events.emit_end(report)
         return report
 
     def _stoppable(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
         def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
             if self._stop.is_set():
-                raise Stopped
+                raise StopRequested
             if tasks and events is not None:
                 events.writes()
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
@@ -374,7 +374,7 @@ class Service:
             self._notes.failed(entry.table, "maintenance", error, began_ms)
             return
         if report is not None:
-            self._notes.succeeded(entry.table, "maintenance")
+            self._notes.note_success(entry.table, "maintenance")
             healed = entry.status.healed_rows + report.compacted.healed_rows
             self._note(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
 

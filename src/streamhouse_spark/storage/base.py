@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 Bytes = bytes | bytearray | memoryview
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
 Offer = Callable[[], bytes | None]
 
 
-class Turn(Protocol):
+class CommitLock(Protocol):
     """The turn of one of those who commit under a key."""
 
     @property
@@ -54,7 +54,7 @@ class Turn(Protocol):
         """Return what those offer who wait for this turn's end. Each offer is taken once at most."""
 
 
-class OnlyTurn:
+class NoLock:
     """The turn where nobody waits for others."""
 
     was_taken = False
@@ -110,10 +110,10 @@ class Storage(Protocol):
     def local_path(self, key: str) -> str | None:
         """Return a path of this machine that can be memory-mapped, if there is one."""
 
-    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
         """Wait a short while for others who are about to commit under ``key``. Never needed for correctness.
 
-        ``offer`` returns bytes that one of these may `Turn.take` meanwhile.
+        ``offer`` returns bytes that one of these may `CommitLock.take` meanwhile.
         """
 
     def check_writable(self) -> None:

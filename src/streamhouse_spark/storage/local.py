@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Offer, Turn
-from streamhouse_spark.storage.local_turns import LocalTurns
+from streamhouse_spark.storage.base import Bytes, CommitLock, Names, ObjectInfo, Objects, Offer
+from streamhouse_spark.storage.local_commit_lock import LocalCommitLocks
 
 _TEMPORARY = ".tmp-"
 _READ_BYTES = 1 << 18
@@ -40,7 +40,7 @@ class LocalStorage:
         self._network_fs = network_fs
         self._world = world or World()
         self._failed_syncs: set[str] = set()
-        self._turns = LocalTurns(self._world)
+        self._turns = LocalCommitLocks(self._world)
 
     @property
     def url(self) -> str:
@@ -50,14 +50,14 @@ class LocalStorage:
         try:
             fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise self._translated(error, key, "read") from error
+            raise self._translate_error(error, key, "read") from error
         try:
             parts = []
             while part := os.read(fd, _READ_BYTES):
                 parts.append(part)
             return parts[0] if len(parts) == 1 else b"".join(parts)
         except OSError as error:
-            raise self._translated(error, key, "read") from error
+            raise self._translate_error(error, key, "read") from error
         finally:
             os.close(fd)
 
@@ -66,13 +66,13 @@ class LocalStorage:
             with open(self._path(key), "rb", buffering=0) as file:
                 return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
         except OSError as error:
-            raise self._translated(error, key, "read") from error
+            raise self._translate_error(error, key, "read") from error
 
     def size_bytes(self, key: str) -> int:
         try:
             return os.stat(self._path(key)).st_size
         except OSError as error:
-            raise self._translated(error, key, "read") from error
+            raise self._translate_error(error, key, "read") from error
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
         path = self._path(key)
@@ -85,7 +85,7 @@ class LocalStorage:
             self._turns.end(directory := os.path.dirname(path))
             self._sync_directory(directory)
         except OSError as error:
-            raise self._translated(error, key, "write") from error
+            raise self._translate_error(error, key, "write") from error
 
     def ensure_durable(self, key: str) -> None:
         # After a failed fsync a second one may report success although the data never reached the disk.
@@ -95,14 +95,14 @@ class LocalStorage:
         try:
             self._sync_directory(os.path.dirname(self._path(key)))
         except OSError as error:
-            raise self._translated(error, key, "sync") from error
+            raise self._translate_error(error, key, "sync") from error
 
     def put(self, key: str, data: Bytes) -> None:
         path = self._path(key)
         try:
             os.replace(self._write_temporary(path, data), path)
         except OSError as error:
-            raise self._translated(error, key, "write") from error
+            raise self._translate_error(error, key, "write") from error
 
     @contextmanager
     def create(self, key: str) -> Iterator[_FileSink]:
@@ -110,14 +110,14 @@ class LocalStorage:
         try:
             temporary, fd = self._open_temporary(path)
         except OSError as error:
-            raise self._translated(error, key, "write") from error
+            raise self._translate_error(error, key, "write") from error
         try:
             yield _FileSink(fd, fsync=self._fsync)
             if self._fsync:
                 os.fsync(fd)
             os.link(temporary, path)
         except OSError as error:
-            raise self._translated(error, key, "write") from error
+            raise self._translate_error(error, key, "write") from error
         finally:
             os.close(fd)
             with suppress(OSError):
@@ -125,7 +125,7 @@ class LocalStorage:
         try:
             self._sync_directory(os.path.dirname(path))
         except OSError as error:
-            raise self._translated(error, key, "write") from error
+            raise self._translate_error(error, key, "write") from error
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [info for info in self._walk(prefix) if not _is_temporary(info.key)]
@@ -141,7 +141,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self._translated(error, prefix, "list") from error
+            raise self._translate_error(error, prefix, "list") from error
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -150,7 +150,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise self._translated(error, key, "delete") from error
+            raise self._translate_error(error, key, "delete") from error
 
     def now_ms(self) -> int:
         # A local directory's own time is the host's: file times come from the same clock.
@@ -159,8 +159,8 @@ class LocalStorage:
     def local_path(self, key: str) -> str | None:
         return self._path(key)
 
-    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
-        """Take turns with other processes of this host, as `LocalTurns`.
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
+        """Take turns with other processes of this host, as `LocalCommitLocks`.
 
         The turn ends when an object has been put beside ``key``. That is durable a little later; whoever puts the next
         one syncs the same directory.
@@ -186,7 +186,7 @@ class LocalStorage:
         except FileExistsError as error:
             raise StorageError(f"{self.url} is a file and not a directory; choose another path") from error
         except OSError as error:
-            raise self._translated(error, "", "write") from error
+            raise self._translate_error(error, "", "write") from error
         finally:
             with suppress(OSError):
                 os.unlink(self._path(key))
@@ -265,7 +265,7 @@ class LocalStorage:
                     continue
                 yield ObjectInfo(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
-    def _translated(self, error: OSError, key: str, doing: str) -> StorageError:
+    def _translate_error(self, error: OSError, key: str, doing: str) -> StorageError:
         where = f"{self.url}/{key}" if key else self.url
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and doing == "read":
             return ObjectNotFoundError.of(where)

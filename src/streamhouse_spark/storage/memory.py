@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError
-from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Offer, OnlyTurn, Turn
+from streamhouse_spark.storage.base import Bytes, CommitLock, Names, NoLock, ObjectInfo, Offer
 
 
 class MemoryStorage:
@@ -76,8 +76,8 @@ class MemoryStorage:
         return None
 
     @contextmanager
-    def contention_hint(self, key: str, offer: Offer | None = None) -> Iterator[Turn]:  # noqa: ARG002 - the interface
-        yield OnlyTurn()
+    def commit_lock(self, key: str, offer: Offer | None = None) -> Iterator[CommitLock]:  # noqa: ARG002 - the interface
+        yield NoLock()
 
     def check_writable(self) -> None:
         return

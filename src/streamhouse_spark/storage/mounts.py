@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 MOUNTS = "/proc/mounts"
 _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")

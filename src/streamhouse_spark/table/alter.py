@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamhouse_spark.config.alteration import Alteration, AlteredTable, altered
+from streamhouse_spark.config.alter_table import Alteration, AlteredTable, alter_table_definition
 from streamhouse_spark.config.lake_types import check_variants
-from streamhouse_spark.core.model import IDENTITY_NUMBERS, is_text_list
+from streamhouse_spark.core.types import IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, ForgetTransactions, SetProperties, SetSchema
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
-from streamhouse_spark.log.row_places import places_of
-from streamhouse_spark.schema.checks.check import Check, has_constraints, parse_checks
+from streamhouse_spark.log.progress_ids import places_of
+from streamhouse_spark.schema.constraints.check_constraint import Check, has_constraints, parse_checks
 
 _LOOKS_MAX = 3
 """How often all rows are checked before the commit's attempt does so, while other threads wait for it."""
@@ -29,53 +29,56 @@ _LOOKS_MAX = 3
 def alter_table(table: TableHandle, change: Alteration) -> None:
     """See `Table.alter`."""
     if not has_constraints(change.set_properties):
-        table.log.commit(lambda state, _time_ms: altering(table, state, change))
+        table.log.commit(lambda state, _time_ms: make_alter_actions(table, state, change))
         return
-    from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError  # it reads, as other changes do not
+    from streamhouse_spark.table.add_constraint import (  # it reads, as other changes do not
+        ConstraintValidation,
+        RevalidateError,
+    )
 
     for attempt in range(_LOOKS_MAX + 1):
-        checked = CheckedRows(table, may_look=attempt == _LOOKS_MAX)
+        checked = ConstraintValidation(table, may_look=attempt == _LOOKS_MAX)
         state = table.refresh()
-        checked.look(state, _added_checks(state, altered_from(state, change)))
+        checked.look(state, _new_constraints(state, alter_state(state, change)))
 
-        def plan(state: TableState, _time_ms: int, checked: CheckedRows = checked) -> Sequence[Action]:
-            actions = altering(table, state, change)
-            checked.follow(state, _added_checks(state, altered_from(state, change)))
+        def plan(state: TableState, _time_ms: int, checked: ConstraintValidation = checked) -> Sequence[Action]:
+            actions = make_alter_actions(table, state, change)
+            checked.follow(state, _new_constraints(state, alter_state(state, change)))
             return actions
 
         try:
             table.log.commit(plan)
-        except LookAgainError:
+        except RevalidateError:
             continue
         return
 
 
-def altering(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
+def make_alter_actions(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
     """Return the actions that alter a table of this state; none if it is that already. Raises as `Table.alter`."""
     require_no_branch(state, "ALTER TABLE")
     table.require_there(state)  # of a dropped table it is no answer that it has this column already
-    after = altered_from(state, change)
+    after = alter_state(state, change)
     if state.primary_key:
         _check_keyed(after, state.partition_by)
     if state.recorded_lake is not None:  # though no more rows go there
         check_variants(after.schema, state.parsed.datalake_format)
     actions: list[Action] = []
-    if _added_checks(state, after) and after.schema_id == state.schema_id:
+    if _new_constraints(state, after) and after.schema_id == state.schema_id:
         actions.append(SetSchema(max(state.schemas) + 1, after.schema))
     elif after.schema != state.schema:
         actions.append(SetSchema(after.schema_id, after.schema))
     if after.properties != state.properties:
-        actions.append(_changed_properties(state.properties, after.properties))
+        actions.append(_make_set_properties(state.properties, after.properties))
     return actions
 
 
-def altered_from(state: TableState, change: Alteration) -> AlteredTable:
-    """Return the table of this state after the change. Raises as `altered`."""
+def alter_state(state: TableState, change: Alteration) -> AlteredTable:
+    """Return the table of this state after the change. Raises as `alter_table_definition`."""
     former = [(one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings]
-    return altered(change, state.schema_id, state.schemas, state.partition_by, state.properties, former)
+    return alter_table_definition(change, state.schema_id, state.schemas, state.partition_by, state.properties, former)
 
 
-def _added_checks(state: TableState, after: AlteredTable) -> tuple[Check, ...]:
+def _new_constraints(state: TableState, after: AlteredTable) -> tuple[Check, ...]:
     """Return the constraints that the table has not yet, over the columns of today."""
     added = {
         name: text
@@ -105,11 +108,11 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
 
 
 def _check_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
-    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+    from streamhouse_spark.kv.table_config import parse_keyed_properties
 
     parse_keyed_properties(after.properties, after.schema, partition_by)
 
 
-def _changed_properties(before: Mapping[str, str], after: Mapping[str, str]) -> SetProperties:
+def _make_set_properties(before: Mapping[str, str], after: Mapping[str, str]) -> SetProperties:
     changed = {name: value for name, value in after.items() if before.get(name) != value}
     return SetProperties(changed, tuple(name for name in before if name not in after))

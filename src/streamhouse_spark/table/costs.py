@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import is_placed, names_prefix, table_prefix
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, shown
+from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, quote
 from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, TableState
-from streamhouse_spark.read.archive import archived_bytes
-from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, scan_pinned
-from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
-from streamhouse_spark.storage.requests import METER, NO_REQUESTS, Requests
+from streamhouse_spark.read.archive_scan import count_archived_bytes
+from streamhouse_spark.read.planner import ScanRequest, scan_pinned
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
 
 DAY_MS: Final = 86_400_000
 DAYS_A_MONTH: Final = 30
@@ -65,14 +65,14 @@ class Prices:
         names = [field.name for field in fields(cls) if field.name != "name"]
         for name, value in given.items():
             if name not in names:
-                raise InvalidOptionError(f"unknown price {shown(name)}; there are {', '.join(names)}")
+                raise InvalidOptionError(f"unknown price {quote(name)}; there are {', '.join(names)}")
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-                raise InvalidOptionError(f"price {name}: found {shown(value)}, expected US dollars, at least 0")
+                raise InvalidOptionError(f"price {name}: found {quote(value)}, expected US dollars, at least 0")
         return replace(cls(), **given, name="given, else those of " + cls().name) if given else cls()
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class CostModelInput:
     """Work on one table in a day, and the bytes that it stores."""
 
     commits_per_day: float
@@ -118,8 +118,8 @@ class CostEstimate:
 class TableCosts:
     """Requests of this process for one table since its start, and the estimate for everybody's."""
 
-    requests: Requests
-    workload: Workload
+    requests: RequestCounts
+    workload: CostModelInput
     estimate: CostEstimate
 
     def to_json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class TableCosts:
         }
 
 
-def estimate(workload: Workload, prices: Prices | None = None) -> CostEstimate:
+def estimate(workload: CostModelInput, prices: Prices | None = None) -> CostEstimate:
     """Estimate the requests and dollars of a workload."""
     prices = prices or Prices()
     rounds, buckets = workload.rounds_per_day, workload.buckets
@@ -165,14 +165,16 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
     """
     chosen = Prices.of(prices or {})
     state = table.refresh()
-    lake_bytes = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _lake_bytes(table, pin))
-    workload = replace(_activity(table, state), lake_bytes=lake_bytes, archive_bytes=archived_bytes(table, state))
+    lake_bytes = with_stand_ins(
+        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _lake_bytes(table, pin)
+    )
+    workload = replace(_activity(table, state), lake_bytes=lake_bytes, archive_bytes=count_archived_bytes(table, state))
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
     requests = METER.of(table.storage.url, prefixes) + log_requests(table)
     return TableCosts(requests, workload, estimate(workload, chosen))
 
 
-def log_requests(table: TableHandle) -> Requests:
+def log_requests(table: TableHandle) -> RequestCounts:
     """Count this process's requests for the log of a table, where that lies in another store than the warehouse."""
     if not is_placed(table.uuid):
         return NO_REQUESTS
@@ -180,25 +182,25 @@ def log_requests(table: TableHandle) -> Requests:
     return METER.of(log_url(table).removesuffix(prefix.rstrip("/")).rstrip("/"), [prefix])
 
 
-def _lake_bytes(table: TableHandle, pin: Pin) -> int:
+def _lake_bytes(table: TableHandle, pin: ReadSnapshot) -> int:
     """Return the size of the snapshot's files; those of older snapshots are not known without their manifests."""
-    return sum(file.size_bytes for file in scan_pinned(table, pin, Wanted(None)).files) if pin.lake else 0
+    return sum(file.size_bytes for file in scan_pinned(table, pin, ScanRequest(None)).files) if pin.lake else 0
 
 
-def _activity(table: TableHandle, state: TableState) -> Workload:
+def _activity(table: TableHandle, state: TableState) -> CostModelInput:
     """Return the commits and rounds of the last day, or of the table's life if that is shorter, as if it went on so."""
     now_ms = table.storage.now_ms()
     day_ago_ms = now_ms - DAY_MS
     hot_bytes = sum(segment.size_bytes for segment in state.kept_segments())
     if state.time_ms < day_ago_ms:
-        return Workload(0, 0, state.num_buckets, hot_bytes)
+        return CostModelInput(0, 0, state.num_buckets, hot_bytes)
     records = _some_records_since(table, state, day_ago_ms)
     oldest = records[-1]
     commits = state.version - oldest.number + 1
     pairs = [pair.time_ms for pair in state.lake_history if pair.time_ms >= day_ago_ms]
     all_rounds_known = len(pairs) < LAKE_HISTORY_MAX
-    objects = [sum(s.uuid is not None for s in _appended(record)) for record in records]
-    return Workload(
+    objects = [sum(s.uuid is not None for s in _appended_segments(record)) for record in records]
+    return CostModelInput(
         commits_per_day=_a_day(commits, oldest.time_ms, now_ms),
         rounds_per_day=_a_day(len(pairs), oldest.time_ms if all_rounds_known else pairs[0], now_ms),
         buckets=state.num_buckets,
@@ -230,7 +232,7 @@ def _some_records_since(table: TableHandle, state: TableState, since_ms: int) ->
     return found
 
 
-def _appended(record: Record) -> Iterator[Segment]:
+def _appended_segments(record: Record) -> Iterator[Segment]:
     for action in record.actions:
         if isinstance(action, Append):
             yield from action.segments

@@ -9,7 +9,7 @@ import logging
 
 import pyarrow as pa
 
-from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.post_commit import after_commit
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 
@@ -39,9 +39,9 @@ def load_first_calls(state: TableState) -> None:
     Arrow imports pandas, where it is installed, as soon as a value of Python is converted.
     """
     import streamhouse_spark.read.union_read
-    import streamhouse_spark.write.append
+    import streamhouse_spark.write.log_writer
 
     pa.array([0])
     if state.primary_key:
-        import streamhouse_spark.lookup.lookup_one
+        import streamhouse_spark.lookup.point_lookup
         import streamhouse_spark.write.upsert  # noqa: F401

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from streamhouse_spark.config.properties import TableProperties
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.commits.state import BucketLog, TableState
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 
 TIERING_LATE_MIN_MS: Final = 10 * 60_000
 """Shorter waits are no sign that nobody tiers, however small the table's freshness is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.core.argument_validation import checks_arguments
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.read.system_tables import SystemTables
@@ -48,7 +48,7 @@ class Inspect:
 
         See `partition_stats.partition_table`. Raises `InvalidNameError` for a table without any.
         """
-        from streamhouse_spark.table.views import PARTITIONS, open_view
+        from streamhouse_spark.table.system_views import PARTITIONS, open_view
 
         return open_view(self._table, PARTITIONS).to_arrow()
 

@@ -7,9 +7,9 @@ Of a **log table** the rows are taken from the lake, because the hot log is one 
 3. the log records the new pair of snapshot and offsets, from which on reads of the table are without the rows. After a
    crash before that, the next tiering round records it.
 
-Once the partitioning of a log table was changed (`table/partitioning.py`), files of the lake may have other partitions,
-and rows of others beside those of this one. Then its rows are deleted one by one. **Commit point:** the one record that
-names them.
+Once the partitioning of a log table was changed (`table/set_partitioning.py`), files of the lake may have other
+partitions, and rows of others beside those of this one. Then its rows are deleted one by one. **Commit point:** the one
+record that names them.
 
 A reader that pinned the older pair reads the older snapshot, so it sees all of the partition; none sees a part of it.
 The hot log keeps the rows as history for streams that start earlier, until it is trimmed.
@@ -24,21 +24,21 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.stand_ins import Begun, repinned, with_stand_ins
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, with_stand_ins
 from streamhouse_spark.read.union_read import read_hot, read_newest
-from streamhouse_spark.table.replacement import parts_choice, rows_of
+from streamhouse_spark.table.overwrite import parts_choice, rows_of
+from streamhouse_spark.table.rewrite_validation import require_deletable
 from streamhouse_spark.table.row_deletion import commit_deletion
-from streamhouse_spark.table.row_parts import require_deletable
-from streamhouse_spark.write.segment_merging import merge_if_due
+from streamhouse_spark.write.auto_compaction import merge_if_due
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.tablet import Tablet
@@ -68,7 +68,7 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     require_no_branch(state, "dropping a partition")
     if state.primary_key:
         _require_deletable(table, state)
-        return _counted_rows(table, chosen) if dry_run else _delete(table, chosen)
+        return _count_rows(table, chosen) if dry_run else _delete(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
             f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
@@ -76,10 +76,10 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
             "partition from the lake, or let table.log.ttl trim the log"
         )
     if state.former_partitionings:
-        return _counted_rows(table, chosen) if dry_run else DropPartitionReport(_delete_rows(table, chosen))
+        return _count_rows(table, chosen) if dry_run else DropPartitionReport(_delete_rows(table, chosen))
     lake = table.open_lake()
     if dry_run:
-        return _counted(table, lake, chosen)
+        return _count_dropped(table, lake, chosen)
     lake.drop_partitions(chosen, below={}, dry_run=True)  # refuses an impossible drop before anything is tiered
     return _drop(table, state.ends, chosen)
 
@@ -105,7 +105,7 @@ def _record(table: TableHandle, lake: LakeTable) -> bool:
     """Record the drop in the log, and return whether the log knows of it. Losing a race for a record is no conflict of
     the drop.
     """
-    from streamhouse_spark.lake.tiering.recording import record_newest
+    from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 
     try:
         return record_newest(table.log, lake)
@@ -113,9 +113,9 @@ def _record(table: TableHandle, lake: LakeTable) -> bool:
         return False
 
 
-def _counted(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
+def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
     """Count the rows in the lake below the offsets of one of its snapshots, and in the hot log from there on."""
-    pin = repinned(table)
+    pin = fall_back_to_lake_snapshot(table)
     of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
     columns = Projection.of(pin.state.schema, chosen.columns, None)
     hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot(table, pin, columns))
@@ -131,21 +131,21 @@ def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        begun = Begun(None, reader="dropping a partition of {name}", advice="run it again")
+        begun = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
         pin, found = with_stand_ins(
-            table, pin_newest(state), begun, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
+            table, take_latest_snapshot(state), begun, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
         )
         try:
-            return commit_deletion(table, found.rows, ReadBase.of(pin.state), files=found.files)
+            return commit_deletion(table, found.rows, ReadVersion.of(pin.state), files=found.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
     raise AssertionError
 
 
-def _counted_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
     state = table.refresh()
-    rows = read_newest(table, pin_newest(state), Projection.of(state.schema, chosen.columns, None))
+    rows = read_newest(table, take_latest_snapshot(state), Projection.of(state.schema, chosen.columns, None))
     return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)
 
 
@@ -153,7 +153,7 @@ def _counted_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartition
 
 
 def _require_deletable(table: TableHandle, state: TableState) -> None:
-    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+    from streamhouse_spark.kv.table_config import parse_keyed_properties
 
     behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
     if behavior != "allow":
@@ -165,9 +165,9 @@ def _require_deletable(table: TableHandle, state: TableState) -> None:
 
 def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
     from streamhouse_spark.kv.partition_delete import PartitionDelete
-    from streamhouse_spark.write.upsert import KeyedTable
+    from streamhouse_spark.write.upsert import PrimaryKeyTable
 
-    keyed = KeyedTable(table)
+    keyed = PrimaryKeyTable(table)
 
     def tablet_of(bucket: int) -> Tablet:
         return keyed.shape().tablet_of(bucket)

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.model import ROLLBACKS, OffsetRange, Transaction
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import ROLLBACKS, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -34,31 +34,44 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.keyed_properties import engine_of
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.replay import KeyedLayout
-from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.log.append import Staged, appending, commit_staged
-from streamhouse_spark.log.commits.actions import Action, LakePair, Retier
-from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows, NameDropped, num_rows_of
+from streamhouse_spark.kv.log_replay import KeyedLayout
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.log.commit_reader import (
+    Deleted,
+    deletions_in,
+    drops_adopted,
+    drops_rows,
+    find_partition_drop,
+    newest_first,
+)
+from streamhouse_spark.log.commits.actions import Action, ResetLake, TieredSnapshot
+from streamhouse_spark.log.commits.delete_vectors import (
+    NO_DELETIONS,
+    NO_DROPPED_ROWS,
+    DeleteRows,
+    PartitionDropRows,
+    num_rows_of,
+)
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.told import Deleted, deletions_in, dropped_in, drops_adopted, drops_rows, newest_first
+from streamhouse_spark.log.staging import StagedRows, commit_staged, make_append_action
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.change_feed.lost_rows import lost_rows
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import have_offsets, read_file
-from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.read.change_feed.dropped_partition_rows import find_rows_lost_by_record
+from streamhouse_spark.read.lake_row_ids import have_offsets, read_file
+from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.union_read import read_pin
 from streamhouse_spark.schema.variant import cast_rows
-from streamhouse_spark.table.row_deletion import commit_behind_looks, deleting
-from streamhouse_spark.table.row_parts import require_deletable
-from streamhouse_spark.table.tags import pinned_segments, version_of
-from streamhouse_spark.write.append import Appends
-from streamhouse_spark.write.upsert import KeyedTable, require_rewritable
+from streamhouse_spark.table.rewrite_validation import require_deletable
+from streamhouse_spark.table.row_deletion import commit_behind_looks, make_delete_actions
+from streamhouse_spark.table.tags import list_pinned_segments, version_of
+from streamhouse_spark.write.log_writer import LogTableWriter
+from streamhouse_spark.write.upsert import PrimaryKeyTable, require_rewritable
 
 _UNNAMED: Final = "rows left the lake since that no record names (a dropped partition, or another engine)"
 
@@ -86,8 +99,8 @@ def rollback_to_version(table: TableHandle, version: int | str, *, dry_run: bool
     then = state_at(table.log, table.storage, version_of(now, version))
     _require_same_form(now, then)
     if now.primary_key:
-        return _keyed(table, now, then, dry_run=dry_run)
-    return _unkeyed(table, now, then, dry_run=dry_run)
+        return _rollback_primary_key_table(table, now, then, dry_run=dry_run)
+    return _rollback_log_table(table, now, then, dry_run=dry_run)
 
 
 def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
@@ -108,9 +121,9 @@ def read_version(table: TableHandle, version: int | str, columns: Sequence[str] 
     return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(filter_)))
 
 
-def pin_version(table: TableHandle, version: int | str) -> Pin:
+def pin_version(table: TableHandle, version: int | str) -> ReadSnapshot:
     """Pin the rows as of a commit or a tag. Raises as `read_version`."""
-    pin = pin_newest(state_at(table.log, table.storage, version_of(table.refresh(), version)))
+    pin = take_latest_snapshot(state_at(table.log, table.storage, version_of(table.refresh(), version)))
     _require_log_kept(table, pin)
     return pin
 
@@ -133,11 +146,11 @@ def _require_same_form(now: TableState, then: TableState) -> None:
 # -- tables without a primary key -----------------------------------------------------------------------------------
 
 
-def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
+def _rollback_log_table(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
     require_deletable(now)
     if now.first_offsets != then.first_offsets:
         return _beyond_emptying(table, now, then, dry_run=dry_run)
-    deleted, of_files = _deleted_since(table, now, then)
+    deleted, of_files = _find_deleted_since(table, now, then)
     _require_files(table, now, then, of_files)
     gone, lost = {}, {}
     for bucket, log in now.buckets.items():
@@ -154,23 +167,25 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
     if not dry_run and (gone or num_added):
         added = [_read(table, now, then, lost)] if lost else []
         added += [_read_files(table, now, action) for _, action in of_files]
-        _commit(table, now, then, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
+        _commit(
+            table, now, then, gone, _stage_returning_rows(table, now, pa.concat_tables(added)) if num_added else None
+        )
     return report
 
 
 def _beyond_emptying(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
     """Roll back beyond a commit that removed all rows at once: the record does so again, and adds the rows of then."""
-    pin = pin_newest(then)
+    pin = take_latest_snapshot(then)
     _require_log_kept(table, pin)
     rows = read_pin(table, pin, Projection.of(then.schema, None, None))
     report = RollbackReport(table.name, then.version, now.version, now.num_rows, rows.num_rows, dry_run)
     if not dry_run:
 
         def require(state: TableState) -> None:
-            ReadBase.of(now).require_there(state)
+            ReadVersion.of(now).require_there(state)
             _require_unchanged(state, now)
 
-        staged, transaction = _staged(table, now, rows), _transaction(now, then)
+        staged, transaction = _stage_returning_rows(table, now, rows), _transaction(now, then)
         commit_staged(table.log, staged, transaction=transaction, overwrite=True, require=require)
     return report
 
@@ -195,7 +210,7 @@ def _not_told(now: TableState, then: TableState, why: str) -> InvalidOptionError
     )
 
 
-def _deleted_since(
+def _find_deleted_since(
     table: TableHandle, now: TableState, then: TableState
 ) -> tuple[dict[int, OffsetRuns], list[tuple[int, DeleteRows]]]:
     """Return bucket → the offsets that records behind ``then`` deleted, and the deletions of rows of lake files with
@@ -207,15 +222,15 @@ def _deleted_since(
     parts: dict[int, list[OffsetRuns]] = {}
     named = [Deleted(found.commit, found.rows, num_rows_of(found.files)) for found in then.deletions]
     of_files: list[tuple[int, DeleteRows]] = []
-    pairs: list[tuple[LakePair, bool]] = []
+    pairs: list[tuple[TieredSnapshot, bool]] = []
     expected = now.version
     for record in newest_first(table.storage, now):
         if record.number <= then.version:
             break
         expected = record.number - 1
-        dropped = dropped_in(record.actions)
+        dropped = find_partition_drop(record.actions)
         if dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in now.properties):
-            for bucket, runs in _lost_with(table, now, then, record, dropped).items():
+            for bucket, runs in _find_lost_rows(table, now, then, record, dropped).items():
                 parts.setdefault(bucket, []).append(runs)
         for deletion in deletions_in(record):
             named.append(Deleted(record.number, deletion.rows, num_rows_of(deletion.files)))
@@ -224,9 +239,9 @@ def _deleted_since(
             for bucket, runs in deletion.rows.items():
                 parts.setdefault(bucket, []).append(runs)
         for action in (action for part in record.attempts for action in part.actions):
-            if isinstance(action, LakePair):
+            if isinstance(action, TieredSnapshot):
                 pairs.append((action, dropped is not None))
-            elif isinstance(action, Retier):
+            elif isinstance(action, ResetLake):
                 raise _not_told(now, then, "its lake was built anew since")
     if expected != then.version:
         raise SnapshotExpiredError(
@@ -239,15 +254,15 @@ def _deleted_since(
     return since, of_files
 
 
-def _lost_with(
-    table: TableHandle, now: TableState, then: TableState, record: Record, dropped: NameDropped
+def _find_lost_rows(
+    table: TableHandle, now: TableState, then: TableState, record: Record, dropped: PartitionDropRows
 ) -> Mapping[int, OffsetRuns]:
     """Return the rows of a dropped partition that its record does not name. Raises `InvalidOptionError` where the lake
     no longer tells them.
     """
     actions = (action for part in record.attempts for action in part.actions)
-    pair = next((action for action in actions if isinstance(action, LakePair)), None)
-    lost = None if pair is None else lost_rows(table, record.number, pair, dropped)
+    pair = next((action for action in actions if isinstance(action, TieredSnapshot)), None)
+    lost = None if pair is None else find_rows_lost_by_record(table, record.number, pair, dropped)
     if lost is None:
         raise _not_told(now, then, _UNNAMED)
     return lost
@@ -256,8 +271,8 @@ def _lost_with(
 def _require_named(
     now: TableState,
     then: TableState,
-    pairs: Sequence[tuple[LakePair, bool]],
-    drops: Callable[[LakePair | None, LakePair], bool],
+    pairs: Sequence[tuple[TieredSnapshot, bool]],
+    drops: Callable[[TieredSnapshot | None, TieredSnapshot], bool],
 ) -> None:
     """Require that records name the rows that the lake lost since: ``pairs``, the newest first, with whether theirs
     does.
@@ -271,8 +286,8 @@ def _require_named(
 
 def _drops_of(
     now: TableState,
-    before: LakePair | None,
-    pair: LakePair,
+    before: TieredSnapshot | None,
+    pair: TieredSnapshot,
     deleted: Mapping[int, OffsetRuns],
     named: Sequence[Deleted],
 ) -> bool:
@@ -324,12 +339,12 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
     return rows
 
 
-def _staged(table: TableHandle, now: TableState, rows: pa.Table) -> Staged:
+def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -> StagedRows:
     """Stage the rows that come back, marked as those of an operation that read the table."""
-    appends = Appends(table)
+    appends = LogTableWriter(table)
     state, fitted, missing = appends.fitted(rows)
     if state.schema_id != now.schema_id:
-        raise _changed(state, now, "its columns changed")
+        raise _changed_error(state, now, "its columns changed")
     staged = appends.restoring_stager(state).stage(fitted, missing)
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
@@ -338,15 +353,15 @@ def _staged(table: TableHandle, now: TableState, rows: pa.Table) -> Staged:
 def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> pa.Table:
     """Read deleted rows: from the log where it still holds all of them, else as the older state read them."""
     if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
-        pin = Pin(
+        pin = ReadSnapshot(
             replace(now, deletions=NO_DELETIONS, dropped_rows=NO_DROPPED_ROWS),
             None,
             {bucket: runs.range for bucket, runs in lost.items()},
         )
     else:
-        pin = pin_newest(then)
+        pin = take_latest_snapshot(then)
         _require_log_kept(table, pin)
-    plan = plan_pin(table, pin, Wanted(None)).plan(table)
+    plan = plan_pin(table, pin, ScanRequest(None)).plan(table)
     names, found = list(now.schema.names), [now.schema.arrow.empty_table()]
     for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET)):
         runs = lost.get(batch.column(BUCKET.name)[0].as_py()) if batch.num_rows else None
@@ -369,19 +384,19 @@ def _transaction(now: TableState, then: TableState) -> Transaction:
 
 
 def _commit(
-    table: TableHandle, now: TableState, then: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None
+    table: TableHandle, now: TableState, then: TableState, gone: Mapping[int, OffsetRuns], staged: StagedRows | None
 ) -> None:
-    def plan(state: TableState, time_ms: int, read: ReadBase) -> Sequence[Action]:
+    def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
         read.require_there(state)
         _require_unchanged(state, now)
-        deletions = deleting(state, gone, read)
+        deletions = make_delete_actions(state, gone, read)
         if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(gone):
-            raise _changed(state, now, "rows that go were trimmed")
-        return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
+            raise _changed_error(state, now, "rows that go were trimmed")
+        return deletions if staged is None else (*deletions, make_append_action(state, staged, time_ms))
 
     staged_ms = staged.staged_ms if staged is not None else None
     transaction = _transaction(now, then)
-    commit_behind_looks(table, gone, ReadBase.of(now), plan, transaction=transaction, staged_ms=staged_ms)
+    commit_behind_looks(table, gone, ReadVersion.of(now), plan, transaction=transaction, staged_ms=staged_ms)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
@@ -389,21 +404,23 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
     a rollback's business.
     """
     if state.schema_id != now.schema_id:
-        raise _changed(state, now, "its columns changed")
+        raise _changed_error(state, now, "its columns changed")
     if state.ends != now.ends:
-        raise _changed(state, now, "rows were added")
+        raise _changed_error(state, now, "rows were added")
     if any(deletion.commit > now.version for deletion in state.deletions):
-        raise _changed(state, now, "rows were deleted")
+        raise _changed_error(state, now, "rows were deleted")
     pairs = {pair.snapshot_id for pair in now.lake_history}
     newer = (pair for pair in state.lake_history if pair.snapshot_id not in pairs)
     for before, pair in pairwise((now.lake, *newer)):
         if pair is not None and _drops(now, before, pair, state.deleted):
-            raise _changed(state, now, "a partition was dropped")
+            raise _changed_error(state, now, "a partition was dropped")
     if state.num_rows != now.num_rows:
-        raise _changed(state, now, "rows left the lake")
+        raise _changed_error(state, now, "rows left the lake")
 
 
-def _drops(state: TableState, before: LakePair | None, pair: LakePair, deleted: Mapping[int, OffsetRuns]) -> bool:
+def _drops(
+    state: TableState, before: TieredSnapshot | None, pair: TieredSnapshot, deleted: Mapping[int, OffsetRuns]
+) -> bool:
     """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name. Rows
     that were adopted are not counted, so of their table any more are too many.
     """
@@ -412,7 +429,7 @@ def _drops(state: TableState, before: LakePair | None, pair: LakePair, deleted: 
     return drops_rows(before, pair, deleted)
 
 
-def _changed(state: TableState, now: TableState, what: str) -> CommitConflictError:
+def _changed_error(state: TableState, now: TableState, what: str) -> CommitConflictError:
     return CommitConflictError(
         f"{state.name} changed while a rollback that had seen commit {now.version} was running: {what}; nothing was "
         "written, run it again if these changes may go too"
@@ -423,22 +440,24 @@ def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
     return sum(runs.num_rows for runs in rows.values())
 
 
-def _require_log_kept(table: TableHandle, pin: Pin) -> None:
+def _require_log_kept(table: TableHandle, pin: ReadSnapshot) -> None:
     """Require the files of the log, and of snapshots by key, that a pin of an older state reads."""
-    require_kept(table.log, pin.state, pinned_segments(pin))
+    require_kept(table.log, pin.state, list_pinned_segments(pin))
 
 
 # -- tables with a primary key --------------------------------------------------------------------------------------
 
 
-def _keyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
-    keyed = KeyedTable(table)
+def _rollback_primary_key_table(
+    table: TableHandle, now: TableState, then: TableState, *, dry_run: bool
+) -> RollbackReport:
+    keyed = PrimaryKeyTable(table)
     shape = keyed.shape(now)
     require_rewritable(table.name, shape.properties, deletes=True)
-    pin = pin_newest(then)
+    pin = take_latest_snapshot(then)
     _require_log_kept(table, pin)
     older = read_pin(table, pin, Projection.of(then.schema, None, None))
-    newer = read_pin(table, pin_newest(now), Projection.of(now.schema, None, None))
+    newer = read_pin(table, take_latest_snapshot(now), Projection.of(now.schema, None, None))
     kept, known = _keys(shape.layout, older), _keys(shape.layout, newer)
     gone = newer.filter(pc.invert(pc.is_in(known, value_set=kept)))
     num_added = older.num_rows - (newer.num_rows - gone.num_rows)
@@ -447,13 +466,13 @@ def _keyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bo
         deleted = np.arange(gone.num_rows + older.num_rows) < gone.num_rows
         batches = shape.batches(pa.concat_tables([gone, older]), deleted)
         engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)  # rows have their old numbers
-        read = replace(ReadBase.of(now), is_strict=True)
+        read = replace(ReadVersion.of(now), is_strict=True)
         transaction = None if older.equals(newer) else _transaction(now, then)
         keyed.commit(shape, batches, engine, transaction=transaction, read=read)
     return report
 
 
 def _keys(layout: KeyedLayout, rows: pa.Table) -> pa.BinaryArray:
-    columns = [slicing.small_array(column) for column in rows.columns]
+    columns = [arrow_chunking.small_array(column) for column in rows.columns]
     of_key = layout.key_indexes
-    return layout.keys([slicing.one_array(c) if place in of_key else c for place, c in enumerate(columns)])
+    return layout.keys([arrow_chunking.one_array(c) if place in of_key else c for place, c in enumerate(columns)])

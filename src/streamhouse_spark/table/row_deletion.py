@@ -1,5 +1,5 @@
 """Deletion and replacement of rows of a table without a primary key. A row is known by its bucket and its offset in the
-log, or, without an offset, by its lake file and its position there (`read/file_rows.py`).
+log, or, without an offset, by its lake file and its position there (`read/lake_row_ids.py`).
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamhouse_spark.core.model import OffsetRange, Transaction, check_transaction
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.read_base import ReadBase, changed
-from streamhouse_spark.log.append import Staged, appending
+from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.log.commit_reader import drops_rows
 from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, DeleteRows, FileRows, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, num_rows_of
+from streamhouse_spark.log.commits.group_commit import CommitResult
+from streamhouse_spark.log.commits.idempotency import require_not_dropped
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transaction_outcome import require_there
-from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.log.told import drops_rows
+from streamhouse_spark.log.staging import StagedRows, make_append_action
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import (
+from streamhouse_spark.read.lake_row_ids import (
     NO_ROWS,
     Places,
-    behind_looks,
     places_of_rows,
     read_base,
     require_looked_at,
     require_same_files,
+    retry_with_relocated_rows,
 )
-from streamhouse_spark.read.pieces import LakePiece, ReadPlan
-from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, plan_pin
-from streamhouse_spark.table.row_parts import require_deletable
+from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
+from streamhouse_spark.table.rewrite_validation import require_deletable
 
 _CONFLICTS_MAX: Final = 20
 """Times that rows are looked for again because others deleted some of them meanwhile."""
@@ -59,9 +59,9 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        found = _matching(table, pin_newest(state), Projection.of(state.schema, (), filter_))
+        found = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
         try:
-            return commit_deletion(table, found.rows, ReadBase.of(state), transaction, found.files)
+            return commit_deletion(table, found.rows, ReadVersion.of(state), transaction, found.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
@@ -71,7 +71,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
 def commit_deletion(
     table: TableHandle,
     rows: Mapping[int, OffsetRuns],
-    read: ReadBase,
+    read: ReadVersion,
     transaction: Transaction | None = None,
     files: FileRows = NO_FILE_ROWS,
 ) -> int:
@@ -82,12 +82,12 @@ def commit_deletion(
     since, or another deleted one of them: nothing was deleted.
     """
 
-    def plan(state: TableState, _time_ms: int, base: ReadBase) -> Sequence[Action]:
-        actions = deleting(state, rows, base, files)
+    def plan(state: TableState, _time_ms: int, base: ReadVersion) -> Sequence[Action]:
+        actions = make_delete_actions(state, rows, base, files)
         return actions or ((DeleteRows({}),) if transaction is not None else ())
 
     committed = commit_behind_looks(table, rows, read, plan, transaction=transaction)
-    if committed.replay_of is not None or committed.state is committed.before:
+    if committed.duplicate_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
     return num_rows_of(deletion.rows) + num_rows_of(deletion.files) if deletion is not None else 0
@@ -96,8 +96,8 @@ def commit_deletion(
 def commit_rewrite(
     table: TableHandle,
     old: Places,
-    staged: Staged | None,
-    read: ReadBase,
+    staged: StagedRows | None,
+    read: ReadVersion,
     updated: Places = NO_ROWS,
 ) -> TableState:
     """Delete the old rows and add staged ones, all in one record, its **commit point**: ``updated`` are those of the
@@ -108,22 +108,22 @@ def commit_rewrite(
     ``read``, any row was added: nothing was written.
     """
 
-    def plan(state: TableState, time_ms: int, base: ReadBase) -> Sequence[Action]:
+    def plan(state: TableState, time_ms: int, base: ReadVersion) -> Sequence[Action]:
         if base.is_strict:
             base.require(state)
         deletions = tuple(
             deletion.with_updated(updated.rows, updated.files)
-            for deletion in deleting(state, old.rows, base, old.files)
+            for deletion in make_delete_actions(state, old.rows, base, old.files)
         )
         if marked is None or not marked.segments:
             return deletions
         if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
-            raise changed(state, "rows that it replaces were removed by others")
-        if lost_partitions(state, base):
-            raise changed(state, "a partition was dropped")
-        return (*deletions, appending(state, marked, time_ms))
+            raise changed_since_read_error(state, "rows that it replaces were removed by others")
+        if has_dropped_partitions(state, base):
+            raise changed_since_read_error(state, "a partition was dropped")
+        return (*deletions, make_append_action(state, marked, time_ms))
 
-    marked = _rewriting(staged) if staged is not None else None
+    marked = _mark_as_rewrite(staged) if staged is not None else None
     staged_ms = staged.staged_ms if staged is not None else None
     return commit_behind_looks(table, old.rows, read, plan, staged_ms=staged_ms).state
 
@@ -131,25 +131,26 @@ def commit_rewrite(
 def commit_behind_looks(
     table: TableHandle,
     rows: Mapping[int, OffsetRuns],
-    read: ReadBase,
-    plan: Callable[[TableState, int, ReadBase], Sequence[Action]],
+    read: ReadVersion,
+    plan: Callable[[TableState, int, ReadVersion], Sequence[Action]],
     *,
     transaction: Transaction | None = None,
     staged_ms: int | None = None,
-) -> Committed:
-    """Commit as `CommitLog.commit` does, by a plan that deletes ``rows`` with `deleting`, and is given the base for
-    that: the one of ``read``, with the lake snapshots that were looked at since. See `read.file_rows.behind_looks`.
+) -> CommitResult:
+    """Commit as `CommitLog.commit` does, by a plan that deletes ``rows`` with `make_delete_actions`, and is given the
+    base for that: the one of ``read``, with the lake snapshots that were looked at since. See
+    `read.lake_row_ids.behind_looks`.
     """
 
-    def commit(base: ReadBase) -> Committed:
+    def commit(base: ReadVersion) -> CommitResult:
         return table.log.commit(
             lambda state, time_ms: plan(state, time_ms, base), transaction=transaction, staged_ms=staged_ms
         )
 
-    return behind_looks(table, lambda: rows, read, commit)
+    return retry_with_relocated_rows(table, lambda: rows, read, commit)
 
 
-def lost_partitions(state: TableState, read: ReadBase) -> bool:
+def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
     """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
 
     Lake snapshots lack more rows then than records deleted. Those from before the last truncation count for nothing: a
@@ -161,20 +162,20 @@ def lost_partitions(state: TableState, read: ReadBase) -> bool:
     return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[known:]))
 
 
-def _rewriting(staged: Staged) -> Staged:
+def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
     """Mark the rows as those of an operation that read the table."""
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
 
 
-def deleting(
-    state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase, files: FileRows = NO_FILE_ROWS
+def make_delete_actions(
+    state: TableState, rows: Mapping[int, OffsetRuns], read: ReadVersion, files: FileRows = NO_FILE_ROWS
 ) -> tuple[DeleteRows, ...]:
     """Return the action that deletes rows of a state: none if all of them were trimmed meanwhile. Pure.
 
-    Raises as `commit_deletion`, and `OtherLakeError`, for which `behind_looks` is there.
+    Raises as `commit_deletion`, and `LakeSnapshotChangedError`, for which `retry_with_relocated_rows` is there.
     """
-    require_there(state)
+    require_not_dropped(state)
     read.require_there(state)
     require_deletable(state)
     require_looked_at(state, read, rows)
@@ -185,36 +186,42 @@ def deleting(
         start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
         gone = state.deleted[bucket].common(runs) if bucket in state.deleted else None
         if gone:
-            raise changed(state, f"the row at offset {gone.range.start} of bucket {bucket} was deleted by another")
+            raise changed_since_read_error(
+                state, f"the row at offset {gone.range.start} of bucket {bucket} was deleted by another"
+            )
         if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
-            raise changed(state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten")
+            raise changed_since_read_error(
+                state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten"
+            )
         if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
             kept[bucket] = held
     if files:
         require_same_files(state, read, files)
         if newer:
-            raise changed(state, "rows of lake files were deleted by others, and their places are forgotten")
+            raise changed_since_read_error(
+                state, "rows of lake files were deleted by others, and their places are forgotten"
+            )
         return (DeleteRows(kept, files, read.lake_snapshot_id),)
     return (DeleteRows(kept),) if kept else ()
 
 
-def _matching(table: TableHandle, pin: Pin, projection: Projection) -> Places:
+def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Places:
     """Find the rows of a pin that a filter wants."""
-    read, plan = named_plan(table, pin, Wanted.of(projection))
+    read, plan = plan_named_read(table, pin, ScanRequest.of(projection))
     batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
     return places_of_rows(table, pin.state, read, np.concatenate(ids))
 
 
-def named_plan(table: TableHandle, pin: Pin, wanted: Wanted) -> tuple[ReadBase, ReadPlan]:
+def plan_named_read(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
     """Plan a read of rows that `places_of_rows` is to name, and return its base.
 
     The mark of the lake's snapshot costs a request, and only rows without offsets need it: where the plan may have
     some, the mark is taken, and the read is planned again behind it. Raises as `plan_pin` does.
     """
     wanted = replace(wanted, names_rows=True)
-    read, plan = ReadBase.of(pin.state), plan_pin(table, pin, wanted).plan(table)
-    if any(isinstance(piece, LakePiece) and piece.place is not None for piece in plan.pieces):
+    read, plan = ReadVersion.of(pin.state), plan_pin(table, pin, wanted).plan(table)
+    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
         read = read_base(table, pin.state)
         plan = plan_pin(table, pin, wanted).plan(table)
     return read, plan

@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.arguments import checks_arguments
-from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction, check_transaction
+from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.position import LogPosition
+from streamhouse_spark.log.commits.log_position import LogPosition
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_consumer
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.table.versions import Versions
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.append import Staged, Stager
+    from streamhouse_spark.log.staging import RowStager, StagedRows
     from streamhouse_spark.lookup.lookup import Lookup
-    from streamhouse_spark.lookup.lookup_one import LookupOne
+    from streamhouse_spark.lookup.point_lookup import PointLookup
     from streamhouse_spark.query.projection import Projection
-    from streamhouse_spark.read.pin import Pin
+    from streamhouse_spark.read.read_snapshot import ReadSnapshot
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
     from streamhouse_spark.table.costs import TableCosts
     from streamhouse_spark.table.inspect import Inspect
-    from streamhouse_spark.table.lake_view import LakeView
-    from streamhouse_spark.table.maintain import MaintainReport
+    from streamhouse_spark.table.log_maintenance import MaintainReport
     from streamhouse_spark.table.partitions import DropPartitionReport
-    from streamhouse_spark.table.retiering import RetierReport
-    from streamhouse_spark.write.append import Appends
-    from streamhouse_spark.write.upsert import KeyedTable
-    from streamhouse_spark.write.writer import Writer
+    from streamhouse_spark.table.rebuild_lake import RetierReport
+    from streamhouse_spark.table.table_lake import LakeView
+    from streamhouse_spark.write.log_writer import LogTableWriter
+    from streamhouse_spark.write.producer.writer import Writer
+    from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 
 @checks_arguments(unless=("lookup_one",))
@@ -62,10 +62,10 @@ class Table(Versions):
         return self.state.num_buckets
 
     @cached_property
-    def _appends(self) -> Appends:
-        from streamhouse_spark.write.append import Appends
+    def _appends(self) -> LogTableWriter:
+        from streamhouse_spark.write.log_writer import LogTableWriter
 
-        return Appends(self)
+        return LogTableWriter(self)
 
     @cached_property
     def _lookup(self) -> Lookup:
@@ -74,22 +74,22 @@ class Table(Versions):
         return Lookup(self.keyed)
 
     @cached_property
-    def _lookup_one(self) -> LookupOne:
-        from streamhouse_spark.lookup.lookup_one import LookupOne
+    def _lookup_one(self) -> PointLookup:
+        from streamhouse_spark.lookup.point_lookup import PointLookup
 
-        return LookupOne(self.keyed, self._lookup)
+        return PointLookup(self.keyed, self._lookup)
 
     @cached_property
-    def keyed(self) -> KeyedTable:
+    def keyed(self) -> PrimaryKeyTable:
         """Writes by primary key. Raises `InvalidOptionError` for a table without one."""
         if not self.state.primary_key:
             raise InvalidOptionError(
                 f"table {self.name} has no primary key: it takes append(rows) and delete(where=...); upserts, lookups "
                 "and deletions by key need a table that was created with primary_key=[...]"
             )
-        from streamhouse_spark.write.upsert import KeyedTable
+        from streamhouse_spark.write.upsert import PrimaryKeyTable
 
-        return KeyedTable(self)
+        return PrimaryKeyTable(self)
 
     def __repr__(self) -> str:
         state = self.state
@@ -124,8 +124,8 @@ class Table(Versions):
         in_flight_bytes_max: int = 64 << 20,
         delivery_timeout_ms: float = 120_000,
     ) -> Writer:
-        """Open a writer for an event producer. See `streamhouse_spark.write.writer.open_writer`."""
-        from streamhouse_spark.write.writer import open_writer
+        """Open a writer for an event producer. See `streamhouse_spark.write.producer.writer.open_writer`."""
+        from streamhouse_spark.write.producer.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
         return open_writer(self, self._appends, producer_id, *limits)
@@ -179,15 +179,15 @@ class Table(Versions):
         tiering round does the same to the lake table, whose older snapshots stay; open streams fail, see `truncate`.
         A ``transaction`` that is already stored changes nothing, and returns the offsets of its first commit.
         ``where`` is a filter as for `to_arrow`, which the new rows satisfy; with a primary key, one on partition
-        columns. `streamhouse_spark.table.replacement` says more. Raises as `append`; then nothing was removed either.
+        columns. `streamhouse_spark.table.overwrite` says more. Raises as `append`; then nothing was removed either.
         """
-        from streamhouse_spark.table.replacement import overwrite
+        from streamhouse_spark.table.overwrite import overwrite
 
         return overwrite(self, self._appends, rows, where, transaction)
 
     def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace the partitions that ``rows`` are of by these; the others stay. Otherwise as `overwrite`."""
-        from streamhouse_spark.table.replacement import overwrite_partitions
+        from streamhouse_spark.table.overwrite import overwrite_partitions
 
         return overwrite_partitions(self, self._appends, rows, transaction)
 
@@ -203,9 +203,9 @@ class Table(Versions):
         Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
         truncating again is safe where nobody appended meanwhile.
         """
-        from streamhouse_spark.log.append import truncating
+        from streamhouse_spark.log.staging import make_truncate_actions
 
-        self._log.commit(lambda state, _time_ms: truncating(self.require_there(state)))
+        self._log.commit(lambda state, _time_ms: make_truncate_actions(self.require_there(state)))
 
     def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
         """Remove the rows of all partitions with these values of some or all partition columns; None stands for null.
@@ -227,12 +227,12 @@ class Table(Versions):
         match = PartitionMatch.of(partition, state.schema, state.partition_by, self.name)
         return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
 
-    def stager(self, state: TableState | None = None) -> Stager:
+    def stager(self, state: TableState | None = None) -> RowStager:
         """Return a stager of rows for the schema and properties of a state, the newest known by default."""
         return self._appends.stager(state or self.state)
 
     def commit(
-        self, staged: Staged, *, transaction: Transaction | None = None, overwrite: bool = False
+        self, staged: StagedRows, *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> BucketOffsets:
         """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
         return self._appends.commit(staged, transaction=transaction, overwrite=overwrite)
@@ -289,7 +289,7 @@ class Table(Versions):
         NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
         for unknown or impossible properties, and for columns whose role forbids the change.
         """
-        from streamhouse_spark.config.alteration import Alteration
+        from streamhouse_spark.config.alter_table import Alteration
         from streamhouse_spark.config.column_changes import ColumnChanges
         from streamhouse_spark.table.alter import alter_table
 
@@ -328,8 +328,10 @@ class Table(Versions):
         self.alter(set_properties=changed, unset_properties=removed)
 
     def set_partitioning(self, partition_by: Sequence[str]) -> None:
-        """Partition rows by other fields from now on; see `streamhouse_spark.table.partitioning.set_partitioning`."""
-        from streamhouse_spark.table.partitioning import set_partitioning
+        """Partition rows by other fields from now on; see
+        `streamhouse_spark.table.set_partitioning.set_partitioning`.
+        """
+        from streamhouse_spark.table.set_partitioning import set_partitioning
 
         set_partitioning(self, partition_by)
 
@@ -353,13 +355,13 @@ class Table(Versions):
 
         return read_union(self, columns, filter, as_of_timestamp_ms)
 
-    def repinned(self) -> Pin:
+    def repinned(self) -> ReadSnapshot:
         """Return a new pin, on the lake's own newest snapshot, after another can no longer be read."""
-        from streamhouse_spark.read.stand_ins import repinned
+        from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 
-        return repinned(self)
+        return fall_back_to_lake_snapshot(self)
 
-    def read_hot(self, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
+    def read_hot(self, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
         """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
         from streamhouse_spark.read.union_read import read_hot
 
@@ -377,8 +379,8 @@ class Table(Versions):
         """Look up the current rows of keys: a row for each key in their order.
 
         ``keys`` are as for `delete`. The result has the columns of the primary key, then the others, or those of
-        ``columns``, null where there is no row, then ``_found``. It is as new as the call, or on remote storage as a
-        second before; ``max_staleness_ms`` says otherwise, and ``at_least``, the offsets that a write returned,
+        ``columns``, null where there is no row, then ``_match_keys``. It is as new as the call, or on remote storage as
+        a second before; ``max_staleness_ms`` says otherwise, and ``at_least``, the offsets that a write returned,
         includes that write whatever host it came from. ``insert_if_absent`` first adds a row, null beside the key, for
         each key without one. The first lookup on a host reads the log's changes into the local cache.
         Raises `InvalidOptionError` without a primary key, `SchemaMismatchError` for keys that do not fit.
@@ -455,7 +457,7 @@ class Table(Versions):
     @property
     def lake(self) -> LakeView:
         """The lake table alone, with the rows tiered so far."""
-        from streamhouse_spark.table.lake_view import LakeView
+        from streamhouse_spark.table.table_lake import LakeView
 
         return LakeView(self)
 
@@ -476,19 +478,19 @@ class Table(Versions):
 
     def merge_inline(self) -> int:
         """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
-        from streamhouse_spark.write.segment_merging import merge_inline
+        from streamhouse_spark.write.auto_compaction import merge_inline
 
         return merge_inline(self)
 
     def merge_small(self) -> int:
         """Merge runs of small adjacent segments. Returns the number of segments replaced."""
-        from streamhouse_spark.write.segment_merging import merge_small
+        from streamhouse_spark.write.auto_compaction import merge_small
 
         return merge_small(self)
 
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-        """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.table.retiering.retier`."""
-        from streamhouse_spark.table.retiering import retier
+        """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.table.rebuild_lake.retier`."""
+        from streamhouse_spark.table.rebuild_lake import retier
 
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
@@ -500,6 +502,6 @@ class Table(Versions):
         are false. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
         says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
         """
-        from streamhouse_spark.table.maintain import maintain
+        from streamhouse_spark.table.log_maintenance import maintain
 
         return maintain(self, grace_ms=grace_ms, dry_run=dry_run)

@@ -11,18 +11,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import tag_key
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, shown
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, quote
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Action, Tag, Untag
+from streamhouse_spark.log.commits.actions import Action, DropTag, Tag
 from streamhouse_spark.log.commits.checkpoint import write_tagged
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import of_version
 from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, find_branch, require_no_branch
-from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 
 NAME_CHARS_MAX: Final = 128
 _NAME = re.compile(r"[a-z_][a-z0-9_.\-]*\Z")
@@ -57,7 +57,7 @@ def version_of(state: TableState, version: int | str) -> int:
     if isinstance(version, int) and not isinstance(version, bool):
         return min(max(version, 0), _BEYOND)  # a number that no commit has is told where commits are looked for
     if not isinstance(version, str):
-        raise InvalidOptionError(f"version of {state.name} is {shown(version)}, expected a commit number or a tag")
+        raise InvalidOptionError(f"version of {state.name} is {quote(version)}, expected a commit number or a tag")
     text = version.strip()
     if text.lower() in state.tags:
         return state.tags[text.lower()].version
@@ -65,12 +65,12 @@ def version_of(state: TableState, version: int | str) -> int:
         return int(text)
     known = ", ".join(tag.name for tag in tags_of(state)) or "none"
     raise InvalidOptionError(
-        f"{state.name} VERSION AS OF {shown(version)}: expected a commit number of {state.name}$commits or a tag, its "
+        f"{state.name} VERSION AS OF {quote(version)}: expected a commit number of {state.name}$commits or a tag, its "
         f"tags are: {known}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
     )
 
 
-def pinned_segments(pin: Pin) -> Iterator[Segment]:
+def list_pinned_segments(pin: ReadSnapshot) -> Iterator[Segment]:
     """Yield the segments of the log, and of snapshots by key, that a pin reads."""
     for bucket, offsets in pin.hot.items():
         yield from (s for s in pin.state.buckets[bucket].segments if s.end_offset > offsets.start)
@@ -81,17 +81,17 @@ def pinned_segments(pin: Pin) -> Iterator[Segment]:
 def create_tag(table: TableHandle, name: str, version: int | str | None, retain_ms: int | None) -> TableTag:
     """Give a version a name; see `Table.create_tag`."""
     require_no_branch(table.state, "a tag")
-    name = _parsed(name)
+    name = _parse_tag_name(name)
     if retain_ms is not None and (type(retain_ms) is not int or retain_ms < 1):
         raise InvalidOptionError(
-            f"tag {name!r}: retain_ms is {shown(retain_ms)}, expected at least 1 millisecond, or None"
+            f"tag {name!r}: retain_ms is {quote(retain_ms)}, expected at least 1 millisecond, or None"
         )
     for attempt in range(_TRIES):
         now = table.refresh()
         _require_new(now, name)
         then = now if version is None else state_at(table.log, table.storage, version_of(now, version))
         try:
-            keep_version(table, name, then, pinned_segments(pin_newest(then)), retain_ms)
+            keep_version(table, name, then, list_pinned_segments(take_latest_snapshot(then)), retain_ms)
             break
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
@@ -102,10 +102,10 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
 
 def drop_tag(table: TableHandle, name: str) -> None:
     """Take a name away; see `Table.drop_tag`."""
-    name = _parsed(name)
+    name = _parse_tag_name(name)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        return (Untag((name,)),) if name in state.tags else ()
+        return (DropTag((name,)),) if name in state.tags else ()
 
     if name not in table.refresh().tags:
         known = ", ".join(tag.name for tag in tags_of(table.state)) or "none"
@@ -113,12 +113,12 @@ def drop_tag(table: TableHandle, name: str) -> None:
     table.log.commit(plan)
 
 
-def _parsed(name: str) -> str:
+def _parse_tag_name(name: str) -> str:
     """Return the name in lower case. Raises `InvalidOptionError`."""
     found = name.lower() if name.isascii() else ""
     if not _NAME.match(found) or len(found) > NAME_CHARS_MAX or found == "main":
         raise InvalidOptionError(
-            f"tag {shown(name)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits, underscores, dots and "
+            f"tag {quote(name)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits, underscores, dots and "
             "hyphens, beginning with a letter or underscore, and not 'main'; choose such a name"
         )
     return found
@@ -179,9 +179,9 @@ def _require_live(state: TableState, then: TableState, segments: Iterable[Segmen
 
 
 def _require_not_expiring(state: TableState, then: TableState, lake_snapshot: int | None) -> None:
-    """Require that no expiry is about to take the lake snapshot; see `table.lake_maintain.claim_of`."""
+    """Require that no expiry is about to take the lake snapshot; see `table.lake_maintenance.claim_of`."""
     if lake_snapshot in state.expiring:
-        raise _expired(state.name, then.version, lake_snapshot)
+        raise _expired_error(state.name, then.version, lake_snapshot)
 
 
 def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
@@ -192,11 +192,11 @@ def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
     try:
         table.open_lake().snapshot(tag.lake_snapshot)
     except SnapshotExpiredError as error:
-        table.log.commit(lambda state, _: (Untag((name,)),) if state.tags.get(name) == tag else ())
-        raise _expired(table.name, then.version, tag.lake_snapshot) from error
+        table.log.commit(lambda state, _: (DropTag((name,)),) if state.tags.get(name) == tag else ())
+        raise _expired_error(table.name, then.version, tag.lake_snapshot) from error
 
 
-def _expired(name: str, version: int, lake_snapshot: int | None) -> SnapshotExpiredError:
+def _expired_error(name: str, version: int, lake_snapshot: int | None) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"{name} as of commit {version} cannot get a tag: its lake snapshot {lake_snapshot} was expired meanwhile; "
         "choose a later version"

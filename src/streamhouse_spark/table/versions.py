@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.core.argument_validation import checks_arguments
 from streamhouse_spark.handle import TableHandle
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from streamhouse_spark.table.branching.branch_diff import Publication
     from streamhouse_spark.table.branching.branches import TableBranch
-    from streamhouse_spark.table.branching.changes import Publication
     from streamhouse_spark.table.rollback import RollbackReport
     from streamhouse_spark.table.tags import TableTag
 

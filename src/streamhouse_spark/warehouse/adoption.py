@@ -1,7 +1,7 @@
 """Adoption of an existing lake table: its rows become the history of a new table and are not written again.
 
 The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
-the rows by key, where the table has one (`kv.adopted_rows`); the claim in the lake (`lake.iceberg_adopt`,
+the rows by key, where the table has one (`kv.adoption_snapshot`); the claim in the lake (`lake.iceberg_adopt`,
 `lake.paimon_adopt`); the pair in
 the log; the name's pointer. **Commit point:** the pointer, as
 for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath, is_text_list
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_table_name
-from streamhouse_spark.core.text_values import join_names, parse_names
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath, is_text_list
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -28,18 +28,18 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake.adoption import Adoptable, LakeAdoption
+from streamhouse_spark.lake.adoption import AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.formats import lake_adoption
-from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.log.commits.actions import Action, Create, Drop, LakePair
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.log.commits.actions import Action, Create, Drop, TieredSnapshot
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.low_watermark import newest_floor
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
+from streamhouse_spark.log.lifecycle.log_locations import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.log.segments.writer import SegmentOptions
@@ -47,7 +47,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.warehouse.creation import create_action
 
 if TYPE_CHECKING:
-    from streamhouse_spark.kv.adopted_rows import AdoptedBucket
+    from streamhouse_spark.kv.adoption_snapshot import BucketBootstrap
 
 _RACES_MAX = 5
 _FORMAT = "table.datalake.format"
@@ -99,7 +99,7 @@ def adopt_table(
     adopter = _Adopter(storage, settings, world, path, lake_format, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
         adopter.require_free(names.resolve(storage, path))
-        return adopter.report(adopter.examined())
+        return adopter.report(adopter.examine())
     for _ in range(_RACES_MAX):
         found = adopter.adopt()
         if found is not None:
@@ -155,19 +155,19 @@ class _Adopter:
     def kind(self) -> str:
         return self.lake().kind
 
-    def examined(self) -> Adoptable:
+    def examine(self) -> AdoptionCandidate:
         """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
         found = self.lake().examine(self.path, self.place)
         if found.owner is not None:
             self._require_ownerless(found, found.owner)
         return found
 
-    def _require_ownerless(self, found: Adoptable, owner: str) -> None:
-        state = self._owning_state(found, owner)
+    def _require_ownerless(self, found: AdoptionCandidate, owner: str) -> None:
+        state = self._find_owner(found, owner)
         if state is not None and not state.dropped and self._is_named(state):
             raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {state.name}")
 
-    def _owning_state(self, found: Adoptable, owner: str) -> TableState | None:
+    def _find_owner(self, found: AdoptionCandidate, owner: str) -> TableState | None:
         """Return the state of the table that owns the lake; None if it was dropped long ago."""
         try:
             return CommitLog(self.storage, owner, self.world).refresh()
@@ -188,13 +188,13 @@ class _Adopter:
         path = parse_table_name(state.name).path
         return names.resolve(self.storage, path).uuid == state.table_uuid
 
-    def adopt(self) -> Adoptable | None:
+    def adopt(self) -> AdoptionCandidate | None:
         """Try the adoption once. Returns None if another table took the name."""
         storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
-        found = self.examined()
-        create = replace(self._created(found), lake_location=self.place)
+        found = self.examine()
+        create = replace(self._make_create(found), lake_location=self.place)
         require_log_location(storage, create.properties)
         names.create_database(storage, self.path.database, world)
         if found.owner is not None:
@@ -208,7 +208,7 @@ class _Adopter:
         names.create_database(storage, self.path.database, world)  # if it was dropped meanwhile
         return found
 
-    def _created(self, found: Adoptable) -> Create:
+    def _make_create(self, found: AdoptionCandidate) -> Create:
         properties = {str(k): str(v) for k, v in self.properties.items()}
         if self.lake_format != "iceberg":
             properties.setdefault(_FORMAT, self.lake_format)
@@ -245,24 +245,24 @@ class _Adopter:
             )
         return create
 
-    def _end(self, found: Adoptable, owner: str) -> None:
+    def _end(self, found: AdoptionCandidate, owner: str) -> None:
         """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
-        if self._owning_state(found, owner) is None:
+        if self._find_owner(found, owner) is None:
             return
         log = CommitLog(self.storage, owner, self.world)
         log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
         if not log.state.dropped:
             raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {log.state.name}")
 
-    def _claim(self, found: Adoptable, uuid: str) -> None:
+    def _claim(self, found: AdoptionCandidate, uuid: str) -> None:
         """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
         storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()
         spec, lake = LakeTableSpec.of(created), self.lake()
-        adopted: list[AdoptedBucket] = []
+        adopted: list[BucketBootstrap] = []
         if created.primary_key:
-            from streamhouse_spark.kv.adopted_rows import stage_rows
+            from streamhouse_spark.kv.adoption_snapshot import stage_rows
 
             shape = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, found)
@@ -275,12 +275,12 @@ class _Adopter:
                 raise CommitConflictError(f"another adoption of the {lake.kind} was faster than that of {self.path}")
             if state.recorded_lake is not None:
                 return ()
-            return (*_adopting(state, time_ms, adopted), LakePair(held.id, dict(held.offsets), time_ms))
+            return (*_make_adopt_actions(state, time_ms, adopted), TieredSnapshot(held.id, dict(held.offsets), time_ms))
 
         log.commit(pair)
 
-    def report(self, found: Adoptable) -> AdoptReport:
-        create = self._created(found)
+    def report(self, found: AdoptionCandidate) -> AdoptReport:
+        create = self._make_create(found)
         return AdoptReport(
             table=str(self.path),
             location=found.location,
@@ -303,9 +303,9 @@ def _segment_options(state: TableState) -> SegmentOptions:
     )
 
 
-def _adopting(state: TableState, time_ms: int, adopted: list[AdoptedBucket]) -> Sequence[Action]:
+def _make_adopt_actions(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> Sequence[Action]:
     if not adopted:
         return ()
-    from streamhouse_spark.kv.adopted_rows import adopting
+    from streamhouse_spark.kv.adoption_snapshot import make_adopt_action
 
-    return adopting(state, time_ms, adopted)
+    return make_adopt_action(state, time_ms, adopted)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from streamhouse_spark.core.model import is_unicode
-from streamhouse_spark.errors import InvalidOptionError, shown
+from streamhouse_spark.core.types import is_unicode
+from streamhouse_spark.errors import InvalidOptionError, quote
 
 
-def setting_text(value: object) -> str:
+def format_setting(value: object) -> str:
     """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
     return value if isinstance(value, str) else str(value).lower()
 
@@ -25,11 +25,11 @@ def property_texts(what: object, properties: Mapping[str, object]) -> dict[str, 
 def check_warehouse(location: object, settings: object) -> None:
     """Raise `InvalidOptionError` for a location or settings that no warehouse can have."""
     if not isinstance(location, str | os.PathLike):
-        raise InvalidOptionError(f"the warehouse location is {shown(location)}, expected a path or a URL")
+        raise InvalidOptionError(f"the warehouse location is {quote(location)}, expected a path or a URL")
     text = os.fsdecode(location)
     if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
         raise InvalidOptionError(
-            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters, "
+            f"the warehouse location is {quote(text)}, expected a path or a URL of at most 4096 letters, "
             "255 between two slashes, all Unicode"
         )
     if not isinstance(settings, Mapping | None):
@@ -39,4 +39,4 @@ def check_warehouse(location: object, settings: object) -> None:
 def check_comment(what: str, comment: object) -> None:
     """Raise `InvalidOptionError` for a comment that is no text."""
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {what} is {shown(comment)}, expected a text; write it anew")
+        raise InvalidOptionError(f"the comment of {what} is {quote(comment)}, expected a text; write it anew")

@@ -20,10 +20,10 @@ from typing import Final
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.view_definition import VIEW
-from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import lake_location
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Rename
@@ -34,8 +34,8 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.clones import CLONE
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table.fork_log import begin_history, copy_rows, first, make_fork_state
 from streamhouse_spark.table.tags import keep_version, version_of
-from streamhouse_spark.table.version_copy import begin_history, begun, copy_rows, first
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
     database, pointer = names.ready_to_name(storage, world, target)
     if not free(storage, world, target, pointer):
         return False
-    before = _begun(then, target, world.ids.new_uuid(), storage.now_ms())
+    before = _make_clone_state(then, target, world.ids.new_uuid(), storage.now_ms())
     state = first(storage, world, before, Rename(before.name))
     keep_version(source, f"{CLONE}{state.table_uuid}", then, then.kept_segments())
     copy_rows(source, state)
@@ -83,11 +83,11 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
     return True
 
 
-def _begun(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
+def _make_clone_state(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
     """Return the state of a clone before its first record. The clone of a view is a table, which nobody refreshes."""
     properties = {name: text for name, text in then.properties.items() if name != VIEW}
     location = lake_location(target, uuid, taken=True, lake_format=then.parsed.datalake_format)
-    return replace(begun(then, str(target), uuid, now_ms, properties), lake_location=location)
+    return replace(make_fork_state(then, str(target), uuid, now_ms, properties), lake_location=location)
 
 
 def _require_clonable(source: TableHandle, now: TableState, then: TableState) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once
-from streamhouse_spark.storage.requests import METER, NO_REQUESTS, Requests
+from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
 from streamhouse_spark.table.costs import CostEstimate, Prices, TableCosts, log_requests, table_costs
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.listing import ListedTable
+from streamhouse_spark.warehouse.listing import TableSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class WarehouseCosts:
     ``requests`` are also those for what is no table's: listings, tables that were dropped.
     """
 
-    requests: Requests
+    requests: RequestCounts
     estimate: CostEstimate
     tables: Mapping[str, TableCosts]
     failed: Mapping[str, str]
@@ -40,8 +40,8 @@ class WarehouseCosts:
 
 def warehouse_costs(
     storage: Storage,
-    listed: Iterable[ListedTable],
-    open_one: Callable[[ListedTable], Table],
+    listed: Iterable[TableSummary],
+    open_one: Callable[[TableSummary], Table],
     prices: Mapping[str, Any] | None = None,
 ) -> WarehouseCosts:
     """Count and estimate the costs of tables in their newest states; ``open_one`` gives one of them.
@@ -51,7 +51,7 @@ def warehouse_costs(
     """
     chosen = Prices.of(prices or {})
 
-    def look(of_one: ListedTable) -> tuple[str, Requests, TableCosts | StreamhouseError] | None:
+    def look(of_one: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
         name, requests = str(of_one.path), NO_REQUESTS
         try:
             table = open_one(of_one)

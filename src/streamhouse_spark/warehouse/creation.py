@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.branch_metadata import BRANCH
 from streamhouse_spark.config.properties import (
     ADOPTED,
     PARTITION_FIELDS,
@@ -19,11 +19,11 @@ from streamhouse_spark.config.properties import (
     default_bucket_key,
     parse_properties,
 )
-from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath, is_text_list
+from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.paths import lake_location
-from streamhouse_spark.core.text_values import join_names, parse_names
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import TablePath, is_text_list
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -31,16 +31,16 @@ from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.location import new_table_uuid
+from streamhouse_spark.log.lifecycle.log_locations import new_table_uuid
 from streamhouse_spark.log.lifecycle.renaming import free
-from streamhouse_spark.schema.checks.check import has_constraints
+from streamhouse_spark.schema.constraints.check_constraint import has_constraints
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
-from streamhouse_spark.schema.generated.generated import has_generated
+from streamhouse_spark.schema.generated_columns.generated_column import has_generated
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 from streamhouse_spark.warehouse.arguments import property_texts
 
 if TYPE_CHECKING:
@@ -98,16 +98,18 @@ def create_action(
     for column in table_schema.columns:  # also those of a lake table that is adopted
         check_column_name(column.name)
     table_schema = with_defaults(table_schema, check_defaults(defaults))
-    partitions = _partitioned(path, partition_by, table_schema, texts)
+    partitions = _parse_partitioning(path, partition_by, table_schema, texts)
     for name in partitions:
         require_free_partition_name(name)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
-        table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)
+        table_schema = _require_key_not_null(
+            path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key
+        )
     parsed = parse_properties(texts, table_schema, partitions)
     return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
 
 
-def _partitioned(
+def _parse_partitioning(
     path: TablePath, partition_by: Sequence[str], schema: TableSchema, texts: dict[str, str]
 ) -> tuple[str, ...]:
     """Return the partition columns. ``texts`` get all fields of the partitioning where one is a transform."""
@@ -138,16 +140,18 @@ def create_named(
         if not free(storage, world, path, pointer):
             return None
         uuid, since_ms = new_table_uuid(storage, world, create.properties), world.clock.boot_ms()
-        action = placed(create, path, uuid, taken=pointer.number > 0)
+        action = place_lake_table(create, path, uuid, taken=pointer.number > 0)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (action,), author=world.author)
         first = put_first_record(storage, record)
         if names.point(storage, path, pointer, uuid, world):
             log = CommitLog(storage, uuid, world, state=fold(None, first), since_ms=since_ms)
-            return _kept_and_opened(storage, world, database, partial(opened, log))
+            return _record_database_and_open(storage, world, database, partial(opened, log))
     raise CommitConflictError(f"creating {path} lost {NAME_RACES_MAX} races for its name; try again")
 
 
-def _kept_and_opened(storage: Storage, world: World, database: names.DatabasePointer, opened: Callable[[], T]) -> T:
+def _record_database_and_open(
+    storage: Storage, world: World, database: names.DatabasePointer, opened: Callable[[], T]
+) -> T:
     """Keep the database of a committed name, and meanwhile open the table."""
 
     def keep() -> None:
@@ -159,7 +163,7 @@ def _kept_and_opened(storage: Storage, world: World, database: names.DatabasePoi
     return table  # type: ignore[return-value]
 
 
-def _keyed(
+def _require_key_not_null(
     path: TablePath,
     schema: TableSchema,
     primary_key: Sequence[str],
@@ -171,7 +175,7 @@ def _keyed(
     """Return the schema with a key that is NOT NULL. ``texts`` get the key and the bucket key in the table's
     spelling.
     """
-    from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+    from streamhouse_spark.kv.table_config import parse_keyed_properties
 
     said = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
     names = tuple(schema.column(name).name for name in primary_key) or said
@@ -203,7 +207,7 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
         raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")
 
 
-def placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
+def place_lake_table(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
     """Return the action with the place of the lake table, which is another one where the usual is ``taken``."""
     lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
     location = lake_location(path, uuid, taken=taken, lake_format=lake_format)

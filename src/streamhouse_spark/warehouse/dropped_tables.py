@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.branch_metadata import BRANCH
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.core.paths import TABLES_PREFIX
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
@@ -32,7 +32,7 @@ class DroppedTable:
     """Rows written since it was created or truncated; of a table with a primary key, changes."""
 
 
-def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
+def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
     """List them by name, then the newest first. Unreadable ones are logged and left out: one hides no other."""
 
     def look(uuid: str) -> TableState | None:
@@ -53,7 +53,7 @@ def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
     return sorted(found, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
 
 
-def chosen(found: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
+def find_dropped_table(found: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
     """Return the table that was dropped last under this name, or the one with this uuid. Raises
     `TableNotFoundError`.
     """

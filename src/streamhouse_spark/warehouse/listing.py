@@ -10,17 +10,17 @@ from functools import partial
 from typing import Final, TypeVar
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import TABLES_PREFIX, is_placed
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.commits.bootstrap import LogPrefetcher, PrefetchedLog, prefetch_logs
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.opening import Asked, AskedLogs, asked_together
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.renaming import is_named
-from streamhouse_spark.log.lifecycle.succession import followed
+from streamhouse_spark.log.lifecycle.replace_table import follow_replacements
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class FirstLook:
+class NamePrefetch:
     """The listings with which a look at many tables begins."""
 
     folders: Sequence[str]
@@ -49,13 +49,13 @@ class FirstLook:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedTable:
+class TableSummary:
     path: TablePath
     log: CommitLog | None
     """The log, read to its end; None for a table that cannot be opened, which must not hide the others."""
 
 
-def look_first(storage: Storage, *, is_known: bool = False) -> FirstLook:
+def look_first(storage: Storage, *, is_known: bool = False) -> NamePrefetch:
     """Check that there is a warehouse, unless that ``is_known``, and list the folders of databases and logs, in the
     time of one request. Raises as `names.require_warehouse`.
     """
@@ -68,13 +68,13 @@ def look_first(storage: Storage, *, is_known: bool = False) -> FirstLook:
     looks: list[Callable[[], list[str]]] = [
         require,
         lambda: names.database_folders(storage),
-        lambda: _listed_logs(storage),
+        lambda: _logs_to_prefetch(storage),
     ]
     _, folders, logs = _done(storage, looks)
-    return FirstLook(folders, logs)
+    return NamePrefetch(folders, logs)
 
 
-def _listed_logs(storage: Storage) -> list[str]:
+def _logs_to_prefetch(storage: Storage) -> list[str]:
     """Return the logs to be asked for ahead; none where that saves nothing, or where each takes a look elsewhere."""
     if not isinstance(storage, ReadsMany):
         return []
@@ -82,25 +82,25 @@ def _listed_logs(storage: Storage) -> list[str]:
     return found if len(found) <= LOGS_MAX else []
 
 
-def list_tables(storage: Storage, world: World, found: FirstLook) -> Iterator[ListedTable]:
+def list_tables(storage: Storage, world: World, found: NamePrefetch) -> Iterator[TableSummary]:
     """Open all tables of these databases, as far as they exist, by name."""
-    logs = AskedLogs(storage, world, found.logs)
+    logs = LogPrefetcher(storage, world, found.logs)
     steps: list[Step] = [logs.read_hints, *(partial(_of_existing, storage, folder) for folder in found.folders)]
     paths = [path for of_one in _done(storage, steps) for path in of_one or ()]
     named: list[Named] = []
-    looks: list[Callable[[], None]] = [lambda: named.extend(names.named_tables(storage, paths))]
+    looks: list[Callable[[], None]] = [lambda: named.extend(names.iter_table_names(storage, paths))]
     is_worth_it = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
     _done(storage, [*looks, logs.read_first] if is_worth_it else looks)
     logs.keep(_uuids(named))
     if not is_worth_it:
         logs.read_first()
     logs.read_others()
-    return _opened(storage, world, named, logs.asked())
+    return _open_tables(storage, world, named, logs.asked())
 
 
 def list_tables_of(
     storage: Storage, world: World, database: str, require: Callable[[], object] = lambda: None
-) -> Iterator[ListedTable]:
+) -> Iterator[TableSummary]:
     """Open all tables of a database, whether or not it exists itself, by name. ``require`` looks at something else
     meanwhile, and may raise.
     """
@@ -108,18 +108,18 @@ def list_tables_of(
     uuids: list[str] = []
     looks: list[Callable[[], object]] = [
         require,
-        lambda: paths.extend(names.named_paths(storage, database)),
-        lambda: uuids.extend(_listed_logs(storage)),
+        lambda: paths.extend(names.list_paths(storage, database)),
+        lambda: uuids.extend(_logs_to_prefetch(storage)),
     ]
     _done(storage, looks)
-    logs = AskedLogs(storage, world, uuids if len(uuids) <= 2 * len(paths) + _UNNAMED_MAX else ())
+    logs = LogPrefetcher(storage, world, uuids if len(uuids) <= 2 * len(paths) + _UNNAMED_MAX else ())
     named: list[Named] = []
-    looks = [lambda: named.extend(names.named_tables(storage, paths)), logs.read_hints]
+    looks = [lambda: named.extend(names.iter_table_names(storage, paths)), logs.read_hints]
     _done(storage, looks)
     logs.keep(_uuids(named))
     logs.read_first()
     logs.read_others()
-    return _opened(storage, world, named, logs.asked())
+    return _open_tables(storage, world, named, logs.asked())
 
 
 def _done(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
@@ -134,40 +134,44 @@ def _of_existing(storage: Storage, database: str) -> list[TablePath]:
     """Return the names of a database that exists, which is asked for together with them."""
     looks: list[Step] = [
         lambda: None if names.is_listed(storage, database) else [],
-        lambda: names.named_paths(storage, database),
+        lambda: names.list_paths(storage, database),
     ]
     of_absent, found = _done(storage, looks)
     return of_absent if of_absent is not None else found or []
 
 
-def _opened(storage: Storage, world: World, named: Sequence[Named], asked: dict[str, Asked]) -> Iterator[ListedTable]:
+def _open_tables(
+    storage: Storage, world: World, named: Sequence[Named], asked: dict[str, PrefetchedLog]
+) -> Iterator[TableSummary]:
     """Open tables with what was ``asked`` for; what others are opened with is asked for here."""
     for begin in range(0, len(named), TOGETHER_MAX):
         some = named[begin : begin + TOGETHER_MAX]
-        asked |= asked_together(storage, world, [uuid for uuid in _uuids(some) if uuid not in asked])
+        asked |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in asked])
         # Two names may mean one table while it is renamed: what was asked for is for one reader.
         wanted = [(path, pointer, asked.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
-        found = at_once(storage, partial(_looked_at, storage, world), wanted)
+        found = at_once(storage, partial(_summarise_table, storage, world), wanted)
         yield from (table for table in found if table is not None)
 
 
-def _looked_at(
-    storage: Storage, world: World, one: tuple[TablePath, names.NamePointer | None, Asked | None]
-) -> ListedTable | None:
+def _summarise_table(
+    storage: Storage, world: World, one: tuple[TablePath, names.NamePointer | None, PrefetchedLog | None]
+) -> TableSummary | None:
     path, pointer, of_log = one
     if pointer is None or pointer.uuid is None:
-        return ListedTable(path, None)
+        return TableSummary(path, None)
     return _open(storage, world, path, pointer.uuid, of_log)
 
 
-def _open(storage: Storage, world: World, path: TablePath, uuid: str, asked: Asked | None) -> ListedTable | None:
+def _open(
+    storage: Storage, world: World, path: TablePath, uuid: str, asked: PrefetchedLog | None
+) -> TableSummary | None:
     """Open one table; None where the name does not mean it any more."""
     log = CommitLog(storage, uuid, world, asked=asked)
     try:
-        log = followed(storage, world, log)
-        return ListedTable(path, log) if is_named(log.state, path) else None
+        log = follow_replacements(storage, world, log)
+        return TableSummary(path, log) if is_named(log.state, path) else None
     except TableNotFoundError:  # dropped so long ago that its files are gone
         return None
     except StreamhouseError as error:
         logger.warning("table %s cannot be opened: %s", path, error)
-        return ListedTable(path, None)
+        return TableSummary(path, None)

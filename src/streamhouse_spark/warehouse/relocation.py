@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamhouse_spark.config.branch_mark import BRANCH
-from streamhouse_spark.core.arguments import checked
-from streamhouse_spark.core.locations import is_same_place, plain_root
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.core.argument_validation import validate_arguments
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, is_placed, parse_table_name
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.uris import is_same_place, plain_root
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,
@@ -30,24 +30,24 @@ from streamhouse_spark.errors import (
     StorageError,
     TableNotFoundError,
     WarehouseNotFoundError,
-    shown,
+    quote,
 )
 from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.relocation import LakeRelocation
-from streamhouse_spark.lake.tiering.recording import is_ahead
-from streamhouse_spark.log.archive.pages import ArchivedKeys
+from streamhouse_spark.lake.tiering.record_snapshot import is_ahead
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.branches import branches_of
 from streamhouse_spark.log.lifecycle.clones import clones_of
-from streamhouse_spark.log.lifecycle.copying import copy_log
-from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
-from streamhouse_spark.log.lifecycle.location import places_of
-from streamhouse_spark.storage.slots import Holder, Slot
+from streamhouse_spark.log.lifecycle.log_copy import copy_log
+from streamhouse_spark.log.lifecycle.log_locations import places_of
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot
 
 if TYPE_CHECKING:
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -92,7 +92,7 @@ class _Identities:
     """Uuid of the original's table → that of the copy's."""
 
 
-@checked
+@validate_arguments
 def relocate(
     warehouse: str | os.PathLike[str] | Warehouse,
     settings: Mapping[str, str] | None = None,
@@ -125,7 +125,7 @@ def relocate(
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
     if progress is not None and not callable(progress):
-        raise InvalidOptionError(f"progress is {shown(progress)}, expected a function or None")
+        raise InvalidOptionError(f"progress is {quote(progress)}, expected a function or None")
     opened = warehouse if isinstance(warehouse, Warehouse) else Warehouse(warehouse, settings)
     return _Relocation(opened, copy=copy, dry_run=dry_run).run(progress or (lambda *_: None))
 
@@ -151,7 +151,7 @@ class _Relocation:
         for state, lake in zip(states, lakes, strict=True):
             self._require_whole(state, lake)
         roots = [lake.recorded_root() if lake is not None else None for lake in lakes]
-        moved_from = self._moved_from(file, roots)
+        moved_from = self._find_former_root(file, roots)
         if self._dry_run:
             return self._report(moved_from, states, lakes, roots, {})
         identities = begun or (self._begin(states) if self._copy else None)
@@ -162,13 +162,13 @@ class _Relocation:
         self._finish(file, identities)
         return self._report(moved_from, states, lakes, roots, given)
 
-    def _warehouse_file(self) -> WarehouseFile:
+    def _warehouse_file(self) -> WarehouseMetadata:
         file = read_warehouse_file(self._storage)
         if file is None:
             raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
         return file
 
-    def _require_fit(self, file: WarehouseFile, begun: _Identities | None) -> None:
+    def _require_fit(self, file: WarehouseMetadata, begun: _Identities | None) -> None:
         if begun is not None and not self._copy:
             raise InvalidOptionError(
                 f"{self._url} is being given ids of its own by a run that was interrupted; go on with it: "
@@ -238,7 +238,7 @@ class _Relocation:
         if state.buried:
             return
         try:
-            needed = referenced_keys(state) | ArchivedKeys(self._storage)(state)
+            needed = list_referenced_keys(state) | ArchiveObjectKeys(self._storage)(state)
             needed |= lake.needed() if lake is not None else set()
         except SnapshotExpiredError as error:
             raise CorruptDataError(f"table {state.name} of {self._url}: {error}; copy the warehouse again") from error
@@ -269,7 +269,7 @@ class _Relocation:
         lake = open_lake_table(self._storage, self._settings, state, self._world)
         return lake.newest() if lake.exists() else None
 
-    def _moved_from(self, file: WarehouseFile, roots: list[str | None]) -> str | None:
+    def _find_former_root(self, file: WarehouseMetadata, roots: list[str | None]) -> str | None:
         if file.url is not None:
             return None if is_same_place(file.url, self._url) else file.url
         return next((root for root in roots if root is not None), None)
@@ -292,11 +292,11 @@ class _Relocation:
         own = _Identities(new(), {state.table_uuid: new() for state in states})
         data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
         taken = Slot(self._storage, RELOCATION_KEY, self._stored, own.__eq__).take(data)
-        if taken.holder is Holder.ANOTHER and taken.stored is not None:
+        if taken.outcome is PutOutcome.LOST and taken.stored is not None:
             return taken.stored
-        if taken.holder is Holder.UNREADABLE:
+        if taken.outcome is PutOutcome.UNREADABLE:
             raise taken.error
-        if taken.holder is not Holder.MINE:
+        if taken.outcome is not PutOutcome.WON:
             raise StorageError(f"{self._url}/{RELOCATION_KEY} could not be stored; run relocate again")
         return own
 
@@ -317,8 +317,8 @@ class _Relocation:
         if pointer.uuid == state.table_uuid:
             names.point(self._storage, path, pointer, new_uuid, self._world)
 
-    def _finish(self, file: WarehouseFile, identities: _Identities | None) -> None:
-        done = WarehouseFile(file.id if identities is None else identities.warehouse_id, self._url)
+    def _finish(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
+        done = WarehouseMetadata(file.id if identities is None else identities.warehouse_id, self._url)
         if done != file:
             self._storage.put(WAREHOUSE_KEY, done.to_bytes())
         if identities is not None:

@@ -1,22 +1,22 @@
 """Replacing a table by another one under its name: staged, filled, and then published or given up.
 
 A staged table has no name, and nobody sees it. **Commit point** of publishing:
-`streamhouse_spark.log.lifecycle.succession`. The old table stays as a dropped one, which `undrop_table` brings back
+`streamhouse_spark.log.lifecycle.replace_table`. The old table stays as a dropped one, which `undrop_table` brings back
 under another name. A process that dies before leaves a table without a name, which cleaning removes after its grace.
 """
 
 from __future__ import annotations
 
 from streamhouse_spark.config.properties import parse_properties
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import lake_location
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle.first_record import put_first_record
-from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
-from streamhouse_spark.log.lifecycle.succession import succeed
+from streamhouse_spark.log.lifecycle.log_locations import new_table_uuid, require_log_location
+from streamhouse_spark.log.lifecycle.replace_table import succeed
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 

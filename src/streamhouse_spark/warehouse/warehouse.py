@@ -8,38 +8,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from streamhouse_spark.core.aftermath import after_commit
-from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.core.argument_validation import checks_arguments
 from streamhouse_spark.core.clock import World, system_author
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
-from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CorruptDataError, StreamhouseError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, CleanReport
-from streamhouse_spark.log.lifecycle.dropping import clean_dropped
-from streamhouse_spark.log.lifecycle.home import Home
-from streamhouse_spark.log.lifecycle.location import require_log_location, with_log_places
+from streamhouse_spark.log.lifecycle.drop_table import clean_dropped
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, CleanReport
+from streamhouse_spark.log.lifecycle.log_locations import require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import is_named, rename, undrop
 from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.table.first_calls import load_on_opening
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
+from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, format_setting
 from streamhouse_spark.warehouse.creation import create_action, create_named
-from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
-from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of, look_first
-from streamhouse_spark.warehouse.pointed import open_pointed
+from streamhouse_spark.warehouse.dropped_tables import DroppedTable, find_dropped_table, list_dropped_tables
+from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, look_first
+from streamhouse_spark.warehouse.table_resolution import open_pointed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
-    from streamhouse_spark.table.views import TableView
+    from streamhouse_spark.table.system_views import TableView
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
@@ -65,7 +65,7 @@ class Warehouse:
     ) -> None:
         check_warehouse(location, settings)
         self._world = world or World(author=system_author("python"))
-        self._settings = {str(key): setting_text(value) for key, value in (settings or {}).items()}
+        self._settings = {str(key): format_setting(value) for key, value in (settings or {}).items()}
         opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._storage = with_log_places(opened, self._settings, self._world)
         self._known = False
@@ -117,12 +117,12 @@ class Warehouse:
 
     def database_comment(self, name: str) -> str | None:
         """Return a database's comment. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
-        return self._known_database(name).comment
+        return self._find_database(name).comment
 
     def comment_database(self, name: str, comment: str | None) -> None:
         """Set the comment of a database, or with None remove it."""
         check_comment(f"database {parse_database(name)}", comment)
-        while (found := self._known_database(name)).comment != comment:
+        while (found := self._find_database(name)).comment != comment:
             if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
                 return
 
@@ -171,10 +171,10 @@ class Warehouse:
         """
         return [str(table.path) for table in self._listed(database)]
 
-    def _listed(self, database: str | None) -> Iterator[ListedTable]:
+    def _listed(self, database: str | None) -> Iterator[TableSummary]:
         if database is not None:
             name = parse_database(database)
-            return list_tables_of(self._storage, self._world, name, lambda: self._known_database(name))
+            return list_tables_of(self._storage, self._world, name, lambda: self._find_database(name))
         first = look_first(self._storage, is_known=self._known)
         self._known = True
         return list_tables(self._storage, self._world, first)
@@ -286,7 +286,7 @@ class Warehouse:
         table = self.table(str(parsed.path))
         if parsed.suffix is None:
             return table
-        from streamhouse_spark.table.views import open_view
+        from streamhouse_spark.table.system_views import open_view
 
         return open_view(table, parsed.suffix)
 
@@ -304,7 +304,7 @@ class Warehouse:
             pointer = names.resolve(self._storage, path)
             table = self._open(path, pointer.uuid) if pointer.uuid else None
         except CorruptDataError as error:
-            pointer = pointer if pointer.number else names.damaged_pointer(self._storage, path)
+            pointer = pointer if pointer.number else names.damaged_pointer_placeholder(self._storage, path)
             logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
             return names.point(self._storage, path, pointer, None, self._world)
         if table is None or pointer.uuid is None:
@@ -324,14 +324,14 @@ class Warehouse:
     def dropped_tables(self) -> list[DroppedTable]:
         """List the dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
         self._require()
-        return dropped_tables(self._storage, self._world)
+        return list_dropped_tables(self._storage, self._world)
 
     def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
         """Bring a dropped table back, with all rows, offsets and its lake table, while its files exist.
 
         They exist until `clean_dropped` runs after the grace. Of several tables that were dropped under the ``name`` it
-        is the newest, or the one with the ``uuid`` (see `dropped_tables`). It comes back under its name, or as ``to``,
-        and its database with it. Streams and writers that open it again continue.
+        is the newest, or the one with the ``uuid`` (see `list_dropped_tables`). It comes back under its name, or as
+        ``to``, and its database with it. Streams and writers that open it again continue.
 
         **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
         table any more, `TableExistsError` if the name is taken.
@@ -343,7 +343,7 @@ class Warehouse:
             raise TableExistsError(
                 f"table {path} exists in {self.url}; bring the dropped one back under another name with to="
             )
-        table = chosen(self.dropped_tables(), path, uuid, self.url)
+        table = find_dropped_table(self.dropped_tables(), path, uuid, self.url)
         names.create_database(self._storage, target.database, self._world)
         if not undrop(self._storage, self._world, CommitLog(self._storage, table.uuid, self._world), target):
             raise TableExistsError(
@@ -365,7 +365,7 @@ class Warehouse:
         path = parse_table_name(old).require_table("rename")
         target = parse_table_name(new).require_table("rename to")
         table = self.table(str(path))
-        self._known_database(target.database)
+        self._find_database(target.database)
         if not rename(self._storage, self._world, table.log, path, target):
             raise TableExistsError(
                 f"table {path} cannot be renamed to {target}: that exists in {self.url}; drop or rename it first"
@@ -394,7 +394,7 @@ class Warehouse:
         """
         from streamhouse_spark.warehouse.costs import warehouse_costs
 
-        def opened(one: ListedTable) -> Table:
+        def opened(one: TableSummary) -> Table:
             if one.log is None:  # damaged: opening it tells how
                 return self.table(str(one.path))
             return Table(self._storage, self._settings, one.path, one.log, self._world)
@@ -409,7 +409,7 @@ class Warehouse:
         """
         self._require()
         if not dry_run:
-            Home(self._storage).require("cleaning dropped tables")
+            WarehouseIdentity(self._storage).require("cleaning dropped tables")
         return clean_dropped(self._storage, self._world, self._drop_lake, grace_ms=grace_ms, dry_run=dry_run)
 
     # -- internals ------------------------------------------------------------------------------------------------
@@ -454,11 +454,11 @@ class Warehouse:
 
     def _drop_lake(self, state: TableState) -> None:
         if state.has_lake:
-            from streamhouse_spark.table.lake_view import drop_lake_table
+            from streamhouse_spark.table.table_lake import drop_lake_table
 
             drop_lake_table(self._storage, self._settings, state, self._world)
 
-    def _known_database(self, name: str) -> names.DatabasePointer:
+    def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
         found = (names.resolve_database if self._known else names.first_database)(self._storage, database)
         self._known = True
@@ -473,7 +473,7 @@ class Warehouse:
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
-    def _renamed_to(self, pointer: names.NamePointer) -> str | None:
+    def _find_new_name(self, pointer: names.NamePointer) -> str | None:
         """Return the new name of a table that had this one."""
         if pointer.uuid is None:
             return pointer.moved_to
@@ -486,7 +486,7 @@ class Warehouse:
         pointer = names.resolve(self._storage, path)
         if pointer.view is not None:
             return is_a_view(path, self.url)
-        if (moved_to := self._renamed_to(pointer)) is not None:
+        if (moved_to := self._find_new_name(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
         near = nearest(str(path), known := self.tables())
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"

@@ -19,7 +19,7 @@ import pyarrow.csv
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.json_values import decode_times, encode_values, form_of, parse_json, variant_of
 from streamhouse_spark.schema.variant import VARIANT, is_variant
-from streamhouse_spark.write.arrow_input import require_readable
+from streamhouse_spark.write.untrusted_arrow import require_readable
 
 BLOCK_BYTES: Final = 8 << 20
 _HEADER_CHARS_MAX: Final = 1 << 20

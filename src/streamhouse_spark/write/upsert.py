@@ -1,4 +1,4 @@
-"""`KeyedTable`: the operations that only a table with a primary key has, in Python and without Spark.
+"""`PrimaryKeyTable`: the operations that only a table with a primary key has, in Python and without Spark.
 
 Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: missing
 changes are read from the log before a tablet is used, and losing tablets loses nothing.
@@ -18,37 +18,37 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
-from streamhouse_spark.core import slicing
-from streamhouse_spark.core.forks import cached_property, new_lock
-from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.fork_safety import cached_property, new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import python_value
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
-from streamhouse_spark.kv.keyed_writer import KeyedWriter
+from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
+from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
-from streamhouse_spark.kv.part_replacement import PartStager
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.replay import KeyedLayout
-from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
+from streamhouse_spark.kv.partition_overwrite import PartStager
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablets import tablet
-from streamhouse_spark.log.append import Require
+from streamhouse_spark.kv.tablet_registry import tablet
+from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.identity_ranges import IdentityRanges
-from streamhouse_spark.query.row_choice import Choose
+from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.staging import Require
+from streamhouse_spark.query.overwrite_filter import Choose
 from streamhouse_spark.schema.defaults import default_values, without_defaults
-from streamhouse_spark.schema.generated.generated import completed
+from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import refuse_given
-from streamhouse_spark.schema.rows import can_be_read_again, coerce
+from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.begun import begun, numbering
-from streamhouse_spark.write.key_arguments import as_keys
-from streamhouse_spark.write.segment_merging import merge_if_due
+from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.key_parsing import as_keys
+from streamhouse_spark.write.write_context import with_identity_allocator, with_statement_context
 
 SCHEMA_CHANGES_MAX = 10
 """Times that a write begins again because columns were added meanwhile."""
@@ -57,7 +57,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class KeyedSchema:
+class PrimaryKeySchema:
     """The form of a table's rows by key, under one schema and one set of properties."""
 
     name: str
@@ -74,7 +74,7 @@ class KeyedSchema:
     numbers: IdentityRanges | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, state: TableState, warehouse_url: str) -> KeyedSchema:
+    def of(cls, state: TableState, warehouse_url: str) -> PrimaryKeySchema:
         properties = state.parsed
         bucket_key = properties.bucket_key if state.num_buckets > 1 else ()
         return cls(
@@ -103,7 +103,7 @@ class KeyedSchema:
         """Return the bucket of each row, by the columns of the bucket key."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
-    def buckets(self, columns: Sequence[slicing.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
+    def buckets(self, columns: Sequence[arrow_chunking.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
         """Return the row indexes of each bucket; None if there is one bucket."""
         if not self.bucket_indexes:
             yield 0, None
@@ -124,40 +124,43 @@ class KeyedSchema:
         """Group rows that are known to be of one bucket, as `batches` does."""
         return self._batch(self._columns(rows, deleted), deleted, None)
 
-    def _columns(self, rows: pa.Table, deleted: Bools) -> list[slicing.Column]:
-        rows = completed(self.properties.generated, rows, self.name)
+    def _columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
+        rows = fill_generated_columns(self.properties.generated, rows, self.name)
         rows = rows if self.numbers is None else self.numbers.filled(rows, deleted)
-        return [slicing.small_array(rows.column(name)) for name in self.schema.names]
+        return [arrow_chunking.small_array(rows.column(name)) for name in self.schema.names]
 
     def _batch(
-        self, columns: Sequence[slicing.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
+        self, columns: Sequence[arrow_chunking.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
     ) -> KeyedBatch:
         """Group the rows at the indexes ``places``, or all of them. Only columns of the key are taken twice."""
         of_key = self.layout.key_indexes
         found = list(columns)
         if places is not None:
-            found = [slicing.taken(c, places, distinct=True) if i in of_key else c for i, c in enumerate(columns)]
+            found = [
+                arrow_chunking.take_values(c, places, distinct=True) if i in of_key else c
+                for i, c in enumerate(columns)
+            ]
         keys = self._keys(found)
         if self.lake_format == "paimon":
             check_paimon_values(self.name, {self.schema.names[place]: found[place] for place in of_key})
         return KeyedBatch.of(keys, columns, deleted, places)
 
-    def _keys(self, columns: Sequence[slicing.Column]) -> pa.BinaryArray:
+    def _keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
         """Encode the keys. They are compared with one another, so those of a bucket are one array.
 
         Raises `InvalidOptionError` if they are too many bytes for that.
         """
         places = self.layout.key_indexes
         num_bytes = sum(columns[place].nbytes for place in places)
-        if num_bytes > slicing.KEYS_BYTES_MAX:
+        if num_bytes > arrow_chunking.KEYS_BYTES_MAX:
             raise InvalidOptionError(
                 f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, and "
-                f"{slicing.KEYS_BYTES_MAX} are the most; nothing was written, write it in several batches"
+                f"{arrow_chunking.KEYS_BYTES_MAX} are the most; nothing was written, write it in several batches"
             )
-        chosen = [slicing.one_array(c) if place in places else c for place, c in enumerate(columns)]
+        chosen = [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns)]
         return self.layout.keys(chosen)
 
-    def inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
+    def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
         keys = self._keys(rows.filter(pa.array(inserted)).columns)
         there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
@@ -171,23 +174,23 @@ class KeyedSchema:
         return tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
 
 
-class KeyedTable:
+class PrimaryKeyTable:
     """Writes by key to one table; get it from `Table`, which has the same methods. Safe for threads."""
 
     def __init__(self, table: TableHandle) -> None:
         self.table = table
         self._lock = new_lock()
-        self._known: tuple[int, Mapping[str, str], KeyedSchema] | None = None
+        self._known: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return KeyedTable, (self.table,)
+        return PrimaryKeyTable, (self.table,)
 
-    def shape(self, state: TableState | None = None) -> KeyedSchema:
+    def shape(self, state: TableState | None = None) -> PrimaryKeySchema:
         """Return the form of rows by key for a state, the newest known by default."""
         state = state or self.table.state
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                shape = numbering(KeyedSchema.of(state, self.table.storage.url), self.table.log)
+                shape = with_identity_allocator(PrimaryKeySchema.of(state, self.table.storage.url), self.table.log)
                 self._known = (state.schema_id, state.properties, shape)
             return self._known[2]
 
@@ -207,30 +210,32 @@ class KeyedTable:
         ``require`` is as for `commit_staged`.
         """
 
-        def write(shape: KeyedSchema) -> BucketOffsets:
+        def write(shape: PrimaryKeySchema) -> BucketOffsets:
             targets = targets_of(shape, columns)
             older = self.table.state.schemas
-            found = padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
+            found = pad_columns(
+                coerce(rows, _require_key_columns(shape, targets), table=shape.name, older=older), shape.schema
+            )
             refuse_given(shape.properties.identity, found, shape.name)
             none = np.zeros(found.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_part(shape, shape.batches(found, none), choosing(found), transaction=transaction)
             return self.written(shape, found, none, targets, transaction, overwrite=overwrite, require=require)
 
-        return self.retried(write, rows, transaction)
+        return self.write_with_retries(write, rows, transaction)
 
     def delete(
         self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
     ) -> BucketOffsets:
         """See `Table.delete`."""
 
-        def write(shape: KeyedSchema) -> BucketOffsets:
-            found = padded(self.keys(keys, shape), shape.schema)
+        def write(shape: PrimaryKeySchema) -> BucketOffsets:
+            found = pad_columns(self.keys(keys, shape), shape.schema)
             return self.written(shape, found, np.ones(found.num_rows, np.bool_), None, transaction, require=require)
 
-        return self.retried(write, keys, transaction)
+        return self.write_with_retries(write, keys, transaction)
 
-    def keys(self, keys: Any, shape: KeyedSchema) -> pa.Table:
+    def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
         """Convert keys as a caller gives them. Raises `SchemaMismatchError`."""
         return coerce(as_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
 
@@ -241,10 +246,10 @@ class KeyedTable:
         written twice.
         """
         check_transaction(transaction)
-        shape = begun(self.shape(), self.table.world)
+        shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        found = padded(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
-        batches = shape.batches(slicing.taken_rows(found, order, distinct=True), deleted[order])
+        found = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        batches = shape.batches(arrow_chunking.take_rows(found, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_written_once(shape, batch)
         engine = engine_of(shape.properties, shape.schema, None)
@@ -252,7 +257,7 @@ class KeyedTable:
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
-        shape = begun(self.shape(state), self.table.world)
+        shape = with_statement_context(self.shape(state), self.table.world)
         engine_of(shape.properties, shape.schema, targets_of(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
@@ -260,7 +265,7 @@ class KeyedTable:
 
         ``keys`` has the key's columns in order. Raises `SchemaMismatchError` where another is NOT NULL without default.
         """
-        shape = begun(self.shape(), self.table.world)
+        shape = with_statement_context(self.shape(), self.table.world)
         others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
         required = [c.name for c in others if not c.nullable and c.default is None]
         if required:
@@ -268,26 +273,26 @@ class KeyedTable:
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
         named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
-        rows = padded(named, shape.schema, with_defaults=True)
+        rows = pad_columns(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
-    def retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
+    def write_with_retries(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
         """Write by the newest known schema, and again if it changed meanwhile."""
         check_transaction(transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
-            shape = begun(self.shape(), self.table.world)
+            shape = with_statement_context(self.shape(), self.table.world)
             try:
                 return write(shape)  # type: ignore[no-any-return]
             except (CommitConflictError, SchemaMismatchError):
                 state = self.table.refresh()
                 if state.schema_id == shape.layout.schema_id or not can_be_read_again(rows):
                     raise
-        return write(begun(self.shape(), self.table.world))  # type: ignore[no-any-return]
+        return write(with_statement_context(self.shape(), self.table.world))  # type: ignore[no-any-return]
 
     def written(
         self,
-        shape: KeyedSchema,
+        shape: PrimaryKeySchema,
         rows: pa.Table,
         deleted: Bools,
         targets: Sequence[str] | None,
@@ -297,10 +302,10 @@ class KeyedTable:
         require: Require | None = None,
     ) -> BucketOffsets:
         engine = engine_of(shape.properties, shape.schema, targets)
-        batches = shape.batches(*allowed(shape, rows, deleted))
+        batches = shape.batches(*drop_ignored_deletions(shape, rows, deleted))
         return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
 
-    def stager(self, shape: KeyedSchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
+    def stager(self, shape: PrimaryKeySchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
         """Return a stager of changes by a shape of the table and the properties of a state."""
         table = self.table
         return ChangeStager(
@@ -316,34 +321,34 @@ class KeyedTable:
 
     def commit(
         self,
-        shape: KeyedSchema,
+        shape: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
         engine: MergeEngine,
         *,
         prepared: Mapping[int, PreparedChanges] | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
-        read: ReadBase | None = None,
+        read: ReadVersion | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit as `KeyedWriter.write` does, and merge inline rows if that is due."""
-        beside = None if require is None else partial(_nothing_beside, require)
-        writer = KeyedWriter(self.table.log, self.stager(shape, engine), beside)
+        """Commit as `UpsertCommitter.write` does, and merge inline rows if that is due."""
+        beside = None if require is None else partial(_plan_nothing, require)
+        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), beside)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
         return self._committed(writer, batches, require, **how)
 
     def replace_part(
         self,
-        shape: KeyedSchema,
+        shape: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
         choose: Choose,
         *,
         transaction: Transaction | None = None,
-        read: ReadBase | None = None,
+        read: ReadVersion | None = None,
     ) -> BucketOffsets:
         """Replace the rows of partitions by batches of rows of these partitions, in one commit.
 
-        Raises `InvalidOptionError` for a table that takes no deletions, else as `KeyedWriter.write`.
+        Raises `InvalidOptionError` for a table that takes no deletions, else as `UpsertCommitter.write`.
         """
         require_deletions(shape)
         engine = engine_of(shape.properties, shape.schema, None)
@@ -353,20 +358,20 @@ class KeyedTable:
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
-        return self._committed(KeyedWriter(self.table.log, stager), every, transaction=transaction, read=read)
+        return self._committed(UpsertCommitter(self.table.log, stager), every, transaction=transaction, read=read)
 
     def _committed(
-        self, writer: KeyedWriter, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
+        self, writer: UpsertCommitter, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
     ) -> BucketOffsets:
         offsets, committed = writer.write(batches, **how)
-        if committed.replay_of is not None and require is not None:
+        if committed.duplicate_of is not None and require is not None:
             require(committed.state)
         if committed.is_first:
             merge_if_due(self.table, committed.state)
         return offsets
 
 
-def _nothing_beside(require: Require, state: TableState) -> Sequence[Action]:
+def _plan_nothing(require: Require, state: TableState) -> Sequence[Action]:
     """Ask whether the record may follow a state, and give it no actions."""
     require(state)
     return ()
@@ -389,7 +394,7 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
         )
 
 
-def require_deletions(shape: KeyedSchema) -> None:
+def require_deletions(shape: PrimaryKeySchema) -> None:
     """Raise `InvalidOptionError` for a table that takes no deletions, of which no part can be replaced."""
     if (behavior := shape.properties.delete_behavior) != "allow":
         raise InvalidOptionError(
@@ -399,7 +404,7 @@ def require_deletions(shape: KeyedSchema) -> None:
         )
 
 
-def in_no_order(shape: KeyedSchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def in_no_order(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
     stays.
 
@@ -407,10 +412,10 @@ def in_no_order(shape: KeyedSchema, rows: pa.Table, deleted: Bools) -> tuple[pa.
     """
     require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
     order = np.argsort(~deleted, kind="stable")
-    return slicing.taken_rows(rows, order, distinct=True), deleted[order]
+    return arrow_chunking.take_rows(rows, order, distinct=True), deleted[order]
 
 
-def require_written_once(shape: KeyedSchema, batch: KeyedBatch) -> None:
+def require_written_once(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
     """Raise `SchemaMismatchError` if a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
@@ -426,14 +431,14 @@ def require_written_once(shape: KeyedSchema, batch: KeyedBatch) -> None:
     )
 
 
-def _nullable_but_key(shape: KeyedSchema) -> TableSchema:
+def _nullable_but_key(shape: PrimaryKeySchema) -> TableSchema:
     """Return the columns, all but the key's nullable: the row of a key that goes has no others."""
     key = shape.key_schema.names
     columns = (c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns)
     return TableSchema(tuple(columns))
 
 
-def targets_of(shape: KeyedSchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+def targets_of(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns of a partial update beside the key; None for whole rows."""
     if columns is None:
         return None
@@ -451,14 +456,14 @@ def targets_of(shape: KeyedSchema, columns: Sequence[str] | None) -> tuple[str, 
     return tuple(name for name in shape.schema.names if name in chosen)
 
 
-def _given(shape: KeyedSchema, targets: Sequence[str] | None) -> TableSchema:
+def _require_key_columns(shape: PrimaryKeySchema, targets: Sequence[str] | None) -> TableSchema:
     if targets is None:
         return shape.schema
     wanted = {*targets, *shape.key_schema.names}
     return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
 
 
-def padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
+def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
     """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
 
     Columns are matched by name: those of a key may stand in another order than in the table.
@@ -471,7 +476,7 @@ def padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) 
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
-def allowed(shape: KeyedSchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def drop_ignored_deletions(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if it allows none."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():

@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from unit.lake.paimon.test_commit_races import Renaming
 
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import PAIMON, Run
@@ -22,37 +23,36 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
 from streamhouse_spark.lake.iceberg.foreign import file_deletes
-from streamhouse_spark.lake.iceberg.maintenance import purging
+from streamhouse_spark.lake.iceberg.maintenance import delete_compaction
 from streamhouse_spark.lake.paimon import commit as paimon_commit
-from streamhouse_spark.lake.paimon import foreign_rows
-from streamhouse_spark.lake.paimon import round as paimon_round
+from streamhouse_spark.lake.paimon import external_row_deletes
+from streamhouse_spark.lake.paimon import tiering_commit as paimon_round
 from streamhouse_spark.lake.paimon.table import PaimonLake
-from streamhouse_spark.lake.parquet import equal_rows, row_rewrite
-from streamhouse_spark.lake.parquet.file_writer import named_offsets
+from streamhouse_spark.lake.parquet import copy_on_write, row_matching
+from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
-from streamhouse_spark.lake.tiering import job, recording
+from streamhouse_spark.lake.tiering import job, record_snapshot
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.lake.tiering.log_rows import RowsOfLog
+from streamhouse_spark.lake.tiering.log_lookup import RowsOfLog
 from streamhouse_spark.log.commits import checkpoint
-from streamhouse_spark.log.commits import deletions as masks
+from streamhouse_spark.log.commits import delete_vectors as masks
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.deletions import DeleteRows, Deletion
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, Deletion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
-from streamhouse_spark.read import executor, file_rows, planner
-from streamhouse_spark.read.executor import PieceReader
-from streamhouse_spark.read.file_rows import Places
+from streamhouse_spark.read import lake_row_ids, planner, scan_executor
+from streamhouse_spark.read.lake_row_ids import Places
+from streamhouse_spark.read.scan_executor import ScanTaskReader
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import row_deletion
-from unit.lake.paimon.test_races import Renaming
 
 HOT = {"table.datalake.enabled": "false"}
 
@@ -88,7 +88,7 @@ def rows_are_counted() -> None:
 
 def two_delete_a_row() -> None:
     table = log_table()
-    read = ReadBase.of(table.refresh())
+    read = ReadVersion.of(table.refresh())
     table.delete(where=[("id", "=", 1)])
     ((bucket, runs),) = table.state.deleted.items()
     with pytest.raises(CommitConflictError):
@@ -135,7 +135,7 @@ def a_deletion_that_was_planned_before_a_round() -> None:
     table = Run().warehouse.create_table("sales.planned", "id BIGINT", properties=PAIMON)
     table.append([{"id": number} for number in range(6)])
     tier(table)
-    read = ReadBase.of(table.refresh())
+    read = ReadVersion.of(table.refresh())
     table.delete(where=[("id", "=", 2)])
     tier(table)
     row_deletion.commit_deletion(table, {0: OffsetRuns.dense(4, 1)}, read)
@@ -258,7 +258,7 @@ def rows_of_adopted_files_are_deleted() -> None:
 def a_rewrite_before_the_round() -> None:
     table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
     files = {file_at(table, 0): OffsetRuns.dense(1, 1)}
-    row_deletion.commit_deletion(table, {}, ReadBase.of(table.refresh()), files=files)
+    row_deletion.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
     foreign_iceberg.rewritten(storage, world)
     with mock.patch.object(job, "write_round", killed), pytest.raises(InterruptedError):
@@ -271,7 +271,7 @@ def a_rewrite_before_the_round() -> None:
 def a_rewrite_after_a_round_that_is_not_recorded() -> None:
     table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
     files = {name: OffsetRuns.dense(1, 1) for name in (file_at(table, 0), file_at(table, 1))}
-    row_deletion.commit_deletion(table, {}, ReadBase.of(table.refresh()), files=files)
+    row_deletion.commit_deletion(table, {}, ReadVersion.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
     with mock.patch.object(job, "record_snapshot", return_value=None):
         tier(table)
@@ -282,7 +282,7 @@ def a_rewrite_after_a_round_that_is_not_recorded() -> None:
 
 def a_file_is_replaced_while_a_statement_runs() -> None:
     table, storage, world = adopted_table()
-    read, files = ReadBase.of(table.refresh()), {file_at(table, 0): OffsetRuns.dense(1, 1)}
+    read, files = ReadVersion.of(table.refresh()), {file_at(table, 0): OffsetRuns.dense(1, 1)}
     foreign_iceberg.rewritten(storage, world)
     table.append([{"id": 9}])
     tier(table)
@@ -298,8 +298,8 @@ def a_checkpoint_of_deleted_file_rows() -> None:
 
 def file_at(table: Table, place: int) -> str:
     state = table.refresh()
-    read = file_rows.read_base(table, state)
-    return next(iter(file_rows.named_rows(table, state, read, {place: OffsetRuns.dense(0, 1)})))
+    read = lake_row_ids.read_base(table, state)
+    return next(iter(lake_row_ids.locate_rows(table, state, read, {place: OffsetRuns.dense(0, 1)})))
 
 
 def killed(*_: Any) -> Any:
@@ -329,7 +329,7 @@ def a_round_while_a_statement_runs() -> None:
     tier(table)
     files = dict.fromkeys(deletion.files, OffsetRuns.dense(1, 1))
     with pytest.raises(CommitConflictError, match="may have other files"):
-        row_deletion.commit_deletion(table, {}, ReadBase.of(state), files=files)
+        row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files=files)
 
 
 def an_append_while_a_round_writes() -> None:
@@ -356,10 +356,10 @@ def a_rename_while_a_statement_runs() -> None:
     table.append([row(9)])
     tier(table)
     state = table.refresh()
-    read = file_rows.read_base(table, state)
+    read = lake_row_ids.read_base(table, state)
     rename()
     with pytest.raises(CommitConflictError, match="put its own lake snapshot"):
-        file_rows.named_rows(table, state, read, {0: OffsetRuns.dense(0, 1)})
+        lake_row_ids.locate_rows(table, state, read, {0: OffsetRuns.dense(0, 1)})
 
 
 def a_rewrite_renamed_over_the_snapshot_that_was_read() -> None:
@@ -429,7 +429,7 @@ def positions_after_the_right_ones(original: Any) -> tuple[Any, OffsetRuns]:
 
 
 def positions_as_if_dense(original: Any, file: Any) -> Any:
-    named = named_offsets(file.location)
+    named = parse_file_offsets(file.location)
     return original() if named is None else original(file=replace(file, num_rows=len(named[1])))
 
 
@@ -439,7 +439,7 @@ def live_wherever_they_moved(self: Any, live: Any) -> Iterator[Any]:
     yield from (entry for entry in live if self._reader.location(entry) in gone)
 
 
-def kept_by_count(self: row_rewrite.TouchedFile) -> OffsetRuns:
+def kept_by_count(self: copy_on_write.FileRewrite) -> OffsetRuns:
     return self.offsets.runs.rows(0, self.offsets.runs.num_rows - self.gone.num_rows)
 
 
@@ -452,14 +452,14 @@ def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
 
 
 LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_still_live")
-DELETING = partial(Patch, row_deletion, "deleting")
+DELETING = partial(Patch, row_deletion, "make_delete_actions")
 POSITIONS_IN_LAKE = partial(Patch, planner, "_positions_in")
-DELETED_BY_A_ROUND = partial(Patch, tiering_round, "waiting")
+DELETED_BY_A_ROUND = partial(Patch, tiering_round, "unapplied_file_deletes")
 NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
 DELETED_ROW_BUGS = (
     # rows with offsets
-    PlantedBug("deleted rows are read", Patch(executor, "places_within", lambda: NO_POSITIONS)).found_by(
+    PlantedBug("deleted rows are read", Patch(scan_executor, "places_within", lambda: NO_POSITIONS)).found_by(
         some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
     ),
     PlantedBug("a tail returns deleted rows", Patch(LogBatch, "without", lambda self: self)).found_by(
@@ -495,18 +495,18 @@ DELETED_ROW_BUGS = (
         a_life_with_a_paimon_lake, "[0, 1, 3, 4, 6, 8] == [0, 1, 3, 5, 6, 8]"
     ),
     PlantedBug(
-        "positions missing from the lake are read", Patch(PieceReader, "_left_out", lambda: NO_POSITIONS)
+        "positions missing from the lake are read", Patch(ScanTaskReader, "_excluded_positions", lambda: NO_POSITIONS)
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
         "tiering rounds leave deleted rows in the lake", Patch(tiering_round, "rows_to_delete", lambda state: {})
     ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
     PlantedBug(
         "any lake snapshot ends the masking of deleted rows",
-        Patch(planner, "pending", lambda original: original(told=1 << 60)),
+        Patch(planner, "unapplied_deletes", lambda original: original(told=1 << 60)),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
         "every tiering round counts the deleted rows again",
-        Patch(iceberg_round, "deleted_positions", lambda: np.zeros(0, np.int64)),
+        Patch(iceberg_round, "read_deleted_positions", lambda: np.zeros(0, np.int64)),
     ).found_by(a_round_that_is_not_recorded, "assert 4 == 5"),
     PlantedBug(
         "deleted rows are forgotten before the log is trimmed",
@@ -516,14 +516,14 @@ DELETED_ROW_BUGS = (
         some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were removed by others"
     ),
     PlantedBug(
-        "rows of a dropped partition are replaced", Patch(row_deletion, "lost_partitions", lambda: False)
+        "rows of a dropped partition are replaced", Patch(row_deletion, "has_dropped_partitions", lambda: False)
     ).found_by(a_partition_is_dropped_beside_a_replacement, NO_CONFLICT),
     PlantedBug("trimmed rows are replaced", Patch(Places, "num_rows", lambda: 0)).found_by(
         rows_are_trimmed_beside_a_replacement, NO_CONFLICT
     ),
     PlantedBug(
         "purged files forget which rows were deleted",
-        Patch(purging, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
+        Patch(delete_compaction, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
     ).found_by(rows_are_purged, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
     PlantedBug("files with deleted rows stay in a Paimon lake", LIVE_IN_PAIMON(lambda: iter(()))).found_by(
         a_life_with_a_paimon_lake, "[0, 0, 1, 1, 2, 3, ...] == [0, 1, 3, 4, 5, 6, ...]"
@@ -541,19 +541,20 @@ DELETED_ROW_BUGS = (
         "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "leaves_out_deleted", False)
     ).found_by(a_life_with_a_paimon_lake, "At index 6 diff: 7 != 8"),
     PlantedBug(
-        "rewritten Paimon files name the offsets of deleted rows", Patch(row_rewrite.TouchedFile, "kept", kept_by_count)
+        "rewritten Paimon files name the offsets of deleted rows",
+        Patch(copy_on_write.FileRewrite, "kept", kept_by_count),
     ).found_by(a_deletion_that_was_planned_before_a_round, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
     # rows of lake files without offsets
     PlantedBug(
         "rows of the next lake file are deleted",
         Patch(
-            file_rows,
-            "named_rows",
+            lake_row_ids,
+            "locate_rows",
             lambda original, places: original(places={1 - place: runs for place, runs in places.items()}),
         ),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "deleted rows of lake files are read until the next round", Patch(planner, "masked_files", lambda pin: {})
+        "deleted rows of lake files are read until the next round", Patch(planner, "deleted_file_rows", lambda pin: {})
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
     PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
         rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"
@@ -561,21 +562,22 @@ DELETED_ROW_BUGS = (
     PlantedBug(
         "the next round deletes rows of lake files again",
         DELETED_BY_A_ROUND(lambda original: original(told=0)),
-        Patch(file_deletes, "_planned", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
+        Patch(file_deletes, "_planned_snapshot", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
-        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_replaced", lambda moved: {})
+        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_find_rewritten_rows", lambda moved: {})
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
-        "all rows that equal a deleted one are deleted", Patch(equal_rows.RowsToFind, "found_in", found_in_any_number)
+        "all rows that equal a deleted one are deleted",
+        Patch(row_matching.RowMultiset, "take_matches", found_in_any_number),
     ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
     PlantedBug(
         "positions of an older lake snapshot are used in a newer one",
-        *(Patch(module, "have_same_files", lambda: True) for module in (masks, file_rows)),
+        *(Patch(module, "have_same_files", lambda: True) for module in (masks, lake_row_ids)),
     ).found_by(a_file_is_replaced_while_a_statement_runs, NO_CONFLICT),
-    PlantedBug("a lake snapshot with other files is recorded", Patch(recording, "waiting", lambda: ())).found_by(
-        a_rewrite_before_the_round, "SnapshotExpiredError: ...which may lie in other files of snapshot"
-    ),
+    PlantedBug(
+        "a lake snapshot with other files is recorded", Patch(record_snapshot, "unapplied_file_deletes", lambda: ())
+    ).found_by(a_rewrite_before_the_round, "SnapshotExpiredError: ...which may lie in other files of snapshot"),
     PlantedBug(
         "checkpoints omit deleted rows of lake files",
         Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None))),
@@ -585,16 +587,16 @@ DELETED_ROW_BUGS = (
     ).found_by(a_rollback_to_before_another_engine_appended, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug(
         "Paimon files lose the row before the deleted one",
-        Patch(row_rewrite, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
+        Patch(copy_on_write, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "a Paimon round that rewrote files counts as keeping them", Patch(foreign_rows, "_keeps", lambda: True)
+        "a Paimon round that rewrote files counts as keeping them", Patch(external_row_deletes, "_keeps", lambda: True)
     ).found_by(a_round_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a Paimon round overwrites a concurrent commit",
         *(
             Patch(module, "name_of", lambda snapshot: None if snapshot is None else "any")
-            for module in (paimon_round, foreign_rows)
+            for module in (paimon_round, external_row_deletes)
         ),
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
     PlantedBug(

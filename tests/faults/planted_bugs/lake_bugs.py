@@ -32,9 +32,9 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     WarehouseMovedError,
 )
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.lake.iceberg import relocation as iceberg_relocate
-from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
@@ -42,28 +42,28 @@ from streamhouse_spark.lake.iceberg.snapshot_builder import SnapshotBuilder
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
-from streamhouse_spark.lake.paimon.reachable import Reach
-from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
-from streamhouse_spark.lake.parquet import footer_seal
+from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles
+from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
+from streamhouse_spark.lake.parquet import footer_checksum
 from streamhouse_spark.lake.parquet import reader as parquet_read
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.job import TieringJob
-from streamhouse_spark.log import append as staging
+from streamhouse_spark.log import staging
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import copying, retention
-from streamhouse_spark.log.lifecycle.home import Home
+from streamhouse_spark.log.lifecycle import log_copy, retention
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
 from streamhouse_spark.log.segments import scan as segment_scan
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read import pin, planner, stand_ins, union_read
-from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read import planner, read_snapshot, snapshot_fallback, union_read
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import relocation
-from streamhouse_spark.write import append as table_append
+from streamhouse_spark.write import log_writer as table_append
 from streamhouse_spark.write import upsert as keyed_table
 
 # -- histories ---------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def a_read_while_columns_swap_their_names() -> None:
     table.append([{"id": 1, "a": 1, "b": 10}])
     tier(table)
     table.append([{"id": 2, "a": 2, "b": 20}])
-    pinned = pin_newest(table.refresh())
+    pinned = take_latest_snapshot(table.refresh())
     run.warehouse.table("sales.pairs").alter(rename_columns={"a": "b", "b": "a"})
     table.refresh()
     rows = union_read.read_pin(table, pinned, Projection.of(pinned.state.schema, None, None)).to_pylist()
@@ -291,7 +291,7 @@ def lake_that_ends_after_the_truncation(state: TableState) -> TableState:
 
 def commit_after_truncation(original: Any, log: CommitLog, overwrite: bool) -> Any:
     if overwrite:
-        log.commit(lambda state, _: staging.truncating(state))
+        log.commit(lambda state, _: staging.make_truncate_actions(state))
     return original(overwrite=False)
 
 
@@ -302,7 +302,7 @@ def truncation_planned_once() -> Iterator[Patch]:
         first = ends.setdefault(state.table_uuid, state.ends)
         return (replace(action, offsets=first) for action in original())
 
-    yield Patch(staging, "truncating", truncating)
+    yield Patch(staging, "make_truncate_actions", truncating)
 
 
 def rounds_from_the_recorded_offsets() -> Iterator[Patch]:
@@ -352,7 +352,7 @@ def delete_by_the_key_alone(self: StorageFileIO, location: Any) -> None:
 
 
 def copy_log_without_sealing(storage: Any, world: Any, old_uuid: str, new_uuid: str) -> None:
-    copying._Copy(storage, old_uuid, new_uuid).make(CommitLog(storage, old_uuid, world).refresh())
+    log_copy._Copy(storage, old_uuid, new_uuid).make(CommitLog(storage, old_uuid, world).refresh())
 
 
 NO_OFFSETS_REQUIRED = Patch(iceberg_round, "require_offsets", lambda: None)
@@ -373,10 +373,12 @@ LAKE_BUGS = (
         tier_a_table_twice_and_trim_it, "OffsetsTrimmedError: ...the hot log starts at 4, the lake snapshot ends at 1"
     ),
     PlantedBug(
-        "the union read starts one offset after the lake's end", Patch(pin, "hot_range", hot_range_after_its_start)
+        "the union read starts one offset after the lake's end",
+        Patch(read_snapshot, "hot_range", hot_range_after_its_start),
     ).found_by(tier_a_table_twice_and_trim_it, NOT_THE_TABLE),
     PlantedBug(
-        "the union read starts one offset before the lake's end", Patch(pin, "hot_range", hot_range_before_its_start)
+        "the union read starts one offset before the lake's end",
+        Patch(read_snapshot, "hot_range", hot_range_before_its_start),
     ).found_by(tier_a_table_twice_and_trim_it, NOT_THE_TABLE),
     PlantedBug("lake commits are not fenced by offsets", NO_OFFSETS_REQUIRED).found_by(
         interleaving("tier", "tiers", every=3), "bucket 0: the log says that the lake holds 6, it holds 5"
@@ -403,7 +405,7 @@ LAKE_BUGS = (
     ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
-        *(Patch(module, "require_dropped", lambda: None) for module in (stand_ins, tiering)),
+        *(Patch(module, "require_dropped", lambda: None) for module in (snapshot_fallback, tiering)),
     ).found_by(a_lake_of_before_a_drop, "[0, 1, 2, 3, 3, 4, ...] == [0, 1, 2, 3, 6, 7]"),
     # truncation and overwrite
     PlantedBug(
@@ -441,7 +443,7 @@ LAKE_BUGS = (
         "a Paimon compaction drops the offsets",
         Patch(
             paimon_maintain,
-            "carried_offsets",
+            "carry_offsets",
             lambda place: {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, {})},
         ),
     ).found_by(
@@ -450,28 +452,30 @@ LAKE_BUGS = (
     ),
     PlantedBug(
         "Paimon expiry deletes the newest snapshots first",
-        Patch(SnapshotFolder, "expire", lambda original, snapshot_ids: original(snapshot_ids=snapshot_ids[::-1])),
+        Patch(SnapshotManager, "expire", lambda original, snapshot_ids: original(snapshot_ids=snapshot_ids[::-1])),
     ).found_by(sweeping(sc.CompactPaimon, "crash after", method="delete"), "there is a gap between the snapshots"),
     PlantedBug(
         "Paimon expiry deletes files that are still needed",
-        Patch(Reach, "needed", lambda original: original(snapshots=())),
+        Patch(ReachableFiles, "needed", lambda original: original(snapshots=())),
     ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is gone"),
     PlantedBug(
-        "Iceberg expiry does not check for new tags", Patch(iceberg_maintain, "unchanged_refs", lambda: ())
+        "Iceberg expiry does not check for new tags", Patch(iceberg_maintain, "require_unchanged_refs", lambda: ())
     ).found_by(a_tag_that_is_made_while_snapshots_expire, "SnapshotExpiredError: ...has no tag or branch 'audit'"),
     PlantedBug(
         "Iceberg expiry believes the times of snapshots",
-        Patch(iceberg_maintain, "aged_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
+        Patch(iceberg_maintain, "effective_times_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
     ).found_by(days_behind_a_round_whose_clock_was_ahead, "assert 1 == 3"),
     PlantedBug(
         "a footer with a damaged checksum counts as one without a checksum",
-        Patch(footer_seal, "_FRONT", b"\0 never there"),
-        Patch(footer_seal, "_BACK", b"\0 never there"),
+        Patch(footer_checksum, "_FRONT", b"\0 never there"),
+        Patch(footer_checksum, "_BACK", b"\0 never there"),
     ).found_by(flipped_bits_of_a_lake_file, "byte ... bit 0 is not found"),
     PlantedBug(
         "page indexes are not checked",
         Patch(
-            parquet_read, "is_whole", lambda source, location: footer_seal.checked_footer(source, location) is not None
+            parquet_read,
+            "is_whole",
+            lambda source, location: footer_checksum.read_checked_footer(source, location) is not None,
         ),
     ).found_by(flipped_bits_of_a_lake_file, "byte ... bit 0 is not found"),
     # schema evolution
@@ -479,22 +483,22 @@ LAKE_BUGS = (
         "lake rows are read with the newest columns instead of the pinned ones",
         Patch(planner, "scan_lake", lambda original, table: original(state=table.state)),
     ).found_by(a_read_while_columns_swap_their_names, "{'id': 1, 'a': 10, 'b': 1} != {'id': 1, 'a': 1, 'b': 10}"),
-    PlantedBug("nested fields are matched by name", Patch(segment_scan, "fitting_of", fit_fields_by_name)).found_by(
+    PlantedBug("nested fields are matched by name", Patch(segment_scan, "cast_of_column", fit_fields_by_name)).found_by(
         a_column_whose_fields_swap_their_names, "{'b': 10, 'a': 1}} != {'id': 1, 's': {'b': 1, 'a': 10}}"
     ),
     PlantedBug(
         "staged rows are committed after their nested fields changed",
-        Patch(staging, "still_means", lambda written, now: written.name == now.name),
+        Patch(staging, "is_same_column", lambda written, now: written.name == now.name),
     ).found_by(
         a_column_whose_fields_swap_their_names, "Left contains one more item: {'id': 2, 's': {'b': 2, 'a': 20}}"
     ),
-    PlantedBug("key columns are matched by position", Patch(keyed_table, "padded", pad_by_position)).found_by(
+    PlantedBug("key columns are matched by position", Patch(keyed_table, "pad_columns", pad_by_position)).found_by(
         a_deletion_by_a_key_in_another_order, "{'a': 1, 'b': 2} != {'a': 2, 'b': 1}"
     ),
     # moved warehouses
     PlantedBug(
         "a moved warehouse still writes its old lakes",
-        Patch(Home, "require", lambda: None),
+        Patch(WarehouseIdentity, "require", lambda: None),
         Patch(FileCatalog, "_require_home", lambda: None),
     ).found_by(a_round_of_a_moved_warehouse, "DID NOT RAISE ...WarehouseMovedError"),
     PlantedBug(
@@ -502,13 +506,13 @@ LAKE_BUGS = (
     ).found_by(a_deletion_in_another_warehouse, "deleted {'default/"),
     PlantedBug(
         "relocation leaves manifests that name the old location",
-        Patch(iceberg_relocate, "moved_record", lambda record: {**record}),
+        Patch(iceberg_relocate, "rewrite_record_paths", lambda record: {**record}),
     ).found_by(a_relocated_table, "file memory://first/lake/...of another warehouse"),
     PlantedBug(
         "relocation leaves position deletes that name the old location",
         Patch(
             iceberg_relocate,
-            "_renamed_positions",
+            "_rename_positions",
             lambda files, where: (where, files.storage.size_bytes(files.key_of(where))),
         ),
     ).found_by(a_relocated_table, "positions in files of another warehouse"),

@@ -27,8 +27,8 @@ from faults.slot_model import check_all_ways
 from faults.sweep import sweep_scenario
 from faults.test_restored_writes import Staged, check_restored_before_each_call
 from faults.turns import in_turns
-from streamhouse_spark.core.model import TablePath, Transaction
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name, segment_key
+from streamhouse_spark.core.types import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -37,38 +37,38 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.kv import keyed_writer, staged_changes, tablet_history
-from streamhouse_spark.kv.overlay import Overlay
-from streamhouse_spark.log import append as staging
+from streamhouse_spark.kv import change_staging, tablet_lineage, upsert_commit
+from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log import staging
 from streamhouse_spark.log.commits import (
     checkpoint,
+    checkpoint_verification,
+    commit_errors,
     commit_log,
-    failed_commits,
+    idempotency,
     offers,
-    transaction_outcome,
     transactions,
-    verified,
 )
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.log.commits.anchors import Anchors
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.group import Group, outcomes
+from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit
+from streamhouse_spark.log.commits.history_epochs import HistoryIndex
 from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.record_builder import RecordBuilder, outcomes
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.commits.waiting import Calls, Committed, Waiting
-from streamhouse_spark.log.lifecycle import cleaning, names, retention
-from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.log.lifecycle import garbage_collection, names, retention
+from streamhouse_spark.log.segments import packed_objects
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read import tail
-from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.slots import Holder, Slot, Taken
-from streamhouse_spark.write import append as table_append
-from streamhouse_spark.write import segment_merging
+from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot
+from streamhouse_spark.write import auto_compaction
+from streamhouse_spark.write import log_writer as table_append
 
 INFINITE_MS = 10**15
 
@@ -167,7 +167,7 @@ def a_held_pin_while_others_merge_and_clean() -> None:
     with il.small_limits():
         run = il.prepared_table()
         table = run.open()
-        pin = pin_newest(table.refresh())
+        pin = take_latest_snapshot(table.refresh())
         projection = Projection.of(table.state.schema, None, None)
 
         def pinned() -> list[pa.Table]:
@@ -190,10 +190,10 @@ def days_of_writing_and_cleaning() -> None:
             run.append()
             table = run.open()
             table.log.checkpoint(table.refresh())
-            il.cleaning.clean(table.log, run.memory)
+            il.garbage_collection.clean(table.log, run.memory)
             run.clock.advance(25 * sc.HOUR_MS)
             run.observe()
-        il.cleaning.clean(run.open().log, run.memory)
+        il.garbage_collection.clean(run.open().log, run.memory)
     run.check()
 
 
@@ -335,15 +335,15 @@ def appends_together_after_a_pause() -> None:
 def appends_together_and_an_interrupt() -> None:
     """The thread that commits for all is interrupted after the put, before it notes an outcome."""
     run = prepared(AppendTogether())
-    table, landed, interrupts = run.open(), Calls.landed, [KeyboardInterrupt()]
+    table, landed, interrupts = run.open(), CommitQueue.landed, [KeyboardInterrupt()]
     batches = [run.history.new_batch(2) for _ in range(3)]
 
-    def interrupted(calls: Calls, outcomes: Mapping[str, Committed]) -> None:
+    def interrupted(calls: CommitQueue, outcomes: Mapping[str, CommitResult]) -> None:
         if outcomes and interrupts:
             raise interrupts.pop()
         landed(calls, outcomes)
 
-    with mock.patch.object(Calls, "landed", interrupted):
+    with mock.patch.object(CommitQueue, "landed", interrupted):
         answers = in_turns([lambda b=b: run.history.append(table, b) for b in batches])
     assert [type(answer) for answer in answers].count(KeyboardInterrupt) == 1
     run.check()
@@ -384,7 +384,7 @@ def checkpoint_then_put(original: Any, self: CommitLog, record: Record) -> Any:
     return original()
 
 
-def commit_or_delete_segments(original: Any, log: CommitLog, staged: staging.Staged) -> Any:
+def commit_or_delete_segments(original: Any, log: CommitLog, staged: staging.StagedRows) -> Any:
     try:
         return original()
     except StreamhouseError:
@@ -395,8 +395,10 @@ def commit_or_delete_segments(original: Any, log: CommitLog, staged: staging.Sta
 
 
 def commit_at_the_ends_of_staging(original: Any, log: CommitLog) -> Any:
-    ends, appending = dict(log.state.ends), staging.appending
-    with mock.patch.object(staging, "appending", lambda state, staged, ms, _: appending(state, staged, ms, ends)):
+    ends, appending = dict(log.state.ends), staging.make_append_action
+    with mock.patch.object(
+        staging, "make_append_action", lambda state, staged, ms, _: appending(state, staged, ms, ends)
+    ):
         return original()
 
 
@@ -425,7 +427,7 @@ def plan_trim_of_one_more_segment(original: Any, state: TableState) -> Any:
 
 def write_checkpoint_unread(storage: Storage, state: TableState, floor_index: int, floor: int) -> None:
     with suppress(ObjectExistsError):
-        data = checkpoint._encoded(state, floor_index=floor_index, floor=floor)
+        data = checkpoint._encode_checkpoint(state, floor_index=floor_index, floor=floor)
         storage.put_if_absent(checkpoint_key(state.table_uuid, state.version), data)
     storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
 
@@ -448,27 +450,27 @@ def neighbours_outcomes(original: Any) -> Any:
     return zip((attempt for attempt, _ in found), answers[1:] + answers[:1], strict=True)
 
 
-def fail_members(group: Group) -> None:
+def fail_members(group: RecordBuilder) -> None:
     for member in group.members:
         member.error = CommitConflictError("one attempt of the record was rejected; nothing was written")
     group.members.clear()
 
 
-def join_or_fail_all(original: Any, self: Group) -> bool:
+def join_or_fail_all(original: Any, self: RecordBuilder) -> bool:
     has_joined = original()
     if not has_joined:
         fail_members(self)
     return has_joined
 
 
-def judge_or_fail_all(original: Any, call: Waiting, group: Group) -> bool:
+def judge_or_fail_all(original: Any, call: PendingCommit, group: RecordBuilder) -> bool:
     num_members, takes_more = len(group.members), original()
     if len(group.members) == num_members and not call.is_done:
         fail_members(group)
     return takes_more
 
 
-def answer_then_put_group(original: Any, group: Group, before: TableState) -> None:
+def answer_then_put_group(original: Any, group: RecordBuilder, before: TableState) -> None:
     coming = replace(group.record("f" * 32), actions=group.body.actions)
     answers = dict(outcomes(before, fold(before, coming), coming))
     for member in group.members[1:]:
@@ -505,36 +507,36 @@ def offer_and_withdraw(original: Any, self: Any) -> Any:
     return data
 
 
-def commit_for_none_that_was_offered(original: Any, leader: Waiting) -> None:
+def commit_for_none_that_was_offered(original: Any, leader: PendingCommit) -> None:
     if leader.unanswered:
         leader.error = CommitStateUnknownError("the process that took the offer did not answer")
     else:
         original()
 
 
-def look_by_the_error_alone(original: Any, self: Slot[Any], failure: StorageError) -> Taken[Any]:
+def look_by_the_error_alone(original: Any, self: Slot[Any], failure: StorageError) -> PutResult[Any]:
     taken = original()
-    is_anothers = isinstance(failure, ObjectExistsError) and taken.holder is Holder.MINE
-    return Taken(Holder.ANOTHER, taken.stored, failure) if is_anothers else taken
+    is_anothers = isinstance(failure, ObjectExistsError) and taken.outcome is PutOutcome.WON
+    return PutResult(PutOutcome.LOST, taken.stored, failure) if is_anothers else taken
 
 
-def look_without_unreadable(original: Any, failure: StorageError) -> Taken[Any]:
+def look_without_unreadable(original: Any, failure: StorageError) -> PutResult[Any]:
     taken = original()
-    return Taken(Holder.NOBODY, failure=failure) if taken.holder is Holder.UNREADABLE else taken
+    return PutResult(PutOutcome.NOT_STORED, failure=failure) if taken.outcome is PutOutcome.UNREADABLE else taken
 
 
-def look_without_unsure(original: Any, failure: StorageError) -> Taken[Any]:
+def look_without_unsure(original: Any, failure: StorageError) -> PutResult[Any]:
     taken = original()
-    return Taken(Holder.MINE, taken.stored, failure) if taken.holder is Holder.UNSURE else taken
+    return PutResult(PutOutcome.WON, taken.stored, failure) if taken.outcome is PutOutcome.NOT_DURABLE else taken
 
 
 BELIEVES_STAGED_OBJECTS = Patch(commit_log, "require_stored", lambda: None)
 FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_read_forward", lambda original: original(own={}))
 RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "outcomes", neighbours_outcomes)
 JUDGES_ON_THE_STATE_BEFORE = Patch(
-    Group, "state", lambda original, self: replace(original(), transactions=self.before.transactions)
+    RecordBuilder, "state", lambda original, self: replace(original(), transactions=self.before.transactions)
 )
-FAILS_ALL_THAT_JOINED = Patch(Group, "joins", join_or_fail_all)
+FAILS_ALL_THAT_JOINED = Patch(RecordBuilder, "joins", join_or_fail_all)
 MISSING_SEGMENT = ".../segments/....arrow is missing although the table names it"
 STORED_TWICE = "acknowledged batch ...: rows are stored {...: 2, "
 
@@ -546,16 +548,17 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "an append is acknowledged without checking the low watermark",
-        Patch(CommitLog, "_won", lambda self, before, stored: self._stored(before, stored)),
+        Patch(CommitLog, "_state_after_put", lambda self, before, stored: self._stored(before, stored)),
     ).found_by(interleaving("append inline", "sleeps for days"), "acknowledged batch 4: rows are stored {4000: 0"),
     PlantedBug(
-        "only the thread that reads the low watermark compares it", Patch(CommitLog, "_won", won_without_stale_floors)
+        "only the thread that reads the low watermark compares it",
+        Patch(CommitLog, "_state_after_put", won_without_stale_floors),
     ).found_by(
         interleaving("append inline", "sleeps beside a thread that looks"),
         "acknowledged batch 4: rows are stored {4000: 0",
     ),
     PlantedBug(
-        "a commit does not check that its staged objects exist", Patch(commit_log, "staged_uuids", lambda: ())
+        "a commit does not check that its staged objects exist", Patch(commit_log, "list_staged_uuids", lambda: ())
     ).found_by(a_restore_while_a_write_is_staged, f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "an object that exists is taken for another writer's commit",
@@ -571,7 +574,7 @@ LOG_BUGS = (
     PlantedBug(
         "an unknown outcome is reported as a failure",
         Patch(commit_log, "CommitStateUnknownError", StorageError),
-        Patch(failed_commits, "CommitStateUnknownError", StorageError),
+        Patch(commit_errors, "CommitStateUnknownError", StorageError),
     ).found_by(an_append_whose_outcome_stays_unknown, "refused batch 2 is stored {1} times"),
     PlantedBug(
         "a failed append deletes its segments", Patch(table_append, "commit_staged", commit_or_delete_segments)
@@ -587,13 +590,13 @@ LOG_BUGS = (
     ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction commits condemned segments",
-        Patch(segment_merging, "merge", merge_without_condemned),
+        Patch(auto_compaction, "merge", merge_without_condemned),
         Patch(staging, "STAGED_AGE_MS_MAX", INFINITE_MS),
         BELIEVES_STAGED_OBJECTS,
     ).found_by(interleaving("merge", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "staged changes by key are committed at any age",
-        Patch(staged_changes, "is_kept", lambda: True),
+        Patch(change_staging, "is_kept", lambda: True),
         BELIEVES_STAGED_OBJECTS,
     ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
@@ -601,23 +604,23 @@ LOG_BUGS = (
     ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
     PlantedBug(
         "a dropped table accepts rows",
-        *(Patch(module, "require_there", lambda: None) for module in (transaction_outcome, staging)),
+        *(Patch(module, "require_not_dropped", lambda: None) for module in (idempotency, staging)),
     ).found_by(a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"),
     PlantedBug(
-        "listing tables stops at a damaged table", Patch(names, "named_tables", named_tables_without_errors)
+        "listing tables stops at a damaged table", Patch(names, "iter_table_names", named_tables_without_errors)
     ).found_by(
         a_table_beside_a_damaged_one, "CorruptDataError: .../names/00000001.json ... does not match its checksum"
     ),
     # idempotent appends, and tables that were restored
-    PlantedBug("a stored transaction is written again", Patch(commit_log, "known_transaction", lambda: None)).found_by(
-        sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE
+    PlantedBug(
+        "a stored transaction is written again", Patch(commit_log, "find_stored_transaction", lambda: None)
+    ).found_by(sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE),
+    PlantedBug("a stored request is written again", Patch(idempotency, "_request_outcome", lambda: None)).found_by(
+        sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"
     ),
     PlantedBug(
-        "a stored request is written again", Patch(transaction_outcome, "_request_outcome", lambda: None)
-    ).found_by(sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"),
-    PlantedBug(
         "only the newest version of a transaction is known",
-        Patch(commit_log, "known_transaction", known_in_its_newest_version),
+        Patch(commit_log, "find_stored_transaction", known_in_its_newest_version),
     ).found_by(an_old_transaction_sent_again, "version=1, ... was then given BucketOffsets({0: [2, 4)"),
     PlantedBug("expired writers are forgotten", Patch(transactions, "with_past", lambda past: past)).found_by(
         sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
@@ -628,16 +631,16 @@ LOG_BUGS = (
     PlantedBug(
         "an older batch of a stream is taken for a replay",
         Patch(
-            transaction_outcome,
-            "stored_outcome",
+            idempotency,
+            "find_stored_outcome",
             lambda original, transaction: original(transaction=replace(transaction, batch=None)),
         ),
     ).found_by(histories.a_stream_with_an_older_checkpoint, "rows of another batch were dropped in silence"),
     PlantedBug(
-        "a tablet matches any log with its uuid and offset", Patch(tablet_history, "_is_of", lambda: True)
+        "a tablet matches any log with its uuid and offset", Patch(tablet_lineage, "_is_of", lambda: True)
     ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
     PlantedBug(
-        "a record does not require its predecessor's attempt", Patch(Anchors, "require_followed_by", lambda: None)
+        "a record does not require its predecessor's attempt", Patch(HistoryIndex, "require_followed_by", lambda: None)
     ).found_by(histories.a_process_that_stands_in_the_other_history, "rows were added to a log that was not read"),
     PlantedBug("a position is an offset without a history", Patch(tail, "require_position", lambda: None)).found_by(
         histories.a_tail_that_is_followed_on, "a row was skipped in silence, found []"
@@ -645,14 +648,14 @@ LOG_BUGS = (
     # cleanup, trimming, checkpoints and shared objects
     PlantedBug(
         "cleanup does not wait for the grace period",
-        Patch(cleaning, "_delete_marked", lambda original: original(grace_ms=0)),
+        Patch(garbage_collection, "_delete_marked", lambda original: original(grace_ms=0)),
     ).found_by(
         a_held_pin_while_others_merge_and_clean,
         "SnapshotExpiredError: .../segments/...deleted because the grace is over",
     ),
     PlantedBug(
         "commit records are deleted before the grace period ends",
-        Patch(cleaning, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS)),
+        Patch(garbage_collection, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS)),
     ).found_by(a_reader_whose_segments_are_merged_and_cleaned, "is no prefix at or above"),
     PlantedBug(
         "the low watermark passes records with inline rows", Patch(TableState, "oldest_inline_commit", lambda: None)
@@ -660,7 +663,8 @@ LOG_BUGS = (
         days_of_writing_and_cleaning, "CorruptDataError: .../commits/... is missing although the table names it"
     ),
     PlantedBug(
-        "cleanup condemns young orphan files", Patch(cleaning, "_mark_orphans", lambda original: original(grace_ms=0))
+        "cleanup condemns young orphan files",
+        Patch(garbage_collection, "_mark_orphans", lambda original: original(grace_ms=0)),
     ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
         "rows were staged so long ago (1000 ms) that cleaning may have removed them",
@@ -677,8 +681,8 @@ LOG_BUGS = (
     ).found_by(a_checkpoint_that_was_stored_wrong, "the hint names a damaged checkpoint"),
     PlantedBug(
         "the low watermark rests on one checkpoint",
-        Patch(verified, "CHECKPOINTS_KEPT", 1),
-        Patch(cleaning, "CHECKPOINTS_KEPT", 1),
+        Patch(checkpoint_verification, "CHECKPOINTS_KEPT", 1),
+        Patch(garbage_collection, "CHECKPOINTS_KEPT", 1),
     ).found_by(
         the_newest_checkpoint_is_damaged_after_a_floor,
         "CorruptDataError: ... holds no whole checkpoint at or above record 25",
@@ -693,7 +697,7 @@ LOG_BUGS = (
     ).found_by(a_bucket_that_is_trimmed_alone, f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "each part of a shared object is read from the object's start",
-        Patch(shared_object.PartSink, "begin_part", lambda original: 0 * original()),
+        Patch(packed_objects.PackedObjectWriter, "begin_part", lambda original: 0 * original()),
     ).found_by(
         a_bucket_that_is_trimmed_alone,
         "CorruptDataError: .../segments/....arrow: bytes [0, ...) do not match their checksum",
@@ -719,7 +723,7 @@ LOG_BUGS = (
         "['CommitConflictError', 'TransactionConflictError', 'BucketOffsets']",
     ),
     PlantedBug(
-        "an append that the leader refuses fails the whole group", Patch(CommitLog, "_judge", judge_or_fail_all)
+        "an append that the leader refuses fails the whole group", Patch(CommitLog, "_validate", judge_or_fail_all)
     ).found_by(appends_together_after_a_pause, "one attempt of the record was rejected; nothing was written"),
     PlantedBug(
         "members of a group are answered before the put", Patch(CommitLog, "_put_group", answer_then_put_group)
@@ -728,19 +732,19 @@ LOG_BUGS = (
         "the log's state advances before the outcomes are noted", Patch(CommitLog, "_stored", store_state_then_outcomes)
     ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
     PlantedBug(
-        "a write by key does not see its neighbours' rows", Patch(Overlay, "over", lambda found: found)
+        "a write by key does not see its neighbours' rows", Patch(WriteOverlay, "over", lambda found: found)
     ).found_by(
         keyed_groups.writes_together, "found ...(0, 4, 1, 1, 'first', 0), ...expected ...(0, 4, 1, 1, 'a', 2), "
     ),
     PlantedBug(
         "changes by key are kept after the neighbours changed",
-        Patch(keyed_writer._Write, "follow", follow_with_the_first_changes),
+        Patch(upsert_commit._Write, "follow", follow_with_the_first_changes),
     ).found_by(
         keyed_groups.other_neighbours_behind_a_refusal,
         "found ...(0, 4, 1, 1, 'a', 2), ...expected ...(0, 4, 1, 1, 'a', 4), ",
     ),
     PlantedBug(
-        "changes by key of an unknown outcome are applied", Patch(keyed_writer._Write, "is_in_doubt", lambda: False)
+        "changes by key of an unknown outcome are applied", Patch(upsert_commit._Write, "is_in_doubt", lambda: False)
     ).found_by(
         keyed_groups.a_record_that_lands_late,
         "found [{'id': 1, 'name': 'a', 'n': 3, ...expected [{'id': 1, 'name': 'a', 'n': 4, ",
@@ -762,11 +766,11 @@ LOG_BUGS = (
     # conditional puts of single slots
     PlantedBug(
         "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)
-    ).found_by(partial(check_all_ways), "a rival before call None: ...Holder.ANOTHER"),
+    ).found_by(partial(check_all_ways), "a rival before call None: ...PutOutcome.LOST"),
     PlantedBug("a slot that cannot be read is taken for empty", Patch(Slot, "look", look_without_unreadable)).found_by(
-        partial(check_all_ways), "a rival before call None: ...Holder.NOBODY"
+        partial(check_all_ways), "a rival before call None: ...PutOutcome.NOT_STORED"
     ),
     PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "look", look_without_unsure)).found_by(
-        partial(check_all_ways), "not synced... a rival before call None: ...Holder.MINE"
+        partial(check_all_ways), "not synced... a rival before call None: ...PutOutcome.WON"
     ),
 )

@@ -41,16 +41,15 @@ from kit.rows import ids, rows
 from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.text_size import TextSize
-from streamhouse_spark.datasource.read import stream
-from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
-from streamhouse_spark.datasource.write import real_time_batches
-from streamhouse_spark.datasource.write.query_identity import SourceOfRows
-from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
-from streamhouse_spark.datasource.write.real_time_batches import RealTimeBatch
-from streamhouse_spark.datasource.write.staging_task import StagedMessage
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.datasource.stream import micro_batch_stream
+from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
+from streamhouse_spark.datasource.write import realtime_progress
+from streamhouse_spark.datasource.write.realtime_progress import RealTimeBatch
+from streamhouse_spark.datasource.write.realtime_sink import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
+from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage
 from streamhouse_spark.errors import (
     CommitConflictError,
     DifferentHistoryError,
@@ -59,35 +58,42 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
 )
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.kv.part_replacement import PartStager
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.rebase import Rebase
-from streamhouse_spark.kv.staged_changes import ChangeStager
+from streamhouse_spark.kv.change_staging import ChangeStager
+from streamhouse_spark.kv.conflict_detection import ConflictChecker
+from streamhouse_spark.kv.partition_overwrite import PartStager
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake import reader
-from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
-from streamhouse_spark.lake.tiering import recording
-from streamhouse_spark.log import append, compaction
+from streamhouse_spark.lake.parquet.partition_rewrite import FilesToDrop
+from streamhouse_spark.lake.tiering import record_snapshot
+from streamhouse_spark.log import compaction, staging
 from streamhouse_spark.log.commits.actions import Append, Drop, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
-from streamhouse_spark.read import file_rows, pin
-from streamhouse_spark.read.change_feed import cold_rows, commit_changes, commit_parts, emptied_rows, untold
-from streamhouse_spark.read.pieces import OffsetsPiece
+from streamhouse_spark.read import lake_row_ids, read_snapshot
+from streamhouse_spark.read.change_feed import (
+    commit_changes,
+    commit_diff,
+    feed_validation,
+    lake_only_rows,
+    truncated_rows,
+)
+from streamhouse_spark.read.scan_tasks import OffsetsScanTask
+from streamhouse_spark.schema.char_varchar import TextSize
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import alter, replacement, rollback, row_deletion
-from streamhouse_spark.table.replacement import ChosenRows
-from streamhouse_spark.warehouse import pointed
+from streamhouse_spark.table import alter, overwrite, rollback, row_deletion
+from streamhouse_spark.table.overwrite import OverwriteTarget
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
+from streamhouse_spark.warehouse import table_resolution
 from streamhouse_spark.warehouse.creation import create_action
-from streamhouse_spark.write.append import Appends
-from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
+from streamhouse_spark.write.log_writer import LogTableWriter
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit
 
 HOT = {"table.datalake.enabled": "false"}
 EU = {"region": "eu"}
@@ -104,13 +110,13 @@ def table_of_days(warehouse: Warehouse, **how: Any) -> Table:
 def another_writer_appends_while_rows_are_chosen() -> None:
     table = table_of_days(Run().warehouse, properties=HOT)
     table.append(rows(0, 1, 2))
-    right = ChosenRows.look
+    right = OverwriteTarget.look
 
-    def look(self: ChosenRows) -> None:
+    def look(self: OverwriteTarget) -> None:
         right(self)
         table.append(rows(4, 5))
 
-    with mock.patch.object(ChosenRows, "look", look):
+    with mock.patch.object(OverwriteTarget, "look", look):
         table.overwrite(rows(7), where=DAY_1)
     assert ids(table.to_arrow()) == [0, 2, 5, 7]
 
@@ -205,7 +211,7 @@ def a_merge_that_inserts_a_key_that_is_there() -> None:
         return BucketIntents(pa.table([[1], [2]], schema=schema.arrow), np.array([False]), np.array([True]))
 
     with pytest.raises(SchemaMismatchError):
-        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadBase.of(table.refresh()))
+        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadVersion.of(table.refresh()))
 
 
 def texts_of_a_length() -> None:
@@ -300,7 +306,7 @@ def a_drop() -> None:
 
 
 def a_drop_that_an_earlier_version_recorded() -> None:
-    right = recording.dropped_with
+    right = record_snapshot.make_partition_drops
 
     def named(*given: Any) -> Any:
         return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
@@ -308,7 +314,7 @@ def a_drop_that_an_earlier_version_recorded() -> None:
     table = table_by_region()
     table.append([row(6)])
     before = table.refresh().version
-    with mock.patch.object(recording, "dropped_with", named):
+    with mock.patch.object(record_snapshot, "make_partition_drops", named):
         table.drop_partition(EU)
     with pytest.raises(InvalidOptionError):
         changes(table, before + 1, table.refresh().version)
@@ -327,7 +333,7 @@ def a_rewrite_between_a_read_and_its_deletion() -> None:
     table.append([row(8)])
     tier(table)
     with pytest.raises(CommitConflictError):
-        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadBase.of(state))
+        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadVersion.of(state))
     assert ids(table.to_arrow()) == list(range(9))
 
 
@@ -472,14 +478,14 @@ def a_task_fails_after_its_first_commit() -> None:
 # -- how the bugs are planted ------------------------------------------------------------------------------------------
 
 
-def follow_without_new_rows(self: ChosenRows, state: Any) -> None:
+def follow_without_new_rows(self: OverwriteTarget, state: Any) -> None:
     self._state = state
 
 
 def commit_replacement_in_two_records(table: Table, staged: Any, choose: Any, transaction: Any, read: Any) -> Any:
-    chosen = ChosenRows(table, choose, read, may_look=True)
+    chosen = OverwriteTarget(table, choose, read, may_look=True)
     table.log.commit(lambda state, _time_ms: chosen(state))
-    return Appends(table).commit(staged, transaction=transaction)
+    return LogTableWriter(table).commit(staged, transaction=transaction)
 
 
 def refresh_without_following(log: CommitLog) -> CommitLog:
@@ -493,7 +499,7 @@ def drop_then_name(storage: Storage, world: Any, path: TablePath, old: CommitLog
 
 
 def require_unwritten_unless_inserted(
-    original: Any, self: Rebase, state: TableState, split: LogSplit, records: InlineRecords
+    original: Any, self: ConflictChecker, state: TableState, split: LogSplit, records: InlineRecords
 ) -> None:
     schema = state.written_schema(self.layout.schema_id)
     found = read_split(self.storage, split, schema, [CHANGE_COLUMN.name], records=records)
@@ -502,14 +508,14 @@ def require_unwritten_unless_inserted(
 
 
 def judge_once() -> Iterator[Patch]:
-    judged: list[Rebase] = []
+    judged: list[ConflictChecker] = []
 
-    def judge(original: Any, self: Rebase) -> None:
+    def judge(original: Any, self: ConflictChecker) -> None:
         if not any(one is self for one in judged):
             judged.append(self)
             original()
 
-    yield Patch(Rebase, "judge", judge)
+    yield Patch(ConflictChecker, "judge", judge)
 
 
 def mark_every_row_as_updated(staged: Any) -> list[Any]:
@@ -534,42 +540,44 @@ NO_HISTORY_ERROR = "DID NOT RAISE ...DifferentHistoryError"
 WRITE_BUGS = (
     # replacements of rows and tables
     PlantedBug(
-        "rows appended while rows are chosen are not replaced", Patch(ChosenRows, "_follow", follow_without_new_rows)
+        "rows appended while rows are chosen are not replaced",
+        Patch(OverwriteTarget, "_follow", follow_without_new_rows),
     ).found_by(another_writer_appends_while_rows_are_chosen, "[0, 2, 4, 5, 7] == [0, 2, 5, 7]"),
     PlantedBug(
         "a replacement takes two commit records",
-        Patch(replacement, "commit_replacement", commit_replacement_in_two_records),
+        Patch(overwrite, "commit_replacement", commit_replacement_in_two_records),
     ).found_by(a_crash_at_each_call, "assert [0, 2] in ([0, 1, 2], [0, 2, 7])"),
     PlantedBug(
         "a replacement of keys ignores buckets without matching rows",
         Patch(PartStager, "sees_whole_buckets", lambda: False),
     ).found_by(another_writer_adds_rows_to_a_bucket_that_had_none, "[0, 2, 4, 7] == [0, 2, 7]"),
     PlantedBug(
-        "a replacement accepts rows outside its filter", Patch(replacement, "require_chosen", lambda: None)
+        "a replacement accepts rows outside its filter", Patch(overwrite, "require_chosen", lambda: None)
     ).found_by(a_second_run_replaces_the_first, "[1, 2, 2] == [1, 2]"),
     PlantedBug(
-        "a name does not lead to the table that replaced it", Patch(pointed, "followed", refresh_without_following)
+        "a name does not lead to the table that replaced it",
+        Patch(table_resolution, "follow_replacements", refresh_without_following),
     ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...did you mean sales.parts?"),
     PlantedBug(
         "a table is dropped before its replacement is named", Patch(warehouse_replacement, "succeed", drop_then_name)
     ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...tables there: none"),
     # UPDATE, DELETE and MERGE by key
     PlantedBug(
-        "an update ignores concurrent writes of its keys", Patch(Rebase, "_require_unwritten", lambda: None)
+        "an update ignores concurrent writes of its keys", Patch(ConflictChecker, "_require_unwritten", lambda: None)
     ).found_by(an_update_beside_an_upsert, "(0, {2: 20, 3: 30, 1: 15})"),
     PlantedBug(
         "a merge ignores concurrent inserts of its keys",
-        Patch(Rebase, "_require_unwritten", require_unwritten_unless_inserted),
+        Patch(ConflictChecker, "_require_unwritten", require_unwritten_unless_inserted),
     ).found_by(a_merge_beside_an_insert, "(0, {1: 10, 2: 20, 3: 30, 7: 1})"),
     PlantedBug("concurrent changes are judged only once", judge_once).found_by(
         an_update_beside_an_upsert, "(1, {2: 20, 3: 30, 1: 15})"
     ),
-    PlantedBug("statements ignore each other", Patch(Rebase, "_require_unread", lambda: None)).found_by(
+    PlantedBug("statements ignore each other", Patch(ConflictChecker, "_require_unread", lambda: None)).found_by(
         two_updates_about_each_others_rows, "({3: 30, 1: 20, 2: 10}, ['UPDATE"
     ),
     PlantedBug(
         "compaction forgets that a segment holds a statement",
-        Patch(compaction, "_merged", lambda original: replace(original(), rewrites=False)),
+        Patch(compaction, "_merge_run", lambda original: replace(original(), rewrites=False)),
     ).found_by(two_updates_and_a_compaction, "({3: 30, 1: 20, 2: 10}, ['UPDATE"),
     PlantedBug("a merge inserts a key that exists", Patch(ChangeStager, "_require_new", lambda: None)).found_by(
         a_merge_that_inserts_a_key_that_is_there, NO_SCHEMA_ERROR
@@ -583,86 +591,91 @@ WRITE_BUGS = (
         Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([])),
     ).found_by(a_partition_column_with_a_leading_dot, "the name is a path: No match for FieldRef.Name(day)"),
     PlantedBug(
-        "a table counts as empty before it was created", Patch(pin, "_require_made_before", lambda: None)
+        "a table counts as empty before it was created", Patch(read_snapshot, "_require_made_before", lambda: None)
     ).found_by(a_time_before_a_table, "DID NOT RAISE ...OffsetsTrimmedError"),
     # changes of updated rows
-    PlantedBug("compaction forgets which rows an update wrote", Patch(compaction, "_updated", lambda: ())).found_by(
-        a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"
-    ),
     PlantedBug(
-        "updated rows of a compacted segment are one off",
-        Patch(compaction, "_updated", lambda original, start: original(start=start + 1)),
+        "compaction forgets which rows an update wrote", Patch(compaction, "_update_pairs", lambda: ())
     ).found_by(a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"),
     PlantedBug(
-        "all rows of a statement count as updated", Patch(append, "_with_updated", mark_every_row_as_updated)
+        "updated rows of a compacted segment are one off",
+        Patch(compaction, "_update_pairs", lambda original, start: original(start=start + 1)),
+    ).found_by(a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"),
+    PlantedBug(
+        "all rows of a statement count as updated", Patch(staging, "_with_updated", mark_every_row_as_updated)
     ).found_by(a_merge_and_its_changes, "(20, 'update_postimage') != (20, 'insert')"),
     PlantedBug(
         "deleted rows are reported as updated",
         Patch(DeleteRows, "with_updated", lambda self: replace(self, updated=self.rows, updated_files=self.files)),
     ).found_by(a_merge_and_its_changes, "(2, 'update_preimage') != (2, 'delete')"),
     PlantedBug(
-        "net changes report an update of a row inserted in between", Patch(commit_parts, "_without", keep_update_marks)
+        "net changes report an update of a row inserted in between", Patch(commit_diff, "_without", keep_update_marks)
     ).found_by(net_changes, "(11, 'update_postimage') != (11, 'insert')"),
     # rows that are dropped with their partition, and changes of the table
     PlantedBug(
         "dropped rows of other engines are not counted",
-        Patch(GoingFiles, "rows", lambda original, self: original() - self.foreign_rows),
+        Patch(FilesToDrop, "rows", lambda original, self: original() - self.foreign_rows),
     ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
     PlantedBug(
-        "a dropped partition counts as recorded in full by any version", Patch(NameDropped, "tells_all", lambda: True)
+        "a dropped partition counts as recorded in full by any version",
+        Patch(PartitionDropRows, "tells_all", lambda: True),
     ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug("changes omit dropped rows of lake files", Patch(commit_changes, "file_pieces", lambda: ())).found_by(
         a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
     ),
     PlantedBug(
         "old rows are searched in one lake snapshot",
-        Patch(cold_rows._Search, "each", lambda original: islice(original(), 1)),
+        Patch(lake_only_rows._Search, "each", lambda original: islice(original(), 1)),
     ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
     PlantedBug(
-        "only recorded rows of a dropped partition are changes", Patch(untold, "lost_rows", lambda pair: {})
+        "only recorded rows of a dropped partition are changes",
+        Patch(feed_validation, "find_rows_lost_by_record", lambda pair: {}),
     ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
     PlantedBug(
         "an emptied table still has the rows deleted before",
-        Patch(emptied_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
+        Patch(truncated_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
     ).found_by(a_table_that_is_emptied_and_rolled_back, "('2',): -1"),
     PlantedBug(
         "a rollback across a truncation keeps the current rows",
         Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
     ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
-    PlantedBug("a stream of changes repeats each deletion", Patch(stream, "commit_of", lambda: 0)).found_by(
+    PlantedBug("a stream of changes repeats each deletion", Patch(micro_batch_stream, "commit_of", lambda: 0)).found_by(
         a_stream_of_changes, "assert [] == [0]"
     ),
     PlantedBug(
-        "the first batch of a stream starts at its own end", Patch(StreamhouseStreamReader, "_begun_at", lambda: None)
+        "the first batch of a stream starts at its own end",
+        Patch(StreamhouseStreamReader, "_start_point", lambda: None),
     ).found_by(a_stream_of_changes, "assert [] == [0]"),
     PlantedBug(
         "a lagging stream reads rows deleted since the last round",
-        Patch(OffsetsPiece, "__init__", lambda original: original(deleted=None)),
+        Patch(OffsetsScanTask, "__init__", lambda original: original(deleted=None)),
     ).found_by(a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"),
     PlantedBug(
-        "rows that lake files mark as deleted are read", Patch(reader, "_marked", lambda: OffsetRuns.merged([]))
+        "rows that lake files mark as deleted are read",
+        Patch(reader, "_read_deleted_offsets", lambda: OffsetRuns.merged([])),
     ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows are deleted by offsets that another engine removed",
         Patch(row_deletion, "require_looked_at", lambda: None),
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     PlantedBug(
-        "a later lake snapshot counts as checked for offsets", Patch(file_rows, "have_offsets", lambda: True)
+        "a later lake snapshot counts as checked for offsets", Patch(lake_row_ids, "have_offsets", lambda: True)
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     # the sink of real-time mode
     PlantedBug(
         "rows of a real-time query may follow any others",
-        Patch(SourceOfRows, "transaction", lambda original: replace(original(), follows=None)),
+        Patch(SourceProgress, "transaction", lambda original: replace(original(), follows=None)),
     ).found_by(rivals_at_every_call, "DifferentHistoryError: ...batch 6 is stored"),
     PlantedBug(
-        "rows of a real-time query are written without a transaction", Patch(SourceOfRows, "transaction", lambda: None)
+        "rows of a real-time query are written without a transaction",
+        Patch(SourceProgress, "transaction", lambda: None),
     ).found_by(crashes_at_every_call, "assert Counter({0: 2... == Counter({0: 1"),
     PlantedBug(
         "the mark of a real-time query does not count its batches",
-        Patch(SourceOfRows, "mark", lambda original: original(num_ended=0)),
+        Patch(SourceProgress, "mark", lambda original: original(num_ended=0)),
     ).found_by(a_target_is_restored, NO_HISTORY_ERROR),
     PlantedBug(
-        "source offsets are trusted without a history", Patch(real_time_batches, "_record", lambda: None)
+        "source offsets are trusted without a history", Patch(realtime_progress, "_record", lambda: None)
     ).found_by(a_source_is_restored_and_grows, NO_HISTORY_ERROR),
     PlantedBug(
         "stored offsets outlive the query that was forgotten",
@@ -671,7 +684,7 @@ WRITE_BUGS = (
     ).found_by(a_query_is_forgotten, "assert Counter({0: 1... == Counter({0: 2"),
     PlantedBug(
         "a retried task starts where its batch started",
-        Patch(RealTimeStreamWriter, "_stored", lambda: StagedMessage(None, counts=STORED_KEY + "{}")),
+        Patch(RealTimeStreamWriter, "_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
     ).found_by(
         a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
     ),

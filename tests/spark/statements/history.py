@@ -93,7 +93,7 @@ class History:
         if step == -1:
             self._create(self.subjects[0])
         elif step == self.steps:
-            self._finish(Random(f"{self.seed} end"))
+            self._finished(Random(f"{self.seed} end"))
         elif step not in self.without:
             self._step(Random(f"{self.seed} {step}"))
 
@@ -256,7 +256,7 @@ class History:
             read = self.house.lake_readers(subject.name, subject.names)["Table.lake"]
             self.checks.compare("Table.lake", subject, read())
 
-    def _finish(self, rng: Random) -> None:
+    def _finished(self, rng: Random) -> None:
         """Every reader of the table and of the lake's part, earlier versions, and the changes between them."""
         for subject in self.subjects:
             self.checks.end(subject, rng)

@@ -25,8 +25,8 @@ from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.log.lifecycle.succession import replaced_by
-from streamhouse_spark.log.told import newest_first
+from streamhouse_spark.log.commit_reader import newest_first
+from streamhouse_spark.log.lifecycle.replace_table import find_replaced_table
 
 CONFLICT = "conflict"
 GONE = "no longer kept"
@@ -209,7 +209,7 @@ class Lakehouse:
         """
         table = self.table(name)
         times = {record.number: record.time_ms for record in newest_first(table.storage, table.refresh())}
-        former = replaced_by(table.storage, table.world, table.path, table.uuid)
+        former = find_replaced_table(table.storage, table.world, table.path, table.uuid)
         if former is not None and times.get(number, 0) < former.dropped.time_ms:
             return None
         if number not in times or any(time <= times[number] for n, time in times.items() if n > number):

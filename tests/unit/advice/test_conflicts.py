@@ -13,12 +13,12 @@ from kit import keyed_writes
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError
-from streamhouse_spark.kv import keyed_writer
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv import upsert_commit
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
-from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
-from streamhouse_spark.log.commits import commit_log, failed_commits
+from streamhouse_spark.log.commits import commit_errors, commit_log
+from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -75,7 +75,7 @@ def writing_beside_quick_writers(place: Place) -> Case:
     table = place.table(slow)
 
     def append() -> None:
-        with mock.patch.object(failed_commits, "CONFLICTS_MAX", 5):
+        with mock.patch.object(commit_errors, "CONFLICTS_MAX", 5):
             table.append([{"id": 20}])
 
     yield append
@@ -126,7 +126,7 @@ def writing_by_key_beside_quick_processes(place: Place) -> Case:
     table = place.keyed()
 
     def ahead(*_: object, **__: object) -> None:
-        raise keyed_writer.TabletAheadError
+        raise upsert_commit.StaleStateError
 
     def upsert() -> None:
         with mock.patch.object(commit_log.CommitLog, "commit", ahead):
@@ -141,7 +141,7 @@ def dropping_a_partition_beside_quick_processes(place: Place) -> Case:
     table = place.keyed()
 
     def ahead(*_: object, **__: object) -> None:
-        raise keyed_writer.TabletAheadError
+        raise upsert_commit.StaleStateError
 
     def drop() -> None:
         with mock.patch.object(commit_log.CommitLog, "commit", ahead):
@@ -155,10 +155,10 @@ def dropping_a_partition_beside_quick_processes(place: Place) -> Case:
 def rewriting_rows_that_changed(place: Place) -> Case:
     """As UPDATE, DELETE and MERGE do."""
     table = place.keyed()
-    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    read, rows = ReadVersion.of(table.refresh()), table.to_arrow()
     place.warehouse().table("k").upsert([{"id": 1, "p": "a", "n": 7}])
     yield lambda: keyed_writes.rewrite(table, rows, np.ones(2, np.bool_), read=read)
-    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    read, rows = ReadVersion.of(table.refresh()), table.to_arrow()
     keyed_writes.rewrite(table, rows, np.ones(2, np.bool_), read=read)
     assert ids(place.warehouse().table("k").to_arrow()) == []
 
@@ -167,12 +167,12 @@ def rewriting_rows_of_another_history(place: Place) -> Case:
     table = place.keyed()
     backup = dict(place.memory._objects)
     table.upsert([{"id": 3, "p": "a", "n": 7}])
-    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    read, rows = ReadVersion.of(table.refresh()), table.to_arrow()
     place.memory._objects = backup
     place.warehouse().table("k").upsert([{"id": 4, "p": "a", "n": 7}])
     table = place.warehouse().table("k")
     yield lambda: keyed_writes.rewrite(table, rows, np.ones(3, np.bool_), read=read)
-    read, rows = ReadBase.of(table.refresh()), table.to_arrow()
+    read, rows = ReadVersion.of(table.refresh()), table.to_arrow()
     keyed_writes.rewrite(table, rows, np.ones(3, np.bool_), read=read)
     assert ids(place.warehouse().table("k").to_arrow()) == []
 

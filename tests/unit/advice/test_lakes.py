@@ -14,7 +14,7 @@ from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.segments.scan import plan_range
-from streamhouse_spark.read.pin import require_recorded
+from streamhouse_spark.read.read_snapshot import require_recorded
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")

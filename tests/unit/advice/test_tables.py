@@ -13,9 +13,9 @@ from kit.rows import ids
 from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark import StreamhouseError, Transaction
-from streamhouse_spark.core.model import StreamBatch
-from streamhouse_spark.datasource.write.query_identity import begins_under_used_name
-from streamhouse_spark.lake.tiering import recording
+from streamhouse_spark.core.types import StreamBatch
+from streamhouse_spark.datasource.write.sink_transactions import begins_under_used_name
+from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.log.commits.actions import Trim
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow
 
@@ -168,7 +168,9 @@ def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
 
 def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
     table = place.partitioned()
-    with mock.patch.object(recording, "dropped_with", return_value=[]):  # as an older version of the package dropped it
+    with mock.patch.object(
+        record_snapshot, "make_partition_drops", return_value=[]
+    ):  # as an older version of the package dropped it
         table.drop_partition({"p": "a"})
     yield lambda: place.warehouse().table("p").retier()
     place.warehouse().table("p").retier(allow_loss=True)

@@ -20,11 +20,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.demo import flights as flights_module
-from streamhouse_spark.demo.demo_warehouse import new_demo_table
-from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE, load_flights, write_chunks
-from streamhouse_spark.demo.monitor import BucketLine, Observed, QueryResult
-from streamhouse_spark.demo.other_readers import installed_readers
-from streamhouse_spark.demo.proofs import (
+from streamhouse_spark.demo.assertions import (
     FACTS,
     Proof,
     prove_equal_facts,
@@ -32,8 +28,12 @@ from streamhouse_spark.demo.proofs import (
     prove_queries,
     prove_same_rows,
 )
+from streamhouse_spark.demo.demo_warehouse import new_demo_table
+from streamhouse_spark.demo.display import Board, TextView, draw_board, line_of
+from streamhouse_spark.demo.external_readers import installed_readers
+from streamhouse_spark.demo.flights import KEY_COLUMNS, TABLE, load_flights, write_chunks
+from streamhouse_spark.demo.monitor import BucketLine, Observed, QueryResult
 from streamhouse_spark.demo.stream import FlightStream
-from streamhouse_spark.demo.view import Board, TextView, drawn, line_of
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_the_view_shows_buckets_lag_and_both_counts():
         assert part in line
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(drawn(board()))
+        console.print(draw_board(board()))
     for part in ("bucket", "log end", "1,000", "600", "400", "air.flights$lake", "25% released"):
         assert part in captured.get()
 

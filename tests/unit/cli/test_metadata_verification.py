@@ -8,7 +8,7 @@ import pytest
 
 from kit.tables import new_table, tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.cli.upkeep_commands import _verified
+from streamhouse_spark.cli.upkeep_commands import _verify_table
 from streamhouse_spark.storage.base import Storage
 
 UNSEEN = {
@@ -68,7 +68,7 @@ def named(key: str, what: str) -> str:
 
 def problems(storage: Storage, warehouse: Warehouse, name: str) -> str:
     try:
-        return " ".join(_verified(warehouse.table(name), Quiet()).problems)
+        return " ".join(_verify_table(warehouse.table(name), Quiet()).problems)
     except StreamhouseError as error:
         return str(error)
 

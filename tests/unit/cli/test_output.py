@@ -9,8 +9,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.cli.output import Output, shown
-from streamhouse_spark.core.json_text import json_text, plain_value
+from streamhouse_spark.cli.output import Output, format_value
+from streamhouse_spark.core.json_encoding import json_text, plain_value
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from streamhouse_spark.core.json_text import json_text, plain_value
 def test_values(value, plain, text):
     assert plain_value(value) == plain
     assert json.loads(json_text(value)) == plain
-    assert shown(value) == text
+    assert format_value(value) == text
 
 
 def test_json_lines_keep_every_value(capsys):

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.lifecycle import names, sql_views
-from streamhouse_spark.log.lifecycle.stored_view import StoredView
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_views_go_with_a_copy_and_stand_in_nobodys_way(run, filled, warehouse_pa
     assert filled
     wh = Warehouse(warehouse_path)
     view, renamed = TablePath("d", "v"), TablePath("d", "w")
-    sql_views.create_view(wh.storage, wh.world, view, StoredView("select 1", "{}"), replace=False)
+    sql_views.create_view(wh.storage, wh.world, view, ViewEntry("select 1", "{}"), replace=False)
     sql_views.rename_view(wh.storage, wh.world, view, renamed)
     there = str(tmp_path / "copy")
     shutil.copytree(warehouse_path, there)

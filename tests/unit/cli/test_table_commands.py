@@ -12,8 +12,8 @@ import pytest
 from streamhouse_spark import StorageError
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
-from streamhouse_spark.table.refreshing import pause_refreshes
+from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"
 
@@ -154,7 +154,7 @@ def test_describe_shows_rounds_that_failed(run, warehouse, orders):
     assert run("describe", "sales.orders", "--output", "json").document["failed_rounds"] == []
     hours_ago_ms = table.storage.now_ms() - 5 * 3_600_000
     error = StorageError("the store is away")
-    failed = failed_round("tiering", error, host="tierer-0", rows=1, now_ms=hours_ago_ms, duration_ms=70)
+    failed = describe_failure("tiering", error, host="tierer-0", rows=1, now_ms=hours_ago_ms, duration_ms=70)
     note_failure(table.storage, table.uuid, failed)
     (found,) = run("describe", "sales.orders", "--output", "json").document["failed_rounds"]
     assert (found["error"], found["host"], found["over"]) == ("StorageError", "tierer-0", False)

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import StorageError
-from streamhouse_spark.cli import doctor, tier_command
+from streamhouse_spark.cli import diagnostics, tier_command
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.datasource.views.refresh import RefreshReport
-from streamhouse_spark.datasource.views.service import ViewStatus
+from streamhouse_spark.views.refresh import RefreshReport
+from streamhouse_spark.views.service import ViewStatus
 
 
 def test_the_service_answers_probes_and_ends_at_sigterm(tmp_path):
@@ -99,15 +99,15 @@ def test_a_round_that_fails_is_noted_for_others(run, warehouse_path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(tier_command, "tier_here", fail)
         run("tier", "--once", code=1)
-    (noted,) = doctor.check_failed_rounds(table)
+    (noted,) = diagnostics.check_failed_rounds(table)
     assert (noted.check, noted.level) == ("tiering of s.t", "warn")
     assert "failed last" in noted.found
     assert "the store is away" in noted.found
-    checks = [f.check for f in doctor.check_warehouse(warehouse_path, None, World())]
+    checks = [f.check for f in diagnostics.check_warehouse(warehouse_path, None, World())]
     assert "tiering of s.t" in checks
     run("tier", "--once")
     table.refresh()
-    assert list(doctor.check_failed_rounds(table)) == []
+    assert list(diagnostics.check_failed_rounds(table)) == []
     assert "it succeeded since" in " ".join(run("describe", "s.t").stdout.split())
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from kit.waiting import wait_for
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.table.refreshing import pause_refreshes
+from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 SCRIPT = Path(sys.executable).parent / "streamhouse"
 

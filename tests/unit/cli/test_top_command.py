@@ -8,8 +8,8 @@ from rich.console import Console
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.cli.top_command import rates, screen, watch
-from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
-from streamhouse_spark.table.glance import TableGlance
+from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.table.table_status import TableOverview
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_once(run, tables):
 
 
 def test_the_busiest_table_comes_first(tables):
-    found = [TableGlance.of(table) for table in tables[1:]]
+    found = [TableOverview.of(table) for table in tables[1:]]
     speeds = rates(
         {"s.first": (100, 1_000), "s.second": (0, 1_000)}, {"s.first": (110, 3_000), "s.second": (50, 3_000)}
     )
@@ -53,12 +53,12 @@ def test_a_table_whose_rounds_fail(run, tables):
     _, first, second = tables
     first.alter_properties({"table.datalake.freshness": "0s"})
     error = StorageError("away")
-    failed = failed_round("tiering", error, host="a", rows=1, now_ms=first.storage.now_ms(), duration_ms=1)
+    failed = describe_failure("tiering", error, host="a", rows=1, now_ms=first.storage.now_ms(), duration_ms=1)
     note_failure(first.storage, first.uuid, failed)
     note_failure(second.storage, second.uuid, failed)
     shown = run("top", "--once").stdout
     assert "StorageError, 0 s ago" in shown
-    assert "last round" not in text_of(screen("wh", [TableGlance.of(second)], {}, {}))
+    assert "last round" not in text_of(screen("wh", [TableOverview.of(second)], {}, {}))
     found = {line["table"]: line for line in run("-o", "json", "top").lines}
     assert (found["s.first"]["failing"], found["s.second"]["failing"]) == ("StorageError", None)
 

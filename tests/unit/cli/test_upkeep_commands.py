@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from interop.paimon_cases import Stock
-from streamhouse_spark.cli import doctor as doctor_module
-from streamhouse_spark.cli.doctor import Finding
+from streamhouse_spark.cli import diagnostics as doctor_module
+from streamhouse_spark.cli.diagnostics import Finding
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
 
 
 def test_verify_finds_gaps():
-    from streamhouse_spark.cli.verification import gaps_of
+    from streamhouse_spark.cli.fsck import gaps_of
     from streamhouse_spark.log.commits.segment import Segment
     from streamhouse_spark.log.commits.state import BucketLog
 

@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.cli import doctor, view_commands
+from streamhouse_spark.cli import diagnostics, view_commands
 from streamhouse_spark.cli.session import Session
 from streamhouse_spark.cli.spark_session import spark_errors_told
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.datasource.views.refresh import RefreshReport
+from streamhouse_spark.views.refresh import RefreshReport
 
 QUERY = "SELECT id, 2 * id AS twice FROM default.t"
 
@@ -88,8 +88,10 @@ def test_refresh_says_that_it_needs_spark(run, warehouse, monkeypatch):
         "refresh needs Spark, which runs the queries: give --master 'local[*]'"
         in run("refresh", "gold.v", code=1).stderr
     )
-    monkeypatch.setattr(doctor, "check_java", lambda *_: doctor.Finding("Java", "fail", "no Java", "install it"))
-    monkeypatch.setattr("streamhouse_spark.cli.spark_session.check_java", doctor.check_java)
+    monkeypatch.setattr(
+        diagnostics, "check_java", lambda *_: diagnostics.Finding("Java", "fail", "no Java", "install it")
+    )
+    monkeypatch.setattr("streamhouse_spark.cli.spark_session.check_java", diagnostics.check_java)
     assert "no Java; install it" in run("refresh", "gold.v", "--master", "local[1]", code=1).stderr
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.auto_partition import AutoPartition, parse_auto_partition, period_at, period_of
-from streamhouse_spark.config.properties import altered_properties, parse_properties
+from streamhouse_spark.config.properties import alter_properties, parse_properties
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("id BIGINT, day DATE, hour STRING, n INT")
@@ -144,7 +144,7 @@ def test_they_are_altered_later_and_checked_then(wh):
         with pytest.raises(InvalidOptionError):
             table.alter_properties(changed)
     assert table.refresh().version == version
-    assert altered_properties(ON, {}, ["table.auto-partition.enabled"]) == {}
+    assert alter_properties(ON, {}, ["table.auto-partition.enabled"]) == {}
 
 
 def test_zones_are_known_on_hosts_without_a_database_of_them():

@@ -6,7 +6,7 @@ from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.config.properties import (
     ADOPTED,
     TableProperties,
-    altered_properties,
+    alter_properties,
     check_partition_columns,
     parse_properties,
 )
@@ -154,25 +154,25 @@ def test_partition_columns():
 
 def test_alter_changes_what_can_change():
     current = {"bucket.num": "4", "table.log.ttl": "7d"}
-    changed = altered_properties(current, {"table.log.ttl": "1d", "comment": "x"})
+    changed = alter_properties(current, {"table.log.ttl": "1d", "comment": "x"})
     assert changed == {"bucket.num": "4", "table.log.ttl": "1d", "comment": "x"}
-    assert altered_properties(current, {}, ["table.log.ttl"]) == {"bucket.num": "4"}
-    assert altered_properties(current, {"bucket.num": "4"}) == current
+    assert alter_properties(current, {}, ["table.log.ttl"]) == {"bucket.num": "4"}
+    assert alter_properties(current, {"bucket.num": "4"}) == current
 
 
 def test_names_that_are_fixed_may_be_written_otherwise():
     current = {"primary.key": "id, day", "bucket.key": "id", "partition.fields": "truncate(4, name)"}
     again = {"primary.key": "ID,day", "bucket.key": " Id", "partition.fields": "TRUNCATE(4,name)"}
-    assert altered_properties(current, again) == current
+    assert alter_properties(current, again) == current
     with pytest.raises(InvalidOptionError, match="is fixed when the table is created"):
-        altered_properties(current, {"primary.key": "day, id"})
+        alter_properties(current, {"primary.key": "day, id"})
 
 
 def test_the_users_own_properties_are_kept_and_mean_nothing():
     own = {"team": "ann", "team.x": "y", "comments": "", "delta.appendOnly": "true", "a'`$b": "4", "pipelines.k": "[]"}
     assert parse_properties(own, SCHEMA) == parse_properties({}, SCHEMA)
-    assert altered_properties({"bucket.num": "4"}, own) == {"bucket.num": "4", **own}
-    assert altered_properties(own, {}, list(own)) == {}
+    assert alter_properties({"bucket.num": "4"}, own) == {"bucket.num": "4", **own}
+    assert alter_properties(own, {}, list(own)) == {}
     assert "looks like a credential" in refused({"pipelines.url": "postgres://u:hunter2@h/d"})
 
 
@@ -181,9 +181,9 @@ def test_the_users_own_properties_are_kept_and_mean_nothing():
 )
 def test_alter_refuses_what_is_fixed(set_values, unset):
     with pytest.raises(InvalidOptionError, match="is fixed when the table is created"):
-        altered_properties({"bucket.num": "4"}, set_values, unset)
+        alter_properties({"bucket.num": "4"}, set_values, unset)
 
 
 def test_alter_refuses_to_unset_what_is_unknown():
     with pytest.raises(InvalidOptionError, match=r"did you mean table\.log\.ttl"):
-        altered_properties({}, {}, ["table.log.tl"])
+        alter_properties({}, {}, ["table.log.tl"])

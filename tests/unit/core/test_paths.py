@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import InvalidNameError
 from streamhouse_spark.core import paths
-from streamhouse_spark.core.model import TableName, TablePath
+from streamhouse_spark.core.types import TableName, TablePath
 
 UUID = "0123456789abcdef" * 2
 

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
-from streamhouse_spark.datasource.catalog.internal_options import UUID_OPTION
+from streamhouse_spark.datasource.catalog.rpc_options import UUID_OPTION
 from streamhouse_spark.datasource.source import StreamhouseDataSource
-from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
+from streamhouse_spark.datasource.worker_errors import ErrorBoundary, UnsupportedStream
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
 
@@ -38,7 +38,7 @@ def source(path, **options):
     return StreamhouseDataSource({"warehouse": wh.url, "path": "default.nope", **options})
 
 
-class Part(OneLineErrors):
+class Part(ErrorBoundary):
     def typed(self):
         raise InvalidOptionError("no")
 
@@ -90,12 +90,12 @@ def test_a_defect_keeps_its_traceback(worker):
 
 
 def test_a_part_is_told_as_its_source(tmp_path, worker):
-    part = Part().told_as(source(tmp_path, **{UUID_OPTION: "x"}))
+    part = Part().with_tracebacks(source(tmp_path, **{UUID_OPTION: "x"}))
     with pytest.raises(InvalidOptionError):
         part.typed()
     assert os.environ[HIDDEN] == ""
     with pytest.raises(InvalidOptionError):
-        part.told_as(source(tmp_path)).typed()
+        part.with_tracebacks(source(tmp_path)).typed()
     assert os.environ[HIDDEN] == "1"
 
 
@@ -103,7 +103,7 @@ def test_a_part_is_told_as_its_source(tmp_path, worker):
 def test_a_stream_that_cannot_be_says_so_when_it_is_asked(tmp_path, options):
     """Spark stops the reader that it did not get, and tells of that instead."""
     stream = source(tmp_path, **options).streamReader(StructType())
-    assert isinstance(stream, RefusedStream)
+    assert isinstance(stream, UnsupportedStream)
     stream = pickle.loads(pickle.dumps(stream))
     asked = (stream.initialOffset, stream.latestOffset, lambda: stream.partitions({}, {}), lambda: stream.read(None))
     for ask in asked:

@@ -28,23 +28,35 @@ HEAVY = {
     "boto3",
     "click",
 }
-WRITING = {"write", "log.append", "log.compaction", "log.segments.shared_object", "schema.rows", "datasource.write"}
-UPKEEP = {"service", "table.maintain", "table.partitions", "table.retiering"}
+WRITING = {
+    "write",
+    "log.staging",
+    "log.compaction",
+    "log.segments.packed_objects",
+    "schema.row_conversion",
+    "datasource.write",
+}
+UPKEEP = {"service", "table.log_maintenance", "table.partitions", "table.rebuild_lake"}
 MOVING = {"warehouse.adoption", "warehouse.relocation"}
-KEYED = {"kv.keyed_writer", "kv.staged_changes", "kv.tablet", "kv.row_codec", "kv.lmdb", "lookup"}
+KEYED = {"kv.upsert_commit", "kv.change_staging", "kv.tablet", "kv.row_codec", "kv.lmdb", "lookup"}
 LAKES = {"lake.iceberg", "lake.paimon", "lake.formats"}
-READING = {"datasource.read", "read.planner", "read.executor", "lake.parquet", "lake.table"}
-CATALOG = {"datasource.catalog.calls", "datasource.catalog.scan", "datasource.catalog.ddl"}
-MAINTENANCE = {"lake.iceberg.maintenance", "lake.iceberg.round", "lake.iceberg.file_spec", "lake.iceberg.relocation"}
+READING = {"datasource.read", "read.planner", "read.scan_executor", "lake.parquet", "lake.table"}
+CATALOG = {"datasource.catalog.rpc", "datasource.catalog.scan", "datasource.catalog.ddl"}
+MAINTENANCE = {
+    "lake.iceberg.maintenance",
+    "lake.iceberg.tiering_commit",
+    "lake.iceberg.file_spec",
+    "lake.iceberg.relocation",
+}
 COMMON = {"cli", "demo", "datasource.catalog.procedures", "datasource.joins", *UPKEEP, *MOVING}
 READER = COMMON | WRITING | KEYED | LAKES
 WRITER = COMMON | READING | LAKES | CATALOG
-APPENDER = WRITER | {"kv", "read", "query.filters", "table.views", "write.upsert"}
+APPENDER = WRITER | {"kv", "read", "query.filter_parsing", "table.system_views", "write.upsert"}
 PARQUET = {"pyarrow.parquet"}
 LOADED = PARQUET | {"pyiceberg", "pydantic", "pyparsing", "strictyaml"}
-LIBRARY = {"lake.iceberg.catalog", "lake.iceberg.reading", "lake.iceberg.schema", "lake.iceberg.file_io"}
+LIBRARY = {"lake.iceberg.catalog", "lake.iceberg.snapshot_reader", "lake.iceberg.schema", "lake.iceberg.file_io"}
 """Modules that load the library, which takes longer than all others: the newest snapshot is found without it."""
-ICEBERG = (READER - LAKES - {"schema.rows"}) | {"lake.paimon", *MAINTENANCE}
+ICEBERG = (READER - LAKES - {"schema.row_conversion"}) | {"lake.paimon", *MAINTENANCE}
 
 BEGIN = """
 import json, pickle, sys
@@ -61,7 +73,7 @@ class Chains(MetaPathFinder):
 
 sys.meta_path.insert(0, Chains())
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION
+from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
 WAREHOUSE, NAME, HANDED = sys.argv[1:4]

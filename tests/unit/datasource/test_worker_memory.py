@@ -70,9 +70,9 @@ def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, wa
         from pyspark.sql.types import IntegerType, LongType, StringType, StructType
         from streamhouse_spark import Warehouse
         from streamhouse_spark.datasource import worker_memory
-        from streamhouse_spark.datasource.catalog.internal_options import READ_OPTION, SCOPE_OPTION
+        from streamhouse_spark.datasource.catalog.rpc_options import READ_OPTION, SCOPE_OPTION
         from streamhouse_spark.datasource.source import StreamhouseDataSource
-        from streamhouse_spark.kv.read_base import ReadBase
+        from streamhouse_spark.kv.read_version import ReadBase
 
         __spec__ = types.SimpleNamespace(name="pyspark.daemon")
         url = {str(tmp_path)!r}

@@ -15,7 +15,7 @@ from streamhouse_spark.core.paths import checkpoint_key, commit_key
 from streamhouse_spark.log.commits import actions, commit_log
 from streamhouse_spark.log.commits.checkpoint import PAST_VERSION, list_checkpoints
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.commits.framing import decode_frame
 
 pytestmark = pytest.mark.always
 

@@ -11,8 +11,8 @@ import pytest
 
 from golden.follow import FOLDER, case, planned
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.datasource.read.follow import PASSED_BY
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.datasource.stream.log_following import PASSED_BY
+from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.commits.record import GROUP_VERSION
 
 pytestmark = pytest.mark.always

@@ -14,19 +14,19 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.config.partition_history import SetPartitioning
-from streamhouse_spark.core.change_archive import Archive, ArchivePage, SetArchive
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.config.partition_specs import SetPartitioning
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.commits import actions
-from streamhouse_spark.log.commits import frame as frame_module
+from streamhouse_spark.log.commits import framing as frame_module
 from streamhouse_spark.log.commits.actions import Append, Payload
+from streamhouse_spark.log.commits.archive_metadata import Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.commits.checkpoint import newest_checkpoint, read_checkpoint, read_floor, write_checkpoint
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
 from streamhouse_spark.log.commits.record import Record, encode_record, read_record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
-from streamhouse_spark.log.lifecycle.home import new_warehouse_file
+from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -75,14 +75,14 @@ LATER_ACTIONS = {
     "undrop": ('{"type": "undrop", "name": "sales.sold"}', actions.Undrop("sales.sold")),
     "retier": (
         '{"type": "retier", "lake_location": "sales/sold-2", "starts": {"0": 7}}',
-        actions.Retier("sales/sold-2", {0: 7}),
+        actions.ResetLake("sales/sold-2", {0: 7}),
     ),
     "expire": ('{"type": "expire", "app_ids": ["query"]}', actions.ExpireTransactions(("query",))),
     "tag": (
         '{"type": "tag", "name": "v1", "version": 7, "uuid": "u", "lake_snapshot": 3, "retain_ms": null}',
         actions.Tag("v1", 7, "u", 3),
     ),
-    "untag": ('{"type": "untag", "names": ["v1"]}', actions.Untag(("v1",))),
+    "untag": ('{"type": "untag", "names": ["v1"]}', actions.DropTag(("v1",))),
     "archive": (
         (
             '{"type": "archive", "pages": [{"uuid": "p", "commit": 7, "ends": {"1": 4}, "rows": 4, "bytes": 90, '
@@ -94,7 +94,7 @@ LATER_ACTIONS = {
         '{"type": "partitioning", "schema_id": 2, "columns": ["land"], "fields": "land, days(ts)"}',
         SetPartitioning(2, ("land",), "land, days(ts)"),
     ),
-    "bury": ('{"type": "bury"}', actions.Bury()),
+    "bury": ('{"type": "bury"}', actions.Tombstone()),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
 }
 

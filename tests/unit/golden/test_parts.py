@@ -11,7 +11,7 @@ from golden.make import PARTS, expected
 from kit.warehouses import new_store
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.segments.reader import verify_segment
 
 pytestmark = pytest.mark.always

@@ -9,9 +9,9 @@ import pytest
 from golden.folder import GoldenFolder, check_checkpoint, written_again
 from golden.make import TRUNCATED, expected
 from streamhouse_spark.core.paths import parse_number
-from streamhouse_spark.log.commits.actions import Append, LakePair, Truncate
+from streamhouse_spark.log.commits.actions import Append, TieredSnapshot, Truncate
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 
 pytestmark = pytest.mark.always
 
@@ -32,19 +32,19 @@ def test_what_a_reader_sees(wh):
 
 def test_which_lake_snapshot_counts(wh):
     assert wh.table("emptied").state.lake is None
-    assert pin_newest(wh.table("emptied").state).hot == {}
+    assert take_latest_snapshot(wh.table("emptied").state).hot == {}
     overwritten = wh.table("overwritten").state
     assert overwritten.lake.snapshot_id == 2**62 + 1
     assert overwritten.lake.starts == overwritten.first_offsets == {0: 4, 1: 3}
     assert [pair.starts for pair in overwritten.lake_history] == [{}, {0: 4, 1: 3}]
-    assert sum(len(offsets) for offsets in pin_newest(overwritten).hot.values()) == 1
+    assert sum(len(offsets) for offsets in take_latest_snapshot(overwritten).hot.values()) == 1
 
 
 def test_every_new_form_is_there(golden):
     found = [read_record(golden, k.split("/")[1], parse_number(k))[0].actions for k in GOLDEN.commits]
-    assert {type(a) for actions in found for a in actions} >= {Truncate, LakePair, Append}
+    assert {type(a) for actions in found for a in actions} >= {Truncate, TieredSnapshot, Append}
     assert [type(a) for actions in found for a in actions if len(actions) > 1] == [Truncate, Append]
-    assert [a for actions in found for a in actions if isinstance(a, LakePair) and a.starts]
+    assert [a for actions in found for a in actions if isinstance(a, TieredSnapshot) and a.starts]
     assert any(b'"truncation":{' in data for key, data in GOLDEN.files.items() if "/checkpoints/0" in key)
 
 

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.keys.key_codec import KEY_BYTES_MAX, encode_keys, is_key_type, stored_keys, stored_prefix
+from streamhouse_spark.keys.key_codec import (
+    KEY_BYTES_MAX,
+    encode_keys,
+    encode_lmdb_keys,
+    encode_lmdb_prefix,
+    is_key_type,
+)
 from streamhouse_spark.schema.ddl import parse_type
 from unit.sample_rows import SCALAR_TYPES
 
@@ -93,11 +99,11 @@ def test_long_keys_are_stored_short_and_differ():
     longest = "x" * (KEY_BYTES_MAX - 4)
     texts = [longest, longest + "x", longest + "y", "x" * 5000, "x" * 5001, ""]
     keys = encode_keys([pa.array(texts), pa.array([""] * 6)])
-    stored = stored_keys(keys)
+    stored = encode_lmdb_keys(keys)
     assert len(set(stored)) == len(texts)
     assert max(map(len, stored)) <= KEY_BYTES_MAX + 1
     assert min(map(len, stored)) > 0
     assert stored[0] == keys[0].as_py()
     for text, key in zip(texts, stored, strict=True):
-        prefix = stored_prefix(encode_keys([pa.array([text])])[0].as_py())
+        prefix = encode_lmdb_prefix(encode_keys([pa.array([text])])[0].as_py())
         assert key.startswith(prefix)

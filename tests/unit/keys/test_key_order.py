@@ -10,8 +10,8 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import Table
-from streamhouse_spark.write import intents as keyed_intents
-from streamhouse_spark.write.intents import BucketIntents, IntentWrite
+from streamhouse_spark.write import upsert_intents as keyed_intents
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite
 
 NAME = "sales.pairs"
 ROWS = [{"a": 1, "b": 2}, {"a": 2, "b": 1}]

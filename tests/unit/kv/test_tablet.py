@@ -15,9 +15,9 @@ import pytest
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.kv.lmdb import tablet_files
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader
-from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, cached_tablets, evict
+from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, evict, list_cached_tablets
 from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet
-from streamhouse_spark.kv.tablets import close_tablets, tablet
+from streamhouse_spark.kv.tablet_registry import close_tablets, tablet
 
 IDENTITY = {"key": [1]}
 MAP_BYTES = 1 << 20
@@ -349,7 +349,7 @@ class TestEviction:
             t.apply({b"a": b"x" * 100_000}, 0, 1)
             t.close()
             os.utime(cache / ("t" * 32) / f"{age}.lock", (age + 1, age + 1))
-        sizes = [tablet.num_bytes for tablet in cached_tablets(cache)]
+        sizes = [tablet.num_bytes for tablet in list_cached_tablets(cache)]
         assert [path.name for path in evict(cache, sum(sizes))] == []
         assert [path.name for path in evict(cache, sum(sizes) - 1)] == ["0"]
         assert [path.name for path in evict(cache, 0)] == ["1", "2"]
@@ -383,7 +383,7 @@ class TestEviction:
         assert not cache.with_name("other-boot").exists()
         assert not leftover.exists()
         assert beside.exists()
-        assert len(cached_tablets(cache)) == 1
+        assert len(list_cached_tablets(cache)) == 1
 
 
 def _hold(cache, opened, done):

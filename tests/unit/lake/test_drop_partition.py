@@ -14,9 +14,9 @@ from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, 
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
-from streamhouse_spark.lake.model.live_files import DeletedRows
+from streamhouse_spark.lake.model.data_files import DeletedRows
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
@@ -166,7 +166,7 @@ def delete_by_position(lake, region: str, positions: list[int]) -> str:
     )  # fmt: skip
 
     def change(metadata) -> Change:
-        return Change(Operation.OVERWRITE, added=[file], summary=carried_offsets(metadata))
+        return Change(Operation.OVERWRITE, added=[file], summary=carry_offsets(metadata))
 
     commit_snapshot(place.catalog, place.identifier, change, place.world)
     return of_deletes

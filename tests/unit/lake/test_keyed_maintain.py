@@ -18,7 +18,7 @@ from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as compa
 from streamhouse_spark.lake.iceberg.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.lake.parquet import key_cursor as key_merge
+from streamhouse_spark.lake.parquet import sorted_merge as key_merge
 from streamhouse_spark.lake.parquet import sorted_runs
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -193,11 +193,11 @@ def test_what_is_sorted_at_once_is_bounded(tmp_path, monkeypatch):
         return pa.concat_batches(parts)
 
     batches = (pa.record_batch({"n": np.full(1 << 17, i)}) for i in range(64))
-    runs = sorted_runs.sorted_runs(batches, sort, tmp_path, 1 << 16)
+    runs = sorted_runs.split_into_sorted_runs(batches, sort, tmp_path, 1 << 16)
     assert (len(runs), max(lengths)) == (8, 8 << 20)
     assert len(list(tmp_path.iterdir())) == 8
     assert [set(batch["n"].to_pylist()) for run in runs for batch in run] == [{i} for i in range(64) for _ in range(2)]
-    alone = sorted_runs.sorted_runs([pa.record_batch({"n": [1]})], sort, tmp_path, 10)
+    alone = sorted_runs.split_into_sorted_runs([pa.record_batch({"n": [1]})], sort, tmp_path, 10)
     assert len(list(tmp_path.iterdir())) == 8, "few rows go through no file"
     assert [batch.num_rows for run in alone for batch in run] == [1]
 
@@ -249,7 +249,7 @@ def test_a_file_that_lies_about_its_order_is_damage(items, memory):
         items.change([(30 + i, "x", i)])
         items.tier()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_merge, "sorted_by", lambda *_: "1")
+        patch.setattr(key_merge, "read_sort_fields", lambda *_: "1")
         foreign_append(items, [(99, "x", 0), (98, "x", 0)])
         with pytest.raises(CorruptDataError, match="are not; restore"):
             items.lake().compact()

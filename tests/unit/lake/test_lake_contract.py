@@ -38,7 +38,7 @@ from streamhouse_spark import (
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
 from streamhouse_spark.lake.parquet import file_writer as data_file
-from streamhouse_spark.query.predicate_tree import UNKNOWN
+from streamhouse_spark.query.predicates import UNKNOWN
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
 from unit.lake.filters_of_reads import filter_of

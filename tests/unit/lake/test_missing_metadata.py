@@ -9,8 +9,8 @@ import pytest
 from kit.rows import ids
 from kit.tables import new_table, tier
 from streamhouse_spark import SnapshotExpiredError, StreamhouseError, Table, Warehouse
-from streamhouse_spark.lake.iceberg.versions import version_key
-from streamhouse_spark.read.stand_ins import repinned
+from streamhouse_spark.lake.iceberg.metadata_versions import version_key
+from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 
 ROUNDS = 4
 HINTS = ("version-hint.text", "LATEST", "EARLIEST")
@@ -125,4 +125,4 @@ def test_a_dropped_table_is_no_damage(wh, own_cache):
     for info in list(table.storage.list(f"{table.state.lake_location}/")):
         table.storage.delete(info.key)
     with pytest.raises(StreamhouseError, match="TABLE_NOT_FOUND"):
-        repinned(table)
+        fall_back_to_lake_snapshot(table)

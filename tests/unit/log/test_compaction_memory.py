@@ -11,8 +11,8 @@ import pytest
 
 from streamhouse_spark import OffsetRange, Warehouse
 from streamhouse_spark.lake.tiering.plan import plan_tiering
-from streamhouse_spark.log.compaction import MERGED_BYTES_MAX, MergeRun, merge
-from streamhouse_spark.log.segments.scan import cut_split, plan_range
+from streamhouse_spark.log.compaction import MERGED_BYTES_MAX, CompactionRun, merge
+from streamhouse_spark.log.segments.scan import plan_range, split_by_size
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ def test_merging_holds_few_batches_however_much_is_merged(packed):
     """256 MiB of rows become one segment."""
     before = packed.to_arrow(columns=["id"])
     state = packed.refresh()
-    run = MergeRun(0, state.buckets[0].segments)
+    run = CompactionRun(0, state.buckets[0].segments)
     shape = replace(packed.segment_options(), stats_columns=("id", "day"))
     held = peak_bytes(lambda: merge(packed.log, packed.storage, packed.world, [run], shape))
     (merged,) = packed.refresh().live_segments()
@@ -86,4 +86,4 @@ def test_a_round_by_key_and_a_read_are_cut_by_memory(packed):
     tiny = plan_tiering(state.buckets, {0: 0}, state.ends, table="t", bytes_max=8 * MIB, cuts_segments=True)
     assert tiny[0].end <= ROWS // 4
     whole = plan_range(state, 0, OffsetRange(0, 8 * ROWS))
-    assert 3 <= len(cut_split(whole, 64 * MIB)) <= 8
+    assert 3 <= len(split_by_size(whole, 64 * MIB)) <= 8

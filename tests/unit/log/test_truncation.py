@@ -6,16 +6,16 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.log.append import truncating
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.deletions import Truncation
+from streamhouse_spark.log.commits.delete_vectors import Truncation
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.commits.stored_objects import referenced_keys
-from streamhouse_spark.log.compaction import MergeRun, _still_live
+from streamhouse_spark.log.compaction import CompactionRun, _still_live
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.log.segments.scan import plan_range
-from streamhouse_spark.read.pin import pin_as_of, pin_newest
+from streamhouse_spark.log.staging import make_truncate_actions
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot, take_snapshot_as_of
 from unit.log.commits.states import UUID, appended, created, record, segment
 
 HOUR_MS = 3_600_000
@@ -41,7 +41,7 @@ def test_the_log_begins_where_it_ended_and_its_files_are_condemned():
     assert state.truncation == Truncation(5, 7, {0: 5, 1: 1})
     assert set(state.condemned) == {segment_key(UUID, "a"), segment_key(UUID, "b")}
     assert {(c.time_ms, c.orphan) for c in state.condemned.values()} == {(7, False)}
-    assert referenced_keys(state) == set(), "the record with inline rows is not held back"
+    assert list_referenced_keys(state) == set(), "the record with inline rows is not held back"
     assert state.num_rows == 0
     assert filled().num_rows == 6
 
@@ -62,16 +62,16 @@ def test_a_truncation_elsewhere_than_at_the_end_is_refused(offsets):
 
 
 def test_a_table_without_rows_is_left_as_it_is():
-    assert truncating(created(2)) == ()
-    assert truncating(filled()) == (act.Truncate({0: 5, 1: 1}),)
+    assert make_truncate_actions(created(2)) == ()
+    assert make_truncate_actions(filled()) == (act.Truncate({0: 5, 1: 1}),)
     once = truncated(filled(), time_ms=7)
-    assert truncating(once) == ()
+    assert make_truncate_actions(once) == ()
     assert truncated(once, time_ms=99).truncation == once.truncation, "there was no row that readers could miss"
     assert truncated(created(2)).truncation is None
 
 
 def test_a_lake_snapshot_counts_again_when_it_begins_at_the_truncation():
-    old = act.LakePair(1, {0: 5, 1: 1})
+    old = act.TieredSnapshot(1, {0: 5, 1: 1})
     state = folded(filled(), old)
     assert state.lake == old
     state = truncated(state)
@@ -79,11 +79,11 @@ def test_a_lake_snapshot_counts_again_when_it_begins_at_the_truncation():
     assert state.lake_history == (old,)
     assert state.lake_is_outdated
     assert state.lake_offset(0) == 5
-    late = act.LakePair(2, {0: 5, 1: 1})
+    late = act.TieredSnapshot(2, {0: 5, 1: 1})
     state = folded(state, late)
     assert state.lake is None
     assert state.recorded_lake == late
-    new = act.LakePair(3, {0: 5, 1: 1}, starts={0: 5, 1: 1})
+    new = act.TieredSnapshot(3, {0: 5, 1: 1}, starts={0: 5, 1: 1})
     state = folded(state, new)
     assert state.lake == new
     assert not state.lake_is_outdated
@@ -92,19 +92,19 @@ def test_a_lake_snapshot_counts_again_when_it_begins_at_the_truncation():
 
 def test_truncated_again():
     state = truncated(filled())
-    state = folded(state, act.LakePair(1, {0: 5, 1: 1}, starts={0: 5, 1: 1}))
+    state = folded(state, act.TieredSnapshot(1, {0: 5, 1: 1}, starts={0: 5, 1: 1}))
     state = folded(state, act.Append((segment(5, 1, commit=7),)))
     state = truncated(state)
     assert state.first_offsets == {0: 6, 1: 1}
     assert state.lake is None
-    assert folded(state, act.LakePair(2, {0: 6, 1: 1}, starts={0: 5, 1: 1})).lake is None
+    assert folded(state, act.TieredSnapshot(2, {0: 6, 1: 1}, starts={0: 5, 1: 1})).lake is None
 
 
 def test_it_goes_through_its_checkpoint_unchanged():
-    state = truncated(folded(filled(), act.LakePair(1, {0: 3})), time_ms=3)
-    for lake in (None, act.LakePair(2, {0: 5, 1: 1}, 9, {0: 5, 1: 1})):
+    state = truncated(folded(filled(), act.TieredSnapshot(1, {0: 3})), time_ms=3)
+    for lake in (None, act.TieredSnapshot(2, {0: 5, 1: 1}, 9, {0: 5, 1: 1})):
         if lake is not None:
-            state = folded(state, lake, act.LakePair(4, {0: 5}))
+            state = folded(state, lake, act.TieredSnapshot(4, {0: 5}))
         payload = act.Payload()
         data = state_to_json(state, payload)
         assert state_from_json(data, memoryview(b"".join(payload.parts))) == state
@@ -114,40 +114,42 @@ def test_it_goes_through_its_checkpoint_unchanged():
 
 class TestPins:
     def test_the_union_ignores_what_the_lake_held_before(self):
-        state = truncated(folded(filled(), act.LakePair(1, {0: 5, 1: 1})))
+        state = truncated(folded(filled(), act.TieredSnapshot(1, {0: 5, 1: 1})))
         state = folded(state, act.Append((segment(5, 2, commit=state.version + 1),)))
-        pin = pin_newest(state)
+        pin = take_latest_snapshot(state)
         assert pin.lake is None
         assert pin.hot == {0: OffsetRange(5, 7)}
-        assert pin_newest(state, act.LakePair(2, {0: 5, 1: 1})) == pin, "nor what a repair finds in the lake"
-        new = act.LakePair(3, {0: 6, 1: 1}, starts={0: 5, 1: 1})
-        assert pin_newest(state, new).hot == {0: OffsetRange(6, 7)}
-        assert pin_newest(state, new).lake is new
+        assert take_latest_snapshot(state, act.TieredSnapshot(2, {0: 5, 1: 1})) == pin, (
+            "nor what a repair finds in the lake"
+        )
+        new = act.TieredSnapshot(3, {0: 6, 1: 1}, starts={0: 5, 1: 1})
+        assert take_latest_snapshot(state, new).hot == {0: OffsetRange(6, 7)}
+        assert take_latest_snapshot(state, new).lake is new
 
     def test_as_of_a_time_before(self):
         state = created()
         state = folded(state, act.Append((segment(0, 2, time_ms=1000),)), time_ms=1000)
-        state = folded(state, act.LakePair(1, {0: 2}, 1000), time_ms=1000)
+        state = folded(state, act.TieredSnapshot(1, {0: 2}, 1000), time_ms=1000)
         state = truncated(state, time_ms=2000)
         with pytest.raises(OffsetsTrimmedError, match=r"truncated later, by commit 4 at 2000 ms.*\$lake"):
-            pin_as_of(state, 1999)
-        assert pin_as_of(state, 2000).hot == {}
+            take_snapshot_as_of(state, 1999)
+        assert take_snapshot_as_of(state, 2000).hot == {}
         state = folded(state, act.Append((segment(2, 3, commit=5, time_ms=3000),)), time_ms=3000)
         with pytest.raises(OffsetsTrimmedError, match="truncated later"):
-            pin_as_of(state, 1500)
-        assert pin_as_of(state, 2500).hot == {}
-        assert pin_as_of(state, 2500).lake is None
-        assert pin_as_of(state, 3000).hot == {0: OffsetRange(2, 5)}
-        state = folded(state, act.LakePair(2, {0: 5}, 3500, {0: 2}), time_ms=3500)
-        assert pin_as_of(state, 3000).lake.snapshot_id == 2
+            take_snapshot_as_of(state, 1500)
+        assert take_snapshot_as_of(state, 2500).hot == {}
+        assert take_snapshot_as_of(state, 2500).lake is None
+        assert take_snapshot_as_of(state, 3000).hot == {0: OffsetRange(2, 5)}
+        state = folded(state, act.TieredSnapshot(2, {0: 5}, 3500, {0: 2}), time_ms=3500)
+        assert take_snapshot_as_of(state, 3000).lake.snapshot_id == 2
 
     def test_a_truncation_from_a_clock_that_ran_ahead(self):
         """A row that was committed behind it says that it happened before."""
         state = truncated(appended(segment(0, 2, time_ms=1000)), time_ms=9000)
         state = folded(state, act.Append((segment(2, 1, commit=4, time_ms=3000),)), time_ms=3000)
-        assert pin_as_of(state, 3000).hot == {0: OffsetRange(2, 3)}
+        assert take_snapshot_as_of(state, 3000).hot == {0: OffsetRange(2, 3)}
         with pytest.raises(OffsetsTrimmedError):
-            pin_as_of(state, 2999)
+            take_snapshot_as_of(state, 2999)
 
 
 def test_offsets_that_were_taken_away_say_so():
@@ -159,20 +161,20 @@ def test_offsets_that_were_taken_away_say_so():
 
 def test_segments_that_are_gone_are_not_merged():
     state = filled()
-    run = MergeRun(0, state.buckets[0].segments)
+    run = CompactionRun(0, state.buckets[0].segments)
     assert _still_live(state, run)
     assert not _still_live(truncated(state), run)
 
 
 def test_trimming_waits_for_the_lake_to_begin_anew():
-    state = truncated(folded(filled(), act.LakePair(1, {0: 5, 1: 1})))
+    state = truncated(folded(filled(), act.TieredSnapshot(1, {0: 5, 1: 1})))
     state = folded(state, act.Append((segment(5, 2, commit=7, uuid="n"), segment(7, 1, commit=7, uuid="m"))))
     late = 100 * HOUR_MS
     for lake_enabled in (True, False):
         assert plan_trim(state, late, HOUR_MS, lake_enabled=lake_enabled) == {}
-    state = folded(state, act.LakePair(2, {0: 5, 1: 1}))
+    state = folded(state, act.TieredSnapshot(2, {0: 5, 1: 1}))
     assert plan_trim(state, late, HOUR_MS, lake_enabled=True) == {}, "a late pair of before allows nothing"
-    state = folded(state, act.LakePair(3, {0: 7, 1: 1}, starts={0: 5, 1: 1}))
+    state = folded(state, act.TieredSnapshot(3, {0: 7, 1: 1}, starts={0: 5, 1: 1}))
     assert plan_trim(state, late, HOUR_MS, lake_enabled=True) == {0: 7}
-    state = folded(state, act.MoveConsumer("reader", {0: 3, 1: 0}), time_ms=late)
+    state = folded(state, act.CommitConsumerOffset("reader", {0: 3, 1: 0}), time_ms=late)
     assert plan_trim(state, late, HOUR_MS, lake_enabled=True) == {}, "a consumer behind the truncation still reads on"

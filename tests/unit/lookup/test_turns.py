@@ -12,7 +12,7 @@ import pytest
 
 from kit.waiting import wait_for
 from streamhouse_spark.lookup import turns as module
-from streamhouse_spark.lookup.turns import LOOKUPS_MAX, ThreadTurns
+from streamhouse_spark.lookup.turns import LOOKUPS_MAX, LookupScheduler
 
 FOR_EVER_S = 600.0
 ANSWER_S = 60.0
@@ -41,7 +41,7 @@ class Worker:
 
 @pytest.fixture
 def turns():
-    return ThreadTurns()
+    return LookupScheduler()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def patient(monkeypatch):
     monkeypatch.setattr(module, "WAIT_S", FOR_EVER_S)
 
 
-def _waiting(turns: ThreadTurns, worker: Worker) -> Future[object]:
+def _waiting(turns: LookupScheduler, worker: Worker) -> Future[object]:
     before = len(turns._waiting)
     result = worker.begin(turns.take)
     wait_for(lambda: len(turns._waiting) > before, "a wait")

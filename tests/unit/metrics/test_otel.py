@@ -13,15 +13,15 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import streamhouse_spark as sh
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
-from streamhouse_spark.datasource.views.measures import view_measures
-from streamhouse_spark.datasource.views.service import ViewStatus
-from streamhouse_spark.metrics.measures import Measure, process_measures
-from streamhouse_spark.metrics.otel import exporting
+from streamhouse_spark.metrics.metrics import Measure, process_measures
+from streamhouse_spark.metrics.otel import export_until_exit
 from streamhouse_spark.metrics.prometheus import as_prometheus
 from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
+from streamhouse_spark.views.service import ViewStatus
+from streamhouse_spark.views.view_metrics import view_measures
 
 
 class Collected:
@@ -71,7 +71,7 @@ def test_a_service(collected):
     def measures():
         return service_measures(statuses, health)
 
-    with exporting(measures, collected.provider):
+    with export_until_exit(measures, collected.provider):
         found = collected()
         assert found["streamhouse_service_turned_seconds", ()] == 1.5
         assert found["streamhouse_table_lag_rows", (("table", "s.t"),)] == 3
@@ -82,7 +82,7 @@ def test_a_service(collected):
         statuses[0] = TableStatus("s.t", rounds=3)
         assert collected()["streamhouse_tiering_rounds", (("table", "s.t"),)] == 3
     assert not any(labels for name, labels in collected() if not name.startswith("streamhouse_store"))
-    with exporting(measures, collected.provider):
+    with export_until_exit(measures, collected.provider):
         assert collected()["streamhouse_tiering_rounds", (("table", "s.t"),)] == 3, "a second one after the first"
 
 
@@ -91,7 +91,7 @@ def test_a_server(collected, tmp_path, monkeypatch):
     warehouse = Warehouse(str(tmp_path))
     warehouse.create_table("s.t", "id BIGINT").append([{"id": 1}])
     app = make_app(warehouse)
-    with exporting(app.state.measures, collected.provider):
+    with export_until_exit(app.state.measures, collected.provider):
         http_client(app).post("/api/v1/tables/s.t/rows", json=[{"id": 2}])
         found = collected()
     assert found["streamhouse_table_rows", (("table", "s.t"),)] == 2
@@ -105,7 +105,7 @@ def test_names_and_numbers_are_those_of_prometheus(collected):
         Measure("streamhouse_b_seconds", "B.", "gauge", (), [((), 0.5)]),
         Measure("streamhouse_none", "None yet.", "gauge", ("table",), []),
     ]
-    with exporting(lambda: measures, collected.provider):
+    with export_until_exit(lambda: measures, collected.provider):
         found = {key: value for key, value in collected().items() if key[0][:13] in ("streamhouse_a", "streamhouse_b")}
     assert found == {
         ("streamhouse_a", (("kind", "x"),)): 1.0,
@@ -124,7 +124,7 @@ def test_a_source_that_fails_takes_nothing_from_the_others(collected, caplog):
         return [Measure("streamhouse_x", "X.", "gauge", (), [((), 1)])]
 
     fails = []
-    with exporting(failing, collected.provider):
+    with export_until_exit(failing, collected.provider):
         assert collected()["streamhouse_x", ()] == 1
         fails.append(True)
         found = collected()
@@ -143,7 +143,7 @@ def test_without_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(MissingExtraError, match=r"streamhouse-spark\[otel\]"):
         sh.export_metrics(MeterProvider(shutdown_on_exit=False))
-    with exporting(list):
+    with export_until_exit(list):
         pass
 
 
@@ -171,7 +171,7 @@ else:
     from streamhouse_spark.lake.tiering.job import run_tasks_locally
     from streamhouse_spark.service.endpoint import observed
     from streamhouse_spark.service.tiering_service import Service
-    from streamhouse_spark.warehouse.connection import Connection
+    from streamhouse_spark.warehouse.process_cache import Connection
     tasks = run_tasks_locally(warehouse.storage, {}, warehouse.world)
     service = Service(tasks, Connection.of(sys.argv[1], {}))
     threading.Timer(0.5, lambda: (report(), service.stop())).start()
@@ -195,7 +195,7 @@ def test_processes_give_them_to_the_sdk_that_they_have(tmp_path, what, name):
 
 def test_views_of_a_service(collected):
     views = [ViewStatus("gold.v", 1000, 0, refreshes=2, lag_ms=1500), ViewStatus("gold.p", 1000, 0, doing="paused")]
-    with exporting(lambda: view_measures(views), collected.provider):
+    with export_until_exit(lambda: view_measures(views), collected.provider):
         found = collected()
     of = lambda name: (("table", name),)  # noqa: E731
     assert found["streamhouse_view_refreshes", of("gold.v")] == 2

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.query import row_mask
-from streamhouse_spark.query.predicate_tree import FALSE, NULL, TRUE, Bounds, Compare, In, Or, ordered
+from streamhouse_spark.query.predicates import FALSE, NULL, TRUE, Bounds, Compare, In, Or, to_comparable
 from streamhouse_spark.query.row_mask import RowMask
 
 NAN = math.nan
@@ -48,8 +48,8 @@ def test_bounds_answer_as_a_comparison_with_each():
             continue
         bounds = {
             "c": Bounds(
-                None if low is None else ordered(low),
-                None if high is None else ordered(high),
+                None if low is None else to_comparable(low),
+                None if high is None else to_comparable(high),
                 may_be_null=is_null,
                 may_be_nan=has_nan,
             )
@@ -75,8 +75,8 @@ def test_it_travels():
 def test_many_values_are_one_comparison(monkeypatch):
     values = tuple(range(0, 40_000, 2))
     compared = []
-    right = row_mask._compared
-    monkeypatch.setattr(row_mask, "_compared", lambda *given: compared.append(given) or right(*given))
+    right = row_mask._compare_values
+    monkeypatch.setattr(row_mask, "_compare_values", lambda *given: compared.append(given) or right(*given))
     mask = RowMask(In("c", values, has_null=False))
     for start in range(0, 50_000, 10_000):
         wanted = np.arange(start, start + 10_000)

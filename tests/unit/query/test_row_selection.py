@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.query.row_selection import live, live_parts, matching, without
+from streamhouse_spark.query.row_selection import live, live_parts, select_matching_rows, without
 
 NUM_ROWS = 4000
 ROWS = pa.record_batch({
@@ -54,7 +54,7 @@ def test_the_others_are_left_in_their_order(places, start):
 @pytest.mark.parametrize("places", [[], [0], [NUM_ROWS - 1], [5, 6, 9], range(0, NUM_ROWS, 3), range(NUM_ROWS)])
 def test_live_rows_that_a_filter_wants_are_chosen_at_once(places):
     rows, gone = pa.Table.from_batches([ROWS.slice(0, 10), ROWS.slice(10)]), np.array(places, np.int64)
-    found = matching(rows, pc.field("maybe") > 5, gone)
+    found = select_matching_rows(rows, pc.field("maybe") > 5, gone)
     found.validate(full=True)
     assert found.schema == ROWS.schema
     expected = [row for i, row in enumerate(ROWS.to_pylist()) if i not in set(places) and (row["maybe"] or 0) > 5]
@@ -79,16 +79,16 @@ def test_rows_between_many_deleted_ones_are_better_copied():
 
 def test_a_filter_that_is_no_condition_is_told():
     with pytest.raises(pa.ArrowTypeError, match="evaluate to bool, but id evaluates to int64"):
-        matching(pa.Table.from_batches([ROWS]), pc.field("id"))
+        select_matching_rows(pa.Table.from_batches([ROWS]), pc.field("id"))
 
 
 @pytest.mark.parametrize("low", [0, 7, NUM_ROWS - 1, NUM_ROWS])
 def test_matching(low):
     rows = pa.Table.from_batches([ROWS.slice(0, 10), ROWS.slice(10)])
-    found = matching(rows, pc.field("id") >= low)
+    found = select_matching_rows(rows, pc.field("id") >= low)
     assert found.schema == ROWS.schema
     assert found["id"].to_pylist() == list(range(low, NUM_ROWS))
-    assert matching(rows, pc.field("name") == "name-5")["id"].to_pylist() == [5]
+    assert select_matching_rows(rows, pc.field("name") == "name-5")["id"].to_pylist() == [5]
 
 
 THREADS = """
@@ -96,7 +96,7 @@ import os
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from streamhouse_spark.query.filters import (parse_filter)
+from streamhouse_spark.query.filter_parsing import (parse_filter)
 from streamhouse_spark.query.row_selection import (matching)
 
 rows = pa.table({"id": np.arange(200_000)})

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.query.projection import narrowed, parse_filter
+from streamhouse_spark.query.projection import filter_and_project, parse_filter
 from streamhouse_spark.query.sql_condition import parse_where
 
 ROWS = pa.table(
@@ -34,7 +34,7 @@ def rows_where(text: str) -> list[int]:
     found = parse_filter(parse_where(text, ROWS.schema))
     assert found is not None
     numbered = ROWS.append_column("position", pa.array(range(4)))
-    return narrowed(numbered, ["position"], found)["position"].to_pylist()
+    return filter_and_project(numbered, ["position"], found)["position"].to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 
 DAY = dt.date(2026, 1, 1)
 TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -62,10 +62,10 @@ def test_other_buckets_are_not_planned(wh, given, buckets_max):
     table = wh.create_table("t", "k BIGINT, n INT", buckets=BUCKETS, properties={"bucket.key": "k"})
     table.append([{"k": n, "n": n} for n in range(400)])
     projection = Projection.of(table.state.schema, None, parse_filter(given))
-    sources = plan_pin(table, pin_newest(table.state), Wanted.of(projection))
+    sources = plan_pin(table, take_latest_snapshot(table.state), ScanRequest.of(projection))
     assert 1 <= len(sources.pieces) <= buckets_max
     tier(table)
-    sources = plan_pin(table, pin_newest(table.refresh()), Wanted.of(projection))
+    sources = plan_pin(table, take_latest_snapshot(table.refresh()), ScanRequest.of(projection))
     assert sources.lake is not None
     assert 1 <= len({file.bucket for file in sources.lake.files}) <= buckets_max
 

@@ -11,8 +11,8 @@ from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World, system_author
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.log.commits.actions import LakePair
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.commits.actions import TieredSnapshot
+from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.commits.record import encode_record, read_record
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
 
@@ -27,7 +27,7 @@ def test_each_commit_and_its_rows(table, clock):
     table.append([{"id": 1}, {"id": 2}], transaction=Transaction("job", 4))
     clock.advance(5000)
     table.alter_properties({"comment": "y"})
-    table.log.commit(lambda *_: (LakePair(7, {0: 1}, clock.now_ms()),))
+    table.log.commit(lambda *_: (TieredSnapshot(7, {0: 1}, clock.now_ms()),))
     table.overwrite([{"id": 3}])
     table.truncate()
     rows = history(table)

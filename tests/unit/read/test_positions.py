@@ -138,10 +138,12 @@ class TestConsumers:
         assert table.consumer_position("me").to_json() == LogPosition.of(table.state, {0: 2}).to_json()
 
     def test_older_records_and_checkpoints_name_none(self, place, table, monkeypatch):
-        from streamhouse_spark.log.commits.actions import MoveConsumer
+        from streamhouse_spark.log.commits.actions import CommitConsumerOffset
         from streamhouse_spark.log.lifecycle import consumers
 
-        monkeypatch.setattr(consumers, "MoveConsumer", lambda name, offsets, _=None: MoveConsumer(name, offsets))
+        monkeypatch.setattr(
+            consumers, "CommitConsumerOffset", lambda name, offsets, _=None: CommitConsumerOffset(name, offsets)
+        )
         table.move_consumer("old", {0: 1})
         table.log.checkpoint(table.refresh())
         found = place.open().table("d.t").consumer_position("old")

@@ -7,7 +7,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import SchemaMismatchError, Transaction
-from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, bucket_lags
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id", "comment": "x"})
@@ -24,7 +24,7 @@ def test_each_has_its_columns_even_when_empty(wh, table):
 
 def test_buckets(table):
     table.append(pa.table({"id": range(100)}))
-    table.log.commit(lambda *_: (LakePair(7, {0: 5}),))
+    table.log.commit(lambda *_: (TieredSnapshot(7, {0: 5}),))
     rows = {r["bucket"]: r for r in table.inspect.buckets().to_pylist()}
     ends = table.state.ends
     assert {b: r["log_end_offset"] for b, r in rows.items()} == ends
@@ -67,8 +67,8 @@ def test_schemas_options_and_tiering(table, clock):
         {"key": "bucket.num", "value": "2"},
         {"key": "comment", "value": "x"},
     ]
-    table.log.commit(lambda *_: (LakePair(7, {0: 5, 1: 2}, clock.now_ms()),))
-    table.log.commit(lambda *_: (LakePair(8, {0: 6, 1: 2}, clock.now_ms()),))
+    table.log.commit(lambda *_: (TieredSnapshot(7, {0: 5, 1: 2}, clock.now_ms()),))
+    table.log.commit(lambda *_: (TieredSnapshot(8, {0: 6, 1: 2}, clock.now_ms()),))
     rows = table.inspect.tiering().to_pylist()
     assert [(r["lake_snapshot_id"], r["bucket"], r["lake_offset"]) for r in rows] == [
         (7, 0, 5),

@@ -12,8 +12,8 @@ from faults.scenarios import LAKE, PAIMON
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import Author
-from streamhouse_spark.schema.default_functions import Now
-from streamhouse_spark.schema.defaults import SqlText, evaluated
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import SqlText, evaluate_defaults
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS = "id INT, at TIMESTAMP DEFAULT current_timestamp(), day DATE DEFAULT current_date(), by STRING DEFAULT user()"
@@ -74,7 +74,7 @@ def test_it_has_no_value_outside_a_write():
     column = Column(1, "c", pa.date32(), default=TableSchema.of("c DATE DEFAULT curdate()").columns[0].default)
     with pytest.raises(AssertionError, match="no value outside a write"):
         _ = column.default_scalar
-    schema = evaluated(TableSchema((column,)), Now(-1, "me"))
+    schema = evaluate_defaults(TableSchema((column,)), StatementContext(-1, "me"))
     assert schema.columns[0].default_scalar.as_py() == dt.date(1969, 12, 31)
 
 

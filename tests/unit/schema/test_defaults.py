@@ -13,7 +13,7 @@ import pytest
 from faults.scenarios import LAKE, PAIMON
 from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Table
-from streamhouse_spark.schema.rows import filled
+from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 NAME = "sales.orders"
@@ -123,7 +123,7 @@ class TestFilling:
             ([{"a": 1, "b": 2, "c": None}], set()),
             (pa.table({"a": [1], "b": [1], "c": [1]}, schema=schema.arrow), set()),
         ):
-            assert filled(rows, schema, table="t")[1] == missing
+            assert convert_rows(rows, schema, table="t")[1] == missing
 
 
 class TestChanges:
@@ -222,8 +222,8 @@ class TestWritersThatLookedEarlier:
 
     def test_rows_that_have_the_column_are_not(self, table, other_process):
         writer = other_process().table(NAME)
-        staged = writer.stager().stage(*filled([{"id": 1, "country": "x"}], writer.state.schema, table=NAME))
-        lacking = writer.stager().stage(*filled([{"id": 2}], writer.state.schema, table=NAME))
+        staged = writer.stager().stage(*convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME))
+        lacking = writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
         table.set_default("country", "DE")
         writer.commit(staged)
         with pytest.raises(CommitConflictError):

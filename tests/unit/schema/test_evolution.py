@@ -11,9 +11,9 @@ from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.evolution import (
     ambiguous_columns,
+    describe_later_column,
     is_widening,
     require_same_columns,
-    what_became_of,
     with_names,
     without_columns,
 )
@@ -60,10 +60,10 @@ def test_what_became_of_a_column():
     third = with_names(without_columns(second, ["c"]), {"a": "x"})
     schemas = {1: first, 2: second, 3: third}
     assert third.names == ("b", "x")
-    assert what_became_of("A", schemas) == "it was renamed to 'x'"
-    assert what_became_of("c", schemas) == "it was dropped"
-    assert [what_became_of(name, schemas) for name in ("b", "x", "never")] == [None] * 3
-    assert what_became_of("a", {}) is None
+    assert describe_later_column("A", schemas) == "it was renamed to 'x'"
+    assert describe_later_column("c", schemas) == "it was dropped"
+    assert [describe_later_column(name, schemas) for name in ("b", "x", "never")] == [None] * 3
+    assert describe_later_column("a", {}) is None
     assert ambiguous_columns(schemas.values()) == {1, 2}
     assert ambiguous_columns([first]) == frozenset()
 

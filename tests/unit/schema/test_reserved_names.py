@@ -9,15 +9,15 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import SchemaMismatchError, Table
-from streamhouse_spark.datasource.write.changed_rows import KIND, arriving_schema
-from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
-from streamhouse_spark.datasource.write.row_level import RowLevelPlan
+from streamhouse_spark.datasource.write.row_delta_schema import KIND, make_row_delta_schema
+from streamhouse_spark.datasource.write.row_level_writer import RowLevelPlan
+from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS
 from streamhouse_spark.schema import evolution as schema_evolution
 from streamhouse_spark.schema import table_schema as schema
 from streamhouse_spark.schema.reserved_names import INTERNAL, RESERVED_NAMES
 from streamhouse_spark.warehouse import creation
-from streamhouse_spark.warehouse.first_rows import first_rows
+from streamhouse_spark.warehouse.preview import first_rows
 
 NAMES = ["_found", "_FOUND", "_File", "_pos", "_key_id", "_value_kind", "__streamhouse_read_v", "__Streamhouse_Kind"]
 
@@ -139,7 +139,9 @@ class TestATableFromBefore:
 def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
     name = f"{INTERNAL}read_v"
     table = wh.create_table("t", f"id bigint, v bigint, `{name}` bigint", primary_key=["id"])
-    arriving = arriving_schema(table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key])
+    arriving = make_row_delta_schema(
+        table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key]
+    )
     row = {KIND: "update", f"{INTERNAL}read_id": 1, "id": 1, "v": 2, name: 3}
     staging = KeyedStagingPlan(None, "t", table.uuid, 1, table.state.schema, ("id",), None, KIND, None, False)
     found = RowLevelPlan(staging)._by_key(pa.RecordBatch.from_pylist([row], schema=arriving))
@@ -150,7 +152,7 @@ def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
 def test_an_update_of_a_table_with_the_very_name_is_refused(wh, unreserved, name):
     table = wh.create_table("t", f"id bigint, `{name}` bigint", primary_key=["id"])
     with pytest.raises(SchemaMismatchError, match=f"has a column '{name}' of its own, and the table has one too"):
-        arriving_schema(table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key])
+        make_row_delta_schema(table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key])
 
 
 def test_the_check_of_renaming_is_the_one_of_creation():

@@ -10,8 +10,8 @@ import pytest
 
 from kit.variants import readable_rows
 from streamhouse_spark import CorruptDataError, SchemaMismatchError
-from streamhouse_spark.schema import ddl, inner_fields
-from streamhouse_spark.schema.rows import coerce
+from streamhouse_spark.schema import ddl, nested_fields
+from streamhouse_spark.schema.row_conversion import coerce
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 from streamhouse_spark.schema.variant import (
     VARIANT,
@@ -22,11 +22,11 @@ from streamhouse_spark.schema.variant import (
     is_variant,
     with_whole_parts,
 )
-from streamhouse_spark.schema.variant_values import BYTES_MAX, decoded, encoded
+from streamhouse_spark.schema.variant_values import BYTES_MAX, decode_variant, encode_variant
 
 SCHEMA = TableSchema.of("id int, v variant")
 PLAIN = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
-ONE = encoded({"a": 1})
+ONE = encode_variant({"a": 1})
 
 
 def rows_of(*values: object) -> pa.Table:
@@ -52,8 +52,8 @@ class TestType:
         assert isinstance(from_arrow_type(VARIANT), VariantType)
 
     def test_it_has_no_fields_inside(self):
-        assert inner_fields.paths(VARIANT) == []
-        assert inner_fields.paths(pa.struct([("a", VARIANT), ("b", pa.int32())])) == [("a",), ("b",)]
+        assert nested_fields.paths(VARIANT) == []
+        assert nested_fields.paths(pa.struct([("a", VARIANT), ("b", pa.int32())])) == [("a",), ("b",)]
         assert ddl.type_name(pa.list_(VARIANT)) == "array<variant>"
 
     @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ class TestRows:
 
         values = [{"a": [1, None]}, [], "text", 5, True, Decimal("1.50"), dt.date(2026, 1, 31), b"\x00", None]
         assert [row["v"] for row in readable_rows(rows_of(*values))] == values
-        given = rows_of(VariantVal(ONE["value"], ONE["metadata"]), ONE, encoded(None))
+        given = rows_of(VariantVal(ONE["value"], ONE["metadata"]), ONE, encode_variant(None))
         assert [row["v"] for row in readable_rows(given)] == [{"a": 1}, {"a": 1}, None]
         assert given["v"].null_count == 0, "JSON's null is a value"
         assert given.schema.equals(SCHEMA.arrow, check_metadata=True)
@@ -179,25 +179,25 @@ class TestRows:
 
 class TestBytes:
     def test_as_the_specification_has_them(self):
-        assert encoded(None) == {"value": b"\x00", "metadata": b"\x01\x00\x00"}
-        assert encoded(1)["value"] == b"\x0c\x01"
-        assert encoded("ab")["value"] == b"\x09ab"
-        assert encoded([True, False])["value"] == b"\x03\x02\x00\x01\x02\x04\x08"
-        found = encoded({"b": 1, "a": 2})
+        assert encode_variant(None) == {"value": b"\x00", "metadata": b"\x01\x00\x00"}
+        assert encode_variant(1)["value"] == b"\x0c\x01"
+        assert encode_variant("ab")["value"] == b"\x09ab"
+        assert encode_variant([True, False])["value"] == b"\x03\x02\x00\x01\x02\x04\x08"
+        found = encode_variant({"b": 1, "a": 2})
         assert found["metadata"] == b"\x01\x02\x00\x01\x02ba"
         assert found["value"] == b"\x02\x02\x01\x00\x00\x02\x04\x0c\x02\x0c\x01", "fields stand in order of their names"
 
     def test_names_beyond_the_basic_plane_stand_where_java_looks(self):
         names = ["\uffff", "\U0001f600"]  # by code points the first is less, by UTF-16 the second
-        parts = encoded(dict.fromkeys(names, 1))
-        assert list(decoded(**parts)) == ["\U0001f600", "\uffff"]
+        parts = encode_variant(dict.fromkeys(names, 1))
+        assert list(decode_variant(**parts)) == ["\U0001f600", "\uffff"]
 
     @pytest.mark.parametrize("number", [0, 1, 255, 256, 70_000])
     def test_many_items(self, number):
         items = list(range(number))
-        assert decoded(**encoded(items)) == items
+        assert decode_variant(**encode_variant(items)) == items
         objects = {f"name {i}": i for i in items[:5000]}
-        assert decoded(**encoded(objects)) == objects
+        assert decode_variant(**encode_variant(objects)) == objects
 
     @pytest.mark.parametrize(
         ("value", "metadata"),
@@ -207,7 +207,7 @@ class TestBytes:
     )  # fmt: skip
     def test_bytes_that_are_no_variant(self, value, metadata):
         with pytest.raises(ValueError, match="no variant"):
-            decoded(value, metadata)
+            decode_variant(value, metadata)
         if metadata[:1] == b"\x01":
             rows = pa.table({"v": pa.array([{"value": value, "metadata": metadata}], VARIANT)})
             with pytest.raises(CorruptDataError, match="column 'v' has a value that is no variant"):
@@ -215,12 +215,14 @@ class TestBytes:
             assert readable_rows(rows.append_column("id", pa.array([1])).drop_columns(["v"])) == [{"id": 1}]
 
     def test_every_bit_flipped_is_an_error_or_another_value(self):
-        parts = encoded({"a": [1, 2.5, "text", None, Decimal("1.5"), dt.datetime(2026, 1, 31)], "b": {"c": b"x" * 70}})
+        parts = encode_variant(
+            {"a": [1, 2.5, "text", None, Decimal("1.5"), dt.datetime(2026, 1, 31)], "b": {"c": b"x" * 70}}
+        )
         for name, data in parts.items():
             for bit in range(8 * len(data)):
                 flipped = bytearray(data)
                 flipped[bit // 8] ^= 1 << bit % 8
                 try:
-                    decoded(**(parts | {name: bytes(flipped)}))
+                    decode_variant(**(parts | {name: bytes(flipped)}))
                 except ValueError:
                     continue

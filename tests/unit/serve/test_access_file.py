@@ -11,7 +11,7 @@ from faults.sim import SimClock
 from streamhouse_spark import InvalidNameError, InvalidOptionError
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.serve.access import Access
-from streamhouse_spark.serve.access_file import WatchedAccess, parse_access, parse_tokens
+from streamhouse_spark.serve.access_file import ReloadingAcl, parse_access, parse_tokens
 from streamhouse_spark.serve.rights import ALL_TABLES, ANYBODY, Client, parse_pattern
 
 SHOP, BOARD = "shop-0123456789abcdef", "board-fedcba9876543210"
@@ -146,7 +146,7 @@ def test_files_of_rights_that_cannot_be(tmp_path, text, says):
 def test_a_right_that_is_taken_away_ends_without_a_restart(tmp_path, caplog):
     file, clock = tmp_path / "rights.toml", SimClock()
     file.write_text(RIGHTS)
-    access = WatchedAccess(str(file), clock)
+    access = ReloadingAcl(str(file), clock)
 
     def is_known(token):
         clock.sleep_ms(3_000)

@@ -17,9 +17,9 @@ from kit.rows import ids
 from kit.tables import tier
 from kit.variants import readable_rows
 from streamhouse_spark import Warehouse
-from streamhouse_spark.read import parts
+from streamhouse_spark.read import split_planning
 from streamhouse_spark.schema.variant import VARIANT
-from streamhouse_spark.serve.flight import bulk_reads
+from streamhouse_spark.serve.flight import read_service
 from streamhouse_spark.serve.flight.requests import PARTS_MAX
 
 
@@ -36,8 +36,8 @@ def client(server):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parts, "OPENING_BYTES", 0)
-    monkeypatch.setattr(parts, "TARGET_BYTES_MIN", 1)
+    monkeypatch.setattr(split_planning, "OPENING_BYTES", 0)
+    monkeypatch.setattr(split_planning, "TARGET_BYTES_MIN", 1)
 
 
 def rows(*ids, n=1):
@@ -217,14 +217,14 @@ def test_batches_are_small_and_read_as_they_are_taken(warehouse, monkeypatch):
     table = warehouse.create_table("s.t", "id BIGINT, s STRING")
     table.append(pa.table({"id": range(400_000), "s": [f"{n:0100}" for n in range(400_000)]}))
     given = []
-    sliced = bulk_reads._sliced
+    sliced = read_service._slice_batches
 
     def counted(tables):
         for batch in sliced(tables):
             given.append(batch.nbytes)
             yield batch
 
-    monkeypatch.setattr(bulk_reads, "_sliced", counted)
+    monkeypatch.setattr(read_service, "_slice_batches", counted)
     with flights(warehouse) as server:
         client = Client(server.url)
         reader = client.flight.do_get(flight.Ticket('{"table": "s.t"}'), client.options)
@@ -232,7 +232,7 @@ def test_batches_are_small_and_read_as_they_are_taken(warehouse, monkeypatch):
         assert first["id"][0].as_py() == 0
         threading.Event().wait(1)
         assert len(given) < 15, "a client that takes nothing is given nothing more"
-        assert max(given) <= bulk_reads.BATCH_BYTES * 1.1
+        assert max(given) <= read_service.BATCH_BYTES * 1.1
         found = pa.concat_tables([pa.Table.from_batches([first]), reader.read_all()])
     assert found.equals(table.to_arrow().select(found.schema.names))
 
@@ -306,11 +306,11 @@ def test_a_defect_tells_the_client_nothing(warehouse, monkeypatch, caplog):
 
     with flights(warehouse) as server:
         client = Client(server.url)
-        monkeypatch.setattr(bulk_reads, "_first", fails_soon)
+        monkeypatch.setattr(read_service, "_first", fails_soon)
         with pytest.raises(flight.FlightInternalError, match="its log has the reason") as caught:
             client.direct(table="s.t")
         assert told(caught.value) == ("INTERNAL", 500)
-        monkeypatch.setattr(bulk_reads, "_pin", fails)
+        monkeypatch.setattr(read_service, "_pin", fails)
         with pytest.raises(flight.FlightInternalError, match="its log has the reason") as info:
             client.info(table="s.t")
     assert "secret" not in f"{caught.value}{info.value}"

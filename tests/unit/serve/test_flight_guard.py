@@ -18,9 +18,9 @@ from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.flight import server as served_flight
-from streamhouse_spark.serve.flight.calls import address_of
+from streamhouse_spark.serve.flight.middleware import address_of
 from streamhouse_spark.serve.flight.server import FlightReads
-from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client as Rights
 from streamhouse_spark.serve.rights import parse_pattern
@@ -148,7 +148,7 @@ def test_a_ticket_gives_no_right(server, access):
 
 def test_a_limit_counts_http_and_flight_together(warehouse):
     app = make_app(warehouse, ServeOptions(lambda: Access(CLIENTS)))
-    server = FlightReads(app.state.shared, Listening(flight_port=0))
+    server = FlightReads(app.state.shared, ListenAddress(flight_port=0))
     try:
         over_http = http_client(app, headers={"Authorization": f"Bearer {TOKENS['board']}"})
         assert over_http.get("/api/v1/tables").status_code == 200
@@ -217,7 +217,7 @@ def test_the_audit_log(server, tmp_path):
 
 def test_tls(warehouse, tmp_path):
     cert, key = own_certificate(tmp_path)
-    with flights(warehouse, listening=Listening("127.0.0.1", 0, 0, cert, key)) as server:
+    with flights(warehouse, listening=ListenAddress("127.0.0.1", 0, 0, cert, key)) as server:
         assert server.url.startswith("grpc+tls://")
         roots = (tmp_path / "cert.pem").read_bytes()
         at = f"grpc+tls://localhost:{server.port}"
@@ -230,9 +230,9 @@ def test_tls(warehouse, tmp_path):
 
 def test_a_port_that_is_taken(warehouse):
     with flights(warehouse) as server, pytest.raises(InvalidOptionError, match="give another --flight-port"):
-        FlightReads(make_app(warehouse).state.shared, Listening(flight_port=server.port))
+        FlightReads(make_app(warehouse).state.shared, ListenAddress(flight_port=server.port))
     with pytest.raises(InvalidOptionError, match=r"nothing can listen at 203\.0\.113\.7"):
-        FlightReads(make_app(warehouse).state.shared, Listening("203.0.113.7", flight_port=0))
+        FlightReads(make_app(warehouse).state.shared, ListenAddress("203.0.113.7", flight_port=0))
 
 
 def test_a_provider_that_is_away_says_so(warehouse):

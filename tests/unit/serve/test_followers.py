@@ -14,7 +14,7 @@ import pytest
 from kit.serving import served
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.log.commits.position import LogPosition
+from streamhouse_spark.log.commits.log_position import LogPosition
 from streamhouse_spark.serve import followers
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.followers import EVENT_BYTES_MAX, EVENT_ROWS_MAX, tail_events

@@ -9,9 +9,9 @@ import pytest
 
 from kit.serving import http_client
 from streamhouse_spark import Transaction, Warehouse
-from streamhouse_spark.core.model import StreamBatch
+from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.serve import rows_api
+from streamhouse_spark.serve import rest_api
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
@@ -89,14 +89,14 @@ def test_another_request_with_a_stored_identity_is_422_and_writes_nothing(
 
 def test_a_request_in_flight_is_409_until_it_is_answered(client, warehouse, monkeypatch):
     begun, may_go_on = threading.Event(), threading.Event()
-    write = rows_api._Rows._stored
+    write = rest_api._Rows._stored
 
     def paused(*given):
         begun.set()
         assert may_go_on.wait(60)
         return write(*given)
 
-    monkeypatch.setattr(rows_api._Rows, "_stored", paused)
+    monkeypatch.setattr(rest_api._Rows, "_stored", paused)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, ROWS, json=[{"id": 1}], headers=KEY)
         assert begun.wait(60)
@@ -115,7 +115,7 @@ def test_a_request_in_flight_is_409_until_it_is_answered(client, warehouse, monk
 def test_a_crash_between_commit_and_answer_replays_the_answer(warehouse, monkeypatch):
     client = http_client(make_app(warehouse), raise_server_exceptions=False)
     with monkeypatch.context() as crashing:
-        crashing.setattr(rows_api.ServedCounts, "wrote", lambda *_: 1 / 0)
+        crashing.setattr(rest_api.ServerCounters, "wrote", lambda *_: 1 / 0)
         assert client.post(ROWS, json=[{"id": 1}], headers=KEY).status_code == 500
         assert client.post(ROWS, json=[{"id": 2}], headers=produced("shop", 0)).status_code == 500
     assert ids(warehouse) == [1, 2]

@@ -11,7 +11,7 @@ from kit.browser import CHROMIUM, browser
 from kit.serving import served
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
-from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
+from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.serve import overview
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -124,7 +124,7 @@ def test_facts_of_a_table(warehouse, page):
 
 def fail(table, error, ago_ms=0, work="tiering"):
     now_ms = table.storage.now_ms() - ago_ms
-    failed = failed_round(work, error, host="tierer-0", rows=40, now_ms=now_ms, duration_ms=1500)
+    failed = describe_failure(work, error, host="tierer-0", rows=40, now_ms=now_ms, duration_ms=1500)
     note_failure(table.storage, table.uuid, failed)
 
 

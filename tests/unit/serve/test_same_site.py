@@ -9,7 +9,7 @@ from kit.raw_http import Answer, exchange
 from kit.serving import served
 from streamhouse_spark import InvalidOptionError, Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import ALL_TABLES, Client
 from streamhouse_spark.serve.same_site import AllowedSites
@@ -168,7 +168,7 @@ def test_origins_that_are_none(text):
 
 @pytest.mark.parametrize(("host", "names"), [("127.0.0.1", ()), ("::1", ()), ("0.0.0.0", ()), ("db1", ("db1",))])
 def test_the_name_that_a_server_listens_at(host, names):
-    assert Listening(host).names == names
+    assert ListenAddress(host).names == names
 
 
 PAGE = """<script>(async () => {

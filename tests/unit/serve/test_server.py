@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.rights import ANYBODY
 
 TOKENS = Access({digest_of("0123456789abcdef"): ANYBODY})
@@ -14,18 +14,18 @@ TOKENS = Access({digest_of("0123456789abcdef"): ANYBODY})
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
 def test_this_machine_alone_is_safe(host):
-    Listening(host).require_safe(Access())
+    ListenAddress(host).require_safe(Access())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
 def test_others_need_both(host):
     tls = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
     for listening, access in [
-        (Listening(host), Access()),
-        (Listening(host), TOKENS),
-        (Listening(host, **tls), Access()),
+        (ListenAddress(host), Access()),
+        (ListenAddress(host), TOKENS),
+        (ListenAddress(host, **tls), Access()),
     ]:
         with pytest.raises(InvalidOptionError, match="--insecure"):
             listening.require_safe(access)
-    Listening(host, **tls).require_safe(TOKENS)
-    Listening(host, allows_insecure=True).require_safe(Access())
+    ListenAddress(host, **tls).require_safe(TOKENS)
+    ListenAddress(host, allows_insecure=True).require_safe(Access())

@@ -14,9 +14,9 @@ from kit.tables import tier
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.counts import ServedCounts
-from streamhouse_spark.serve.iceberg.rest import _warning
-from streamhouse_spark.serve.iceberg.stand_in import StandIns
+from streamhouse_spark.serve.counters import ServerCounters
+from streamhouse_spark.serve.iceberg.rest import _format_warning
+from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
 from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable, VirtualTables
 from streamhouse_spark.serve.options import ServeOptions
 
@@ -91,7 +91,7 @@ def test_the_rows_are_those_of_the_lake(warehouse, monkeypatch):
     served = VirtualTables(warehouse).table("s.t")
     before = {info.key for info in warehouse.storage.list("")}
     failing(monkeypatch, StorageError("away"))
-    document, reason = StandIns(1, ServedCounts()).document(served)
+    document, reason = StaleFallback(1, ServerCounters()).document(served)
     assert "away" in reason
     assert rows_of(warehouse.storage, document) == [{"id": 1}]
     assert {info.key for info in warehouse.storage.list("")} == before, "nothing is written"
@@ -100,7 +100,7 @@ def test_the_rows_are_those_of_the_lake(warehouse, monkeypatch):
 
 def test_a_table_without_a_lake_is_waited_for(warehouse, held):
     warehouse.create_table("s.new", "id BIGINT").append([{"id": 3}])
-    served, stand_ins = VirtualTables(warehouse).table("s.new"), StandIns(0.05, ServedCounts())
+    served, stand_ins = VirtualTables(warehouse).table("s.new"), StaleFallback(0.05, ServerCounters())
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(stand_ins.document, served)
         held.set()
@@ -113,14 +113,14 @@ def test_the_error_of_a_table_without_a_lake_is_raised(warehouse, monkeypatch):
     warehouse.create_table("s.new", "id BIGINT")
     failing(monkeypatch, StorageError("away"))
     with pytest.raises(StorageError, match="away"):
-        StandIns(1, ServedCounts()).document(VirtualTables(warehouse).table("s.new"))
+        StaleFallback(1, ServerCounters()).document(VirtualTables(warehouse).table("s.new"))
 
 
 @pytest.mark.parametrize("error", [TableNotFoundError("it was dropped"), InvalidOptionError("a paimon lake")])
 def test_what_an_engine_asked_wrongly_has_no_stand_in(warehouse, monkeypatch, error):
     failing(monkeypatch, error)
     with pytest.raises(type(error)):
-        StandIns(1, ServedCounts()).document(VirtualTables(warehouse).table("s.t"))
+        StaleFallback(1, ServerCounters()).document(VirtualTables(warehouse).table("s.t"))
 
 
 def test_many_that_ask_share_what_is_made(warehouse, held, monkeypatch):
@@ -132,7 +132,7 @@ def test_many_that_ask_share_what_is_made(warehouse, held, monkeypatch):
         return patched(table)
 
     monkeypatch.setattr(ServedTable, "newest", counted)
-    served, stand_ins, asked = VirtualTables(warehouse).table("s.t"), StandIns(60, ServedCounts()), []
+    served, stand_ins, asked = VirtualTables(warehouse).table("s.t"), StaleFallback(60, ServerCounters()), []
     original = stand_ins._asked
 
     def counted_asking(table):
@@ -155,7 +155,7 @@ def test_many_that_ask_share_what_is_made(warehouse, held, monkeypatch):
 
 
 def test_a_reason_is_plain_text_in_a_header():
-    value = _warning('a "quote"\r\nSet-Cookie: x=1 → \\ ' + "y" * 1000)
+    value = _format_warning('a "quote"\r\nSet-Cookie: x=1 → \\ ' + "y" * 1000)
     assert value.isascii()
     assert value.isprintable()
     assert value.count('"') == 2

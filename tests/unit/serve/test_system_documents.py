@@ -10,8 +10,8 @@ from kit.iceberg_documents import rows_of
 from kit.serving import http_client, served
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.iceberg import system_documents
-from streamhouse_spark.serve.iceberg.system_documents import PAUSE_MS, SHOWN, SystemDocuments
+from streamhouse_spark.serve.iceberg import system_metadata
+from streamhouse_spark.serve.iceberg.system_metadata import PAUSE_MS, SHOWN, SystemDocuments
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -73,7 +73,7 @@ def test_their_folders_go_after_the_grace_and_the_lake_never_sees_them(warehouse
 def test_rows_have_a_bound(warehouse, table, monkeypatch):
     for number in range(5):
         table.append([{"id": number, "day": number}])
-    monkeypatch.setattr(system_documents, "ROWS_MAX", 3)
+    monkeypatch.setattr(system_metadata, "ROWS_MAX", 3)
     newest = rows_of(warehouse.storage, SystemDocuments().newest(table, "history"))
     assert [row["version"] for row in newest] == [table.state.version - n for n in (2, 1, 0)]
     with pytest.raises(InvalidOptionError, match=r"s\.t\$segments has \d+ rows, and an Iceberg catalog shows 3"):

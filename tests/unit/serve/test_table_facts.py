@@ -8,11 +8,11 @@ from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
+from streamhouse_spark.log.lifecycle.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
-from streamhouse_spark.table.refreshing import pause_refreshes
+from streamhouse_spark.serve.table_facts import describe_failures, table_facts
+from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 
 @pytest.fixture
@@ -78,21 +78,21 @@ def test_they_are_answered_over_http(table):
 def note(table, ago_ms=0):
     now_ms = table.storage.now_ms() - ago_ms
     error = StorageError("the store refused")
-    failed = failed_round("tiering", error, host="tierer-0", rows=2, now_ms=now_ms, duration_ms=1500)
+    failed = describe_failure("tiering", error, host="tierer-0", rows=2, now_ms=now_ms, duration_ms=1500)
     note_failure(table.storage, table.uuid, failed)
 
 
 def test_rounds_that_failed_until_one_succeeds(table):
     table.append([{"id": n, "name": "x"} for n in range(2)])
     note(table)
-    (found,) = failed_rounds(table)["failed_rounds"]
+    (found,) = describe_failures(table)["failed_rounds"]
     assert (found["work"], found["error"], found["host"], found["rows"]) == ("tiering", "StorageError", "tierer-0", 2)
     assert found["text"] == "STORAGE: the store refused"
     assert found["first_at"] == found["last_at"]
     assert found["last_at"].endswith("Z")
     assert found["over"] is False
     tier(table)
-    assert failed_rounds(table)["failed_rounds"][0]["over"] is True
+    assert describe_failures(table)["failed_rounds"][0]["over"] is True
 
 
 def test_the_overview_and_metrics_name_tables_whose_rounds_fail(table, monkeypatch):

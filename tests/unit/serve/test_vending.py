@@ -10,10 +10,10 @@ from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, LakeMismatchError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.serve.iceberg import vending
-from streamhouse_spark.serve.iceberg.vending import Vending
+from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 from streamhouse_spark.serve.options import VendOptions
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.s3.temporary import TemporaryCredentials
+from streamhouse_spark.storage.s3.sts import TemporaryCredentials
 
 ROLE = "arn:aws:iam::123456789012:role/team/readers"
 
@@ -43,7 +43,7 @@ def warehouse(clock):
 
 def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock):
     roles, table = Counted(), warehouse.table("s.t")
-    given = Vending(warehouse, VendOptions(ROLE, 900), roles)
+    given = CredentialVendor(warehouse, VendOptions(ROLE, 900), roles)
     first = given.vended("a", table)
     clock.sleep_ms(449_000)
     assert given.vended("a", table) is first
@@ -61,7 +61,7 @@ def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock)
 def test_few_are_kept(warehouse, monkeypatch):
     monkeypatch.setattr(vending, "_KEPT_MAX", 2)
     roles, table = Counted(), warehouse.table("s.t")
-    given = Vending(warehouse, VendOptions(ROLE), roles)
+    given = CredentialVendor(warehouse, VendOptions(ROLE), roles)
     for client in ("a", "b", "c", "c", "a"):
         given.vended(client, table)
     assert [session[-1] for _, session, _, _ in roles.calls] == ["a", "b", "c", "a"]
@@ -69,7 +69,7 @@ def test_few_are_kept(warehouse, monkeypatch):
 
 def test_they_open_what_a_document_names(warehouse):
     roles, table = Counted(), warehouse.table("s.t")
-    given = Vending(warehouse, VendOptions(ROLE), roles)
+    given = CredentialVendor(warehouse, VendOptions(ROLE), roles)
     virtual = f"lake/.virtual/{table.state.table_uuid}-"
     assert given.vended("a", table).prefixes == ("s3://shop/wh/lake/s/t/", f"s3://shop/wh/{virtual}")
     assert given.vended("a", table, of="lake").prefixes == ("s3://shop/wh/lake/s/t/",)
@@ -88,7 +88,7 @@ def test_a_lake_that_puts_files_elsewhere_gets_none(warehouse, name):
         changes.set_properties({name: "s3://shop/wh/lake/s/other"})
     roles = Counted()
     with pytest.raises(LakeMismatchError, match=r"lake/s/other, outside of lake/s/t .* credentials of your own"):
-        Vending(warehouse, VendOptions(ROLE), roles).vended("a", table, of="lake")
+        CredentialVendor(warehouse, VendOptions(ROLE), roles).vended("a", table, of="lake")
     assert not roles.calls
 
 
@@ -112,4 +112,4 @@ def test_options_that_cannot_be(role, url):
 def test_no_text_shows_them():
     found = TemporaryCredentials("the-id", "the-secret", "the-token", 5)
     assert str(found) == repr(found) == "TemporaryCredentials(ends_ms=5)"
-    assert "the-" not in repr(vending.Vended(found, ("s3://b/",)))
+    assert "the-" not in repr(vending.VendedCredentials(found, ("s3://b/",)))

@@ -16,7 +16,7 @@ from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
-from streamhouse_spark.lake.iceberg import virtual
+from streamhouse_spark.lake.iceberg import virtual_table
 from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import virtual_tables
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
@@ -345,7 +345,7 @@ def test_calls_that_wait_share_one_look(storage, warehouse, served):
 
 
 def test_a_lake_with_many_snapshots_shows_the_newest(storage, warehouse, served, monkeypatch):
-    monkeypatch.setattr(virtual, "SNAPSHOTS_MAX", 3)
+    monkeypatch.setattr(virtual_table, "SNAPSHOTS_MAX", 3)
     table = warehouse.create_table("s.t", COLUMNS)
     for number in range(6):
         table.append(rows(number))

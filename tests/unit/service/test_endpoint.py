@@ -17,11 +17,11 @@ import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.service.endpoint import STUCK_MS, parsed_address, serving
-from streamhouse_spark.service.known_tables import KnownTables
+from streamhouse_spark.service.endpoint import STUCK_MS, parse_address, serve_until_exit
+from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import Service, ServiceHealth, TableStatus
-from streamhouse_spark.storage.requests import METER, Requests
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.storage.request_metrics import METER, RequestCounts
+from streamhouse_spark.warehouse.process_cache import Connection
 
 LOOPBACK = ("127.0.0.1", 0)
 
@@ -82,7 +82,7 @@ def service_of(location, warehouse: sh.Warehouse) -> Service:
     ],
 )
 def test_probes(health, alive, ready, word):
-    with serving(Observed(health), LOOPBACK) as address:
+    with serve_until_exit(Observed(health), LOOPBACK) as address:
         assert get(address, "/livez")[0] == alive
         status, text = get(address, "/readyz?verbose")
     told = json.loads(text)
@@ -99,7 +99,7 @@ def test_metrics_of_a_service_that_tiers(warehouse_path):
     table = warehouse.create_table("t", "id INT", properties={"table.datalake.freshness": "1s"})
     table.append([{"id": i} for i in range(3)])
     service = service_of(warehouse_path, warehouse)
-    with serving(service, LOOPBACK) as address:
+    with serve_until_exit(service, LOOPBACK) as address:
         assert get(address, "/readyz")[0] == 503
         with running(service):
             wait_for(lambda: service.status() and service.status()[0].rows == 3, "a round")
@@ -117,9 +117,9 @@ def test_metrics_of_a_service_that_tiers(warehouse_path):
 
 def test_metrics_of_requests(monkeypatch):
     monkeypatch.setattr(METER, "_counts", {})
-    METER.note("s3://b/wh", "tables/x", Requests(gets=3, puts=2, failures=1, sent_bytes=10, received_bytes=20))
-    METER.note("s3://c/wh", "tables/x", Requests(gets=1))
-    with serving(Observed(), LOOPBACK) as address:
+    METER.note("s3://b/wh", "tables/x", RequestCounts(gets=3, puts=2, failures=1, sent_bytes=10, received_bytes=20))
+    METER.note("s3://c/wh", "tables/x", RequestCounts(gets=1))
+    with serve_until_exit(Observed(), LOOPBACK) as address:
         found = samples(get(address, "/metrics")[1])
     assert [found["streamhouse_store_requests_total", kind] for kind in ("gets", "puts", "lists")] == [4, 2, 0]
     assert [found["streamhouse_store_bytes_total", direction] for direction in ("sent", "received")] == [10, 20]
@@ -131,11 +131,11 @@ def test_a_service_that_cannot_list_says_so(warehouse_path, monkeypatch):
     warehouse.create_table("t", "id INT")
     service = service_of(warehouse_path, warehouse)
 
-    def fail(_: KnownTables):
+    def fail(_: TableDiscovery):
         raise StorageError("the store went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KnownTables, "_listed", fail)
+        patched.setattr(TableDiscovery, "_listed", fail)
         patched.setattr("streamhouse_spark.service.tiering_service.LISTING_MS", 0)
         with running(service):
             wait_for(lambda: service.health().listing_error, "the error")
@@ -148,7 +148,7 @@ def test_a_service_that_cannot_list_says_so(warehouse_path, monkeypatch):
 
 def test_names_of_tables_are_labels_whatever_they_hold():
     status = TableStatus('sales."o\\rders"\n', "failed", failures=2, error="secret text")
-    with serving(Observed(tables=[status]), LOOPBACK) as address:
+    with serve_until_exit(Observed(tables=[status]), LOOPBACK) as address:
         text = get(address, "/metrics")[1]
     assert samples(text)["streamhouse_tiering_failures", status.table] == 2
     assert samples(text)["streamhouse_table_doing", "failed", status.table] == 1
@@ -156,7 +156,7 @@ def test_names_of_tables_are_labels_whatever_they_hold():
 
 
 def test_paths_and_methods_that_are_not_there():
-    with serving(Observed(), LOOPBACK) as address:
+    with serve_until_exit(Observed(), LOOPBACK) as address:
         status, text = get(address, "/metricz")
         assert (status, text) == (404, "nothing at /metricz; there are /livez, /readyz, /metrics\n")
         assert get(address, "/livez", "HEAD") == (200, "")
@@ -168,10 +168,10 @@ def test_an_address_that_is_taken_is_told():
         port = taken.getsockname()[1]
         with (
             pytest.raises(StorageError, match=f"^CANNOT_LISTEN: cannot listen at 127.0.0.1:{port}: "),
-            serving(Observed(), ("127.0.0.1", port)),
+            serve_until_exit(Observed(), ("127.0.0.1", port)),
         ):
             pytest.fail("it listens twice")
-    with serving(Observed(), ("127.0.0.1", port)) as address:
+    with serve_until_exit(Observed(), ("127.0.0.1", port)) as address:
         assert get(address, "/livez")[0] == 200
 
 
@@ -186,10 +186,10 @@ def test_an_address_that_is_taken_is_told():
     ],
 )
 def test_addresses(text, address):
-    assert parsed_address(text) == address
+    assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:65536", "host:-1", "host:http", "١:٢"])
 def test_addresses_that_are_none(text):
     with pytest.raises(InvalidOptionError, match="is no address to listen at"):
-        parsed_address(text)
+        parse_address(text)

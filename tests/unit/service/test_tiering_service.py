@@ -9,9 +9,9 @@ import threading
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
-from streamhouse_spark.service import maintenance_schedule as tiering_upkeep
+from streamhouse_spark.service import maintenance_scheduler as tiering_upkeep
 from streamhouse_spark.service.tiering_service import Service
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 PROPERTIES = {"table.datalake.freshness": "1s", "table.datalake.auto-compaction": "true"}
 

@@ -17,7 +17,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.hdfs.storage import HdfsStorage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.remote.upload import PART_BYTES
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from streamhouse_spark.storage.s3.storage import S3Storage
 
 ODD_KEYS = [
@@ -298,7 +298,7 @@ class TestTheRest:
 
     def test_the_contention_hint_lets_everybody_in(self, store):
         for _ in range(2):
-            with store.contention_hint("commits/lock"), store.contention_hint("commits/lock"):
+            with store.commit_lock("commits/lock"), store.commit_lock("commits/lock"):
                 store.put("a", b"")
 
     def test_it_survives_pickling(self, shared_store):

@@ -173,24 +173,24 @@ class TestContentionHint:
         held = os.open(root / "commits" / ".lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(held, fcntl.LOCK_EX)
         before_ms = clock.boot_ms()
-        with store.contention_hint("commits/.lock"):
+        with store.commit_lock("commits/.lock"):
             assert 50 <= clock.boot_ms() - before_ms < 60, "a holder that was stopped stops nobody"
         os.close(held)
         clock.slept_ms.clear()
-        with store.contention_hint("commits/.lock"):
+        with store.commit_lock("commits/.lock"):
             assert clock.slept_ms == []
 
     def test_where_it_cannot_lock_it_does_nothing(self, store):
-        with store.contention_hint("absent/folder/.lock"):
+        with store.commit_lock("absent/folder/.lock"):
             assert store.list("") == []
 
     def test_it_is_released_when_the_block_fails(self, root):
         clock = SimClock()
         store = LocalStorage(str(root), world=sim_world(0, clock))
         store.put_if_absent("c/1", b"")
-        with pytest.raises(ZeroDivisionError), store.contention_hint("c/.lock"):
+        with pytest.raises(ZeroDivisionError), store.commit_lock("c/.lock"):
             _ = 1 / 0
-        with store.contention_hint("c/.lock"):
+        with store.commit_lock("c/.lock"):
             assert clock.slept_ms == []
 
 

@@ -18,8 +18,8 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.schema.checks.check import parse_checks
-from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError
+from streamhouse_spark.schema.constraints.check_constraint import parse_checks
+from streamhouse_spark.table.add_constraint import ConstraintValidation, RevalidateError
 
 POSITIVE = "table.constraint.positive"
 COLUMNS = "id bigint not null, amount decimal(10,2), note string default 'new'"
@@ -139,15 +139,15 @@ class TestAltering:
         table = wh.create_table("a.t", COLUMNS, primary_key=key)
         other = wh.table("a.t")
         (table.upsert if key else table.append)([{"id": 1, "amount": 1}])
-        look, came = CheckedRows.look, []
+        look, came = ConstraintValidation.look, []
 
-        def look_and_append(checked: CheckedRows, *args: Any) -> None:
+        def look_and_append(checked: ConstraintValidation, *args: Any) -> None:
             look(checked, *args)
             if not came:
                 came.append(amount)
                 (other.upsert if key else other.append)([{"id": 2, "amount": amount}])
 
-        monkeypatch.setattr(CheckedRows, "look", look_and_append)
+        monkeypatch.setattr(ConstraintValidation, "look", look_and_append)
         if amount < 0:
             with pytest.raises(ConstraintViolatedError):
                 table.alter(set_properties={POSITIVE: "amount > 0"})
@@ -167,7 +167,7 @@ class TestAltering:
         write = other.upsert if key else other.append
         write([{"id": number, "amount": 1} for number in range(9)])
         checks = parse_checks({POSITIVE: "amount > 0"}, table.state.schema)
-        checked = CheckedRows(table, may_look=False)
+        checked = ConstraintValidation(table, may_look=False)
         checked.look(table.refresh(), checks)
         for number in range(4):
             write([{"id": number, "amount": 2}, {"id": 20 + number, "amount": 1}])
@@ -175,10 +175,10 @@ class TestAltering:
                 other.delete([8 - number])
             checked.follow(table.refresh(), checks)
         write([{"id": 1, "amount": -1}])
-        with pytest.raises(LookAgainError):
+        with pytest.raises(RevalidateError):
             checked.follow(table.refresh(), checks)
         with pytest.raises(ConstraintViolatedError):
-            CheckedRows(table, may_look=True).follow(table.refresh(), checks)
+            ConstraintValidation(table, may_look=True).follow(table.refresh(), checks)
 
     def test_rows_staged_before_are_checked_by_the_commit(self, wh):
         """Staged rows keep no constraint that came later; an append stages them again, and finds the breach."""

@@ -11,17 +11,17 @@ from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.log.archive.pages import read_page
-from streamhouse_spark.read import archive
-from streamhouse_spark.storage.requests import NO_REQUESTS
+from streamhouse_spark.read import archive_scan
+from streamhouse_spark.storage.request_metrics import NO_REQUESTS
 from streamhouse_spark.table import costs
-from streamhouse_spark.table.costs import GIB, Prices, Workload, estimate
+from streamhouse_spark.table.costs import GIB, CostModelInput, Prices, estimate
 
 HOUR_MS = 3_600_000
 FREE = {"puts_usd_per_1000": 0, "gets_usd_per_1000": 0, "stored_usd_per_gib_month": 0}
 
 
 def test_an_estimate_by_hand():
-    found = estimate(Workload(86_400, 0, hot_bytes=GIB, lake_bytes=9 * GIB, looks_per_day=1000))
+    found = estimate(CostModelInput(86_400, 0, hot_bytes=GIB, lake_bytes=9 * GIB, looks_per_day=1000))
     assert found.puts_per_day == pytest.approx(86_400 * costs.COMMIT_PUTS)
     assert found.gets_per_day == pytest.approx(86_400 * costs.COMMIT_GETS + 1000)
     assert found.puts_usd == pytest.approx(found.puts_per_day * 30 * 0.005 / 1000)
@@ -31,7 +31,7 @@ def test_an_estimate_by_hand():
 
 
 def test_rounds_bring_their_own_requests_and_those_of_upkeep():
-    without, one, two = (estimate(Workload(0, rounds, buckets=4)).puts_per_day for rounds in (0, 1, 2))
+    without, one, two = (estimate(CostModelInput(0, rounds, buckets=4)).puts_per_day for rounds in (0, 1, 2))
     assert without == 0
     assert two - one == pytest.approx(costs.ROUND_PUTS + costs.ROUND_LISTS + 4 * costs.ROUND_PUTS_A_BUCKET)
     assert one > costs.UPKEEPS_A_DAY
@@ -133,15 +133,15 @@ def test_the_page_says_what_the_estimate_says():
     for events, written, commits, usd in months:
         objects = 4 if "4 objects" in written else 0
         rounds = ROUNDS if events != "0" else 0
-        work = Workload(float(commits) * DAY, rounds, buckets=4, objects_per_commit=objects)
+        work = CostModelInput(float(commits) * DAY, rounds, buckets=4, objects_per_commit=objects)
         assert float(usd) == pytest.approx(estimate(work).total_usd, rel=0.1, abs=1), written
     freshness = {"`10s`": 10, "`1min`": 60, "`3min`": 180, "`10min`": 600, "`1h`": 3600}
     found = {row[0]: float(row[1]) for row in rows if row[0] in freshness}
     assert found == {
-        name: pytest.approx(estimate(Workload(0, DAY / seconds, buckets=4)).total_usd, rel=0.1, abs=0.6)
+        name: pytest.approx(estimate(CostModelInput(0, DAY / seconds, buckets=4)).total_usd, rel=0.1, abs=0.6)
         for name, seconds in freshness.items()
     }
-    assert Workload(0, 0, looks_per_day=43_200).looks_per_day * 30 / 1000 * Prices().gets_usd_per_1000 < 0.6
+    assert CostModelInput(0, 0, looks_per_day=43_200).looks_per_day * 30 / 1000 * Prices().gets_usd_per_1000 < 0.6
 
 
 def test_changes_that_outlive_the_log_are_stored_too(wh, clock, own_cache):
@@ -172,11 +172,11 @@ def test_pages_that_are_joined_meanwhile(wh, clock, own_cache, monkeypatch):
             raise found
         return found
 
-    monkeypatch.setattr(archive, "read_pages", pages)
-    assert archive.archived_bytes(table, state) == 0
-    monkeypatch.setattr(archive, "read_pages", _gone)
+    monkeypatch.setattr(archive_scan, "read_pages", pages)
+    assert archive_scan.count_archived_bytes(table, state) == 0
+    monkeypatch.setattr(archive_scan, "read_pages", _gone)
     with pytest.raises(SnapshotExpiredError):
-        archive.archived_bytes(table, state)
+        archive_scan.count_archived_bytes(table, state)
 
 
 def _gone(*_):

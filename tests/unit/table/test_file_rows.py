@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from unit.lake.paimon.test_commit_races import Renaming
 
 from interop.foreign_engines import ENGINES
 from interop.foreign_iceberg import NAME, lake_of, row
@@ -17,7 +18,7 @@ from kit.rows import ids
 from kit.tables import require_verified, tier
 from property.stream_driver import Query
 from streamhouse_spark import Transaction, Warehouse
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -27,26 +28,25 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import offset_file
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.deleted_rows import require_undeleted
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.pieces import FileRowsPiece, ReadPlan, piece_from_json
+from streamhouse_spark.read.delete_filter import require_undeleted
 from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import FileRowsScanTask, ScanPlan, piece_from_json
 from streamhouse_spark.table import row_deletion
-from streamhouse_spark.table.partition_stats import partition_table
+from streamhouse_spark.table.partitions_table import partition_table
 from streamhouse_spark.table.rollback import rollback_to_version
-from streamhouse_spark.table.views import open_view
-from unit.lake.paimon.test_races import Renaming
+from streamhouse_spark.table.system_views import open_view
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DAY_MS = 24 * 3600 * 1000
@@ -345,7 +345,7 @@ class TestStatement:
 
 class TestConflicts:
     def test_two_deletions_of_one_row_conflict(self, table, other_process):
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         other_process().table(NAME).delete(where=[("id", "=", 1)])
         (deletion,) = table.refresh().deletions
         with pytest.raises(CommitConflictError, match=r"the row at position 1 of .* was deleted by another"):
@@ -357,7 +357,7 @@ class TestConflicts:
         other_process().table(NAME).append([row(9)])
         (deletion,) = table.refresh().deletions
         (name,) = deletion.files
-        assert row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(2)}) == 1
+        assert row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(2)}) == 1
         assert ids(table.to_arrow()) == [0, 3, 4, 5, 9]
 
     def test_a_concurrent_round_does_not_conflict_if_the_files_stay(self, table, engine, other_process):
@@ -373,7 +373,7 @@ class TestConflicts:
         other.lake.compact()
         assert table.refresh().lake.snapshot_id != state.lake.snapshot_id
         name = file_with(table, 0)
-        assert row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(1)}) == 1
+        assert row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)}) == 1
         assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 11, 12, 13]
         tier(table)
         assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 11, 12, 13]
@@ -385,7 +385,7 @@ class TestConflicts:
         table.append([row(9)])
         tier(table)
         with pytest.raises(CommitConflictError, match="may have other files"):
-            row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(1)})
+            row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)})
         assert table.delete(where=[("id", "=", 1)]) == 1, "looked for anew"
         assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9]
 
@@ -406,7 +406,7 @@ class TestConflicts:
         other.delete(where=[("id", "=", number)])
         tier(other)
         with pytest.raises(CommitConflictError, match=reason):
-            row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(1)})
+            row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files={name: runs(1)})
         assert table.delete(where=[("id", "=", 1)]) == (number != 1), "looked for anew"
         tier(table)
         assert engine.ids(table) == [n for n in range(6) if n not in (1, number)]
@@ -664,7 +664,7 @@ class TestHistory:
             assert replayed(version(table, number - 1), own) == version(table, number), number
             assert changes(table, number, number) == own
         chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
-        piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsPiece))
+        piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsScanTask))
         assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
         middle = before + 2
         net = changes(table, before + 1, middle, is_net=True)
@@ -712,7 +712,7 @@ class TestHistory:
         number = table.refresh().version
         found = plan_changes(table, table.state, number, number, Pruning())
         replaced(table, engine, store)
-        plan = ReadPlan(table.name, table.uuid, table.state.schema, found.pieces)
+        plan = ScanPlan(table.name, table.uuid, table.state.schema, found.pieces)
         with pytest.raises(SnapshotExpiredError, match="compare two versions of the table"):
             list(read_batches(table, plan, CHANGES_FIELDS))
         with pytest.raises(OffsetsTrimmedError, match="no longer has snapshot"):
@@ -815,13 +815,13 @@ class TestHistory:
     def test_checkpoints_keep_pending_deletes_and_older_releases_reject_them(self, table, monkeypatch):
         table.delete(where=[("id", "in", [1, 5])])
         state = table.refresh()
-        encoded = checkpoint._encoded(state)
+        encoded = checkpoint._encode_checkpoint(state)
         assert as_stored(state).deletions == state.deletions
         assert checkpoint._version(state) == 13
         with monkeypatch.context() as older:
             older.setattr(checkpoint, "NEWEST_VERSION", 12)
             with pytest.raises(FormatVersionError, match="upgrade"):
-                checkpoint._decoded(encoded, table.uuid, state.version, "")
+                checkpoint._decode_checkpoint(encoded, table.uuid, state.version, "")
         table.log.checkpoint(state)
         opened = Warehouse("wh", storage=table.storage, world=table.world).table(NAME)
         assert ids(opened.to_arrow()) == [0, 2, 3, 4]
@@ -846,7 +846,7 @@ class TestRounds:
         table = engine.adopted([1, 2, 2, 3])
         state = table.refresh()
         files = {file_with(table, 1): runs(1)}
-        row_deletion.commit_deletion(table, {}, ReadBase.of(state), files=files)
+        row_deletion.commit_deletion(table, {}, ReadVersion.of(state), files=files)
         with monkeypatch.context() as patch:
             patch.setattr(job, "record_snapshot", lambda *_: None)
             tier(table)

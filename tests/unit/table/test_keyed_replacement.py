@@ -9,7 +9,7 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table, Transaction
-from streamhouse_spark.kv.part_replacement import PartStager
+from streamhouse_spark.kv.partition_overwrite import PartStager
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, day INT, n BIGINT"

@@ -14,10 +14,10 @@ from kit.change_replay import changes, replayed, version
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.lake.tiering import recording
+from streamhouse_spark.lake.tiering import record_snapshot
+from streamhouse_spark.log.commit_reader import find_partition_drop, newest_first
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.deletions import NameDropped
-from streamhouse_spark.log.told import dropped_in, newest_first
+from streamhouse_spark.log.commits.delete_vectors import PartitionDropRows
 from streamhouse_spark.table import partitions
 from streamhouse_spark.table.rollback import rollback_to_version
 
@@ -172,9 +172,9 @@ class TestDroppedPartition:
         """Those named rows by their offsets alone, and so told no others."""
         table.append([row(6)])
         before = table.refresh().version
-        really = recording.dropped_with
+        really = record_snapshot.make_partition_drops
         named = lambda *given: [replace(one, files={}, snapshot_id=None, total=None) for one in really(*given)]  # noqa: E731
-        monkeypatch.setattr(recording, "dropped_with", named)
+        monkeypatch.setattr(record_snapshot, "make_partition_drops", named)
         table.drop_partition(EU)
         with pytest.raises(InvalidOptionError, match="removed rows from the lake that no record names"):
             changes(table, before + 1, table.refresh().version)
@@ -184,9 +184,9 @@ class TestDroppedPartition:
     def test_a_record_with_files_has_a_name_that_older_versions_refuse(self, table):
         table.drop_partition(EU)
         record = next(newest_first(table.storage, table.refresh()))
-        action = dropped_in(record.actions)
+        action = find_partition_drop(record.actions)
         assert action.to_json()["type"] == "dropped-file-rows"
-        assert NameDropped.from_json(action.to_json()) == action
+        assert PartitionDropRows.from_json(action.to_json()) == action
         assert as_stored(table.state).lake == table.state.lake, "checkpoints keep how many had no offsets"
 
 

@@ -16,7 +16,7 @@ from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.table import lake_maintain
+from streamhouse_spark.table import lake_maintenance
 
 COLUMNS = "id BIGINT, a INT, b INT, name STRING, day DATE"
 ROUNDS, ROWS = 5, 400
@@ -226,7 +226,7 @@ def test_rows_that_were_tiered_meanwhile_are_there(table, monkeypatch):
 
     monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.compaction.write_cluster", late)
     lake = table.open_lake()
-    lake_maintain.optimize(table, lake, "a")
+    lake_maintenance.optimize(table, lake, "a")
     assert by_offset(table)[0] == lake_rows(table)["id"].to_pylist() == list(range(table.to_arrow().num_rows))
 
 
@@ -244,12 +244,12 @@ def test_others_write_the_groups_and_some_of_them_twice(wh):
             asked.append(group.num_rows)
         return found
 
-    report = lake_maintain.optimize(table, table.open_lake(), "a", run=run)
+    report = lake_maintenance.optimize(table, table.open_lake(), "a", run=run)
     assert sum(asked) == report.rows == ROUNDS * ROWS
     assert len(asked) == 2
     assert lake_rows(table) == rows
     assert by_offset(table) == offsets
-    assert lake_maintain.optimize(table, table.open_lake(), "a", run=run) == CompactReport()
+    assert lake_maintenance.optimize(table, table.open_lake(), "a", run=run) == CompactReport()
 
 
 def test_nothing_is_committed_where_others_fail(table):
@@ -260,9 +260,9 @@ def test_nothing_is_committed_where_others_fail(table):
         raise OSError("cancelled")
 
     with pytest.raises(OSError, match="cancelled"):
-        lake_maintain.optimize(table, table.open_lake(), "a", run=run)
+        lake_maintenance.optimize(table, table.open_lake(), "a", run=run)
     with pytest.raises(CommitConflictError, match="0 of 1 groups of files were written anew"):
-        lake_maintain.optimize(table, table.open_lake(), "a", run=lambda groups, writer: [])
+        lake_maintenance.optimize(table, table.open_lake(), "a", run=lambda groups, writer: [])
     assert table.lake.newest() == before
 
 

@@ -29,8 +29,8 @@ from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import as_stored, write_checkpoint
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.lifecycle.retention import plan_trim
-from streamhouse_spark.table import partitioning
-from streamhouse_spark.table.replacement import ChosenRows
+from streamhouse_spark.table import set_partitioning
+from streamhouse_spark.table.overwrite import OverwriteTarget
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"
@@ -191,7 +191,7 @@ class TestTheRecord:
         assert all(t.refresh().former_partitionings == () for t in (paimon, expiring, keyed, branched))
         view = replace(branched.state, properties={VIEW: "select 1"})
         with pytest.raises(InvalidOptionError, match="is a materialized view"):
-            partitioning._require_able(view)
+            set_partitioning._require_able(view)
 
 
 class TestTheLake:
@@ -472,14 +472,14 @@ class TestParts:
         assert ids(table.to_arrow()) == sorted([n for n in left if n % 3 != 0] + [104, 200])
 
     def test_partitions_that_are_others_by_then_are_chosen_again(self, table, other_process, monkeypatch):
-        another, looked = other_process().table("d.p"), ChosenRows.look
+        another, looked = other_process().table("d.p"), OverwriteTarget.look
 
-        def look(chosen: ChosenRows) -> None:
+        def look(chosen: OverwriteTarget) -> None:
             looked(chosen)
             if len(another.refresh().former_partitionings) == 1:
                 another.set_partitioning(["region"])
 
-        monkeypatch.setattr(ChosenRows, "look", look)
+        monkeypatch.setattr(OverwriteTarget, "look", look)
         table.overwrite_partitions([row(0) | {"id": 300}])
         assert ids(table.to_arrow()) == [n for n in range(10) if n % 3 != 0] + [300]
 

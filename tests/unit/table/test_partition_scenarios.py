@@ -8,9 +8,9 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.kv.tablet_registry import close_tablets
 from streamhouse_spark.log.lifecycle.retention import plan_trim
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 DAY_MS = 86_400_000
 BY_DAY = {"table.auto-partition.enabled": "true", "table.auto-partition.num-retention": "1"}

@@ -22,15 +22,15 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.kv import partition_delete
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering import recording
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.ranges import plan_ranges
+from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table import partitions as partition_life
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 HOUR_MS = 3_600_000
@@ -229,7 +229,7 @@ def test_a_crash_before_the_log_knows_shows_the_older_state_and_is_repaired(tabl
     table.append(rows(0, 4))
     tier(table)
     with monkeypatch.context() as patched:
-        patched.setattr(recording, "record_newest", lambda *_: (_ for _ in ()).throw(StorageError("killed")))
+        patched.setattr(record_snapshot, "record_newest", lambda *_: (_ for _ in ()).throw(StorageError("killed")))
         with pytest.raises(StorageError):
             table.drop_partition({"day": MON})
     assert table.lake.to_arrow().num_rows == 0

@@ -7,8 +7,8 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.core.lineage import Lineage, SourceVersion
-from streamhouse_spark.table.refreshing import (
+from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
+from streamhouse_spark.table.refresh_commit import (
     RefreshStep,
     commit_step,
     last_refresh,

@@ -29,7 +29,7 @@ class Mount(LocalStorage):
 
     def delete(self, key):
         if self.refuses is not None:
-            raise self._translated(OSError(self.refuses, ""), key, "delete")
+            raise self._translate_error(OSError(self.refuses, ""), key, "delete")
         super().delete(key)
 
 

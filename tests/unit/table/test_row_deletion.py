@@ -10,17 +10,17 @@ import pytest
 from kit.rows import ids, rows
 from kit.tables import TableCase
 from streamhouse_spark import Transaction
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.commits import deletions
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.log.commits import delete_vectors
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.segments import metadata_columns
-from streamhouse_spark.table.partition_stats import partition_table
-from streamhouse_spark.table.row_deletion import commit_deletion, deleting
-from streamhouse_spark.table.views import changelog_batches
+from streamhouse_spark.table.partitions_table import partition_table
+from streamhouse_spark.table.row_deletion import commit_deletion, make_delete_actions
+from streamhouse_spark.table.system_views import changelog_batches
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -104,7 +104,7 @@ class TestReads:
         assert ids(table.to_arrow(as_of_timestamp_ms=later)) == [2, 3]
 
     def test_times_between_deletions_that_are_no_longer_told_apart(self, table, clock, monkeypatch):
-        monkeypatch.setattr(deletions, "DELETIONS_MAX", 2)
+        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 2)
         table.append(rows(*range(6)))
         moments = []
         for number in range(4):
@@ -118,16 +118,16 @@ class TestReads:
             table.to_arrow(as_of_timestamp_ms=moments[1])
 
     def test_all_of_them_are_joined_once(self, table, monkeypatch):
-        monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
         table.append(rows(*range(40)))
         for number in (3, 21, 4, 30, 22, 5):
             table.delete(where=[("id", "=", number)])
             before = table.state.deleted
-            assert before == deletions.joined(tuple(table.state.deletions))
+            assert before == delete_vectors.union_deleted_offsets(tuple(table.state.deletions))
             table.append(rows(100 + number))
             assert table.state.deleted is before
         table.delete(where=[("day", "=", 0)])
-        assert table.state.deleted == deletions.joined(tuple(table.state.deletions))
+        assert table.state.deleted == delete_vectors.union_deleted_offsets(tuple(table.state.deletions))
         assert as_stored(table.state).deleted == table.state.deleted
 
     def test_a_checkpoint_has_them(self, table):
@@ -147,7 +147,7 @@ class TestReads:
 class TestConflicts:
     def test_an_append_in_between_is_none(self, table, other_process):
         table.append(rows(*range(4)))
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         other_process().table("d.t").append(rows(*range(4, 8)))
         (bucket,) = [b for b, (_, end) in read.buckets.items() if end]
         assert commit_deletion(table, {bucket: runs(1, 2)}, read) == 2
@@ -155,7 +155,7 @@ class TestConflicts:
 
     def test_a_row_that_another_deleted_is_one(self, table, other_process):
         table.append(rows(*range(4)))
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         (bucket,) = [b for b, (_, end) in read.buckets.items() if end]
         other_process().table("d.t").delete(where=[("id", "=", 2)])
         with pytest.raises(CommitConflictError, match=f"offset 2 of bucket {bucket} was deleted by another"):
@@ -164,7 +164,7 @@ class TestConflicts:
 
     def test_a_truncation_is_one(self, table, other_process):
         table.append(rows(*range(4)))
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         (bucket,) = [b for b, (_, end) in read.buckets.items() if end]
         other_process().table("d.t").overwrite(rows(9))
         with pytest.raises(CommitConflictError, match="it was truncated at offset"):
@@ -174,10 +174,10 @@ class TestConflicts:
         table.append(rows(*range(4)))
         state = table.refresh()
         (bucket,) = [b for b, log in state.buckets.items() if log.end]
-        read = ReadBase.of(state)
+        read = ReadVersion.of(state)
         table.append(rows(4))
         table.log.commit(lambda _s, _t: (Trim({bucket: 4}),))
-        assert deleting(table.refresh(), {bucket: runs(1)}, read) == ()
+        assert make_delete_actions(table.refresh(), {bucket: runs(1)}, read) == ()
         assert commit_deletion(table, {bucket: runs(1)}, read) == 0
 
     def test_rows_that_are_not_the_tables_are_damage(self, table):
@@ -244,7 +244,7 @@ class TestTails:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_lives(wh, other_process, seed, monkeypatch):
     """Appends, deletions, merges, truncations and new processes, against a list."""
-    monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
+    monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     table = wh.create_table("d.t", "id BIGINT, day INT", buckets=chance.choice([1, 3]), properties=HOT)
     expected: list[int] = []

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.lake.parquet import file_writer, footer_seal
+from streamhouse_spark.lake.parquet import file_writer, footer_checksum
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.query.filters import Filter
+from streamhouse_spark.query.filter_parsing import Filter
 from streamhouse_spark.storage.memory import MemoryStorage
 
 STEP_ROWS = 2_000
@@ -45,7 +45,7 @@ class Metered(MemoryStorage):
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(file_writer, "ROW_GROUP_ROWS_MAX", STEP_ROWS)
-    monkeypatch.setattr(footer_seal, "TAIL_BYTES", 16_000)
+    monkeypatch.setattr(footer_checksum, "TAIL_BYTES", 16_000)
 
 
 def filled(world, lake: str, num_rows: int, note_chars: int = 8):

@@ -18,18 +18,18 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits import deletions
+from streamhouse_spark.log.commits import delete_vectors
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.read.deleted_rows import dropped_by
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.ranges import plan_ranges
+from streamhouse_spark.read.delete_filter import partition_drops_as_of
+from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
-from streamhouse_spark.table.row_deletion import commit_deletion, lost_partitions
+from streamhouse_spark.table.row_deletion import commit_deletion, has_dropped_partitions
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])
@@ -129,7 +129,7 @@ def test_they_are_forgotten_when_the_log_is_trimmed(table):
     tier(table)
     plan = plan_ranges(table, waiting, ranges, ["id"], fail_on_data_loss=True)
     assert ids(pa.Table.from_batches(list(read_batches(table, plan)))) == [0, 1, 3, 4, 5], "as it was"
-    later = dropped_by(table.refresh(), waiting.version)
+    later = partition_drops_as_of(table.refresh(), waiting.version)
     with pytest.raises(OffsetsTrimmedError, match="rows were deleted since"):
         plan_ranges(table, table.state, ranges, ["id"], fail_on_data_loss=True, dropped=later)
 
@@ -203,7 +203,7 @@ def test_a_time_before_and_behind(table, clock: SimClock):
 def test_random_lives(wh, lake, other_process, seed, monkeypatch):
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
-        monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     partition_by = ["day"] if chance.random() < 0.5 else []
     table = new_table(wh, lake, buckets=chance.choice([1, 3]), partition_by=partition_by)
@@ -256,7 +256,7 @@ def test_a_dropped_partition_counts_them_once(table):
 def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
     table.append(rows(*range(6)))
     tier(table)
-    read = ReadBase.of(table.refresh())
+    read = ReadVersion.of(table.refresh())
     ((bucket, log),) = [(b, log) for b, log in table.state.buckets.items() if log.end]
     other_process().table("d.t").drop_partition({"day": 0})
     commit_deletion(table, {bucket: OffsetRuns.dense(0, 1)}, read)
@@ -303,11 +303,11 @@ def test_a_backlog_that_takes_several_rounds_has_no_dropped_partition(wh, lake):
         table.append(rows(*range(first, first + 3)))
     version = table.refresh().version
     table.delete(where=[("id", "in", [1, 4, 7])])
-    read = ReadBase.of(table.refresh())
+    read = ReadVersion.of(table.refresh())
     job = TieringJob(table.log, table.open_lake(), world=table.world, bytes_per_bucket_max=1)
     assert len(job.run(run_tasks_locally(table.storage, table.settings, table.world)).snapshots) == 3
     assert [pair.dropped_rows for pair in table.refresh().lake_history] == [1, 2, 3]
-    assert not lost_partitions(table.state, read)
+    assert not has_dropped_partitions(table.state, read)
     told = changes(table, version + 1, table.state.version)
     assert [(change["_change_type"], change["id"]) for change in told] == [("delete", n) for n in (1, 4, 7)]
     assert table.rollback_to_version(version).rows_added == 3

@@ -14,9 +14,9 @@ from kit.tables import tier
 from kit.warehouses import open_warehouse
 from streamhouse_spark import CommitConflictError
 from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.table import replacement, rollback, row_deletion
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.table import overwrite, rollback, row_deletion
 from streamhouse_spark.table.rollback import rollback_to_version
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -95,7 +95,7 @@ def test_an_update_is_a_conflict(table, engine, written_again):
 
 
 def test_a_replacement_looks_for_them_again(table, engine, written_again, monkeypatch):
-    before(monkeypatch, replacement, "Appends", written_again)
+    before(monkeypatch, overwrite, "LogTableWriter", written_again)
     table.overwrite([row(7)], where=[("id", "in", [1, 7])])
     require_rows(table, engine, [0, 2, 3, 4, 5, 6, 7, 8, 20])
 
@@ -132,7 +132,7 @@ def test_a_look_opens_no_file_where_all_are_ours(table, store, clock):
     """A statement beside a tiering service looks at a snapshot that was recorded meanwhile, and knows no other."""
     remote = RemoteStorage(store)
     mine = open_warehouse(remote, 99, clock).table(NAME)
-    read = ReadBase.of(mine.refresh())
+    read = ReadVersion.of(mine.refresh())
     table.append([row(20)])
     tier(table)
     with remote.measured() as cost:

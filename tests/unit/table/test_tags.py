@@ -11,8 +11,8 @@ from kit.rows import ids
 from kit.tables import add, new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
-from streamhouse_spark.table import lake_maintain, tags
-from streamhouse_spark.table.lake_maintain import claim_of
+from streamhouse_spark.table import lake_maintenance, tags
+from streamhouse_spark.table.lake_maintenance import claim_of
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DAY_MS = 24 * 3600 * 1000
@@ -167,14 +167,14 @@ def test_an_expiry_of_another_engine_knows_of_no_tag(wh, clock, other_process, m
 def test_an_expiry_that_has_not_seen_the_tag_leaves_its_snapshot(wh, clock, other_process, monkeypatch, lake):
     table, rival = superseded(wh, clock, other_process, lake)
     at = table.state.version
-    really = lake_maintain.tagged_snapshots
+    really = lake_maintenance.list_tagged_snapshots
 
     def late(one):
         found = really(one)
         table.create_tag("a", version=at)
         return found
 
-    monkeypatch.setattr(lake_maintain, "tagged_snapshots", late)
+    monkeypatch.setattr(lake_maintenance, "list_tagged_snapshots", late)
     with pytest.raises(CommitConflictError, match=r"tag 'a' of d\.t was given to a version whose lake snapshot"):
         expire(rival)
     monkeypatch.undo()
@@ -187,7 +187,7 @@ def test_an_expiry_that_has_not_seen_the_tag_leaves_its_snapshot(wh, clock, othe
 def test_what_an_expiry_that_died_was_about_to_take_gets_no_tag(wh, clock, other_process, monkeypatch, lake):
     table, rival = superseded(wh, clock, other_process, lake)
     at = table.state.version
-    monkeypatch.setattr(lake_maintain, "claim_of", lambda one: dying(claim_of(one)))
+    monkeypatch.setattr(lake_maintenance, "claim_of", lambda one: dying(claim_of(one)))
     with pytest.raises(KeyboardInterrupt):
         expire(rival)
     monkeypatch.undo()

@@ -7,9 +7,9 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SchemaMismatchError, TableNotFoundError
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.union_read import read_pin
 
 TABLE = TableCase("t", "id BIGINT NOT NULL", properties={"table.datalake.enabled": "false"})
@@ -115,7 +115,7 @@ def test_a_dropped_table_is_not_truncated(table, wh):
 def test_a_read_under_way_ends_well_and_its_files_go_after_the_grace(table, clock):
     staged = table.stager().stage(table.schema.empty_table().from_pylist(rows(*range(40_000)), table.schema))
     table.commit(staged)
-    pin = pin_newest(table.refresh())
+    pin = take_latest_snapshot(table.refresh())
     table.overwrite(rows(1))
     projection = Projection.of(table.state.schema, None, None)
     assert read_pin(table, pin, projection).num_rows == 40_000

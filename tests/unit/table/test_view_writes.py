@@ -9,9 +9,9 @@ from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.core.lineage import Lineage, SourceVersion
+from streamhouse_spark.log.commits.source_versions import Lineage, SourceVersion
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.table.refreshing import RefreshStep, commit_step
+from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step
 
 DEFINITION = ViewDefinition("SELECT k, v FROM db.source", "incremental", 1000, ("k", "v"), "natural", {})
 REFUSED = r"gold\.view is a materialised table, to which its refreshes alone write; write to the tables that its query"
@@ -94,12 +94,12 @@ def test_what_others_do_with_a_view(wh, view):
 
 
 def test_a_planted_bug_is_found(view, monkeypatch):
-    from streamhouse_spark.kv import keyed_writer
-    from streamhouse_spark.log.commits import transaction_outcome
+    from streamhouse_spark.kv import upsert_commit
+    from streamhouse_spark.log.commits import idempotency
 
-    monkeypatch.setattr(keyed_writer, "require_writable", lambda *_: None)
+    monkeypatch.setattr(upsert_commit, "require_writable", lambda *_: None)
     with pytest.raises(InvalidOptionError, match=REFUSED):
         view.upsert([{"k": 1, "v": 5}])  # the record is where it is decided
-    monkeypatch.setattr(transaction_outcome, "require_writable", lambda *_: None)
+    monkeypatch.setattr(idempotency, "require_writable", lambda *_: None)
     view.upsert([{"k": 1, "v": 5}])
     assert rows_of(view)[1] == 5

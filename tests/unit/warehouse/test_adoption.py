@@ -35,12 +35,12 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
-from streamhouse_spark.datasource.read.target import batch_target, stream_target
+from streamhouse_spark.datasource.read.table_reference import batch_target, stream_target
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.schema.partition_fields import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 from unit.warehouse.adopted_lakes import (
     ICEBERG_COLUMNS,
     LAKES,

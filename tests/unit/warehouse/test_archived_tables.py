@@ -7,12 +7,12 @@ import shutil
 import pytest
 
 from streamhouse_spark import Warehouse, relocate
-from streamhouse_spark.cli.verification import Verification, verify_log
+from streamhouse_spark.cli.fsck import Verification, verify_log
 from streamhouse_spark.core.paths import manifest_key, table_prefix
-from streamhouse_spark.log.archive.pages import ArchivedKeys, read_page
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, read_page
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
 KEEPING = {
@@ -101,7 +101,7 @@ def test_it_goes_with_its_warehouse(tmp_path, world, clock, own_cache, is_copy):
     found = at("b").table("d.t")
     assert feed(found) == FEED
     stored = {info.key for info in found.storage.list(table_prefix(found.uuid))}
-    assert ArchivedKeys(found.storage)(found.refresh()) <= stored
+    assert ArchiveObjectKeys(found.storage)(found.refresh()) <= stored
     found.upsert([{"id": 9, "n": 9}])
     assert found.maintain().archived == 3
     assert feed(found) == sorted([*FEED, (9, 9, "insert")])

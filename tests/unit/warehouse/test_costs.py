@@ -9,7 +9,7 @@ import pytest
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import commit_key, table_prefix
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.requests import METER, Requests
+from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.table.costs import CostEstimate
 
 PLAIN = {"table.datalake.enabled": "false"}
@@ -68,11 +68,11 @@ def test_a_damaged_table_is_named_and_left_out(wh, memory):
 
 def test_requests_of_the_process_are_those_for_all_of_the_store(wh, memory):
     before = wh.costs().requests
-    METER.note(memory.url, f"{table_prefix(wh.table('s.busy').uuid)}commits/1", Requests(puts=3))
-    METER.note(memory.url, "streamhouse.json", Requests(gets=1))
+    METER.note(memory.url, f"{table_prefix(wh.table('s.busy').uuid)}commits/1", RequestCounts(puts=3))
+    METER.note(memory.url, "streamhouse.json", RequestCounts(gets=1))
     found = wh.costs()
-    assert found.requests - before == Requests(puts=3, gets=1)
-    assert found.tables["s.busy"].requests == Requests(puts=3)
+    assert found.requests - before == RequestCounts(puts=3, gets=1)
+    assert found.tables["s.busy"].requests == RequestCounts(puts=3)
 
 
 def test_prices_that_cannot_be(wh):

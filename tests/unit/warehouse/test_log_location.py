@@ -24,20 +24,20 @@ from streamhouse_spark import (
     WarehouseMovedError,
     relocate,
 )
-from streamhouse_spark.cli.doctor import check_warehouse
-from streamhouse_spark.cli.table_commands import described
+from streamhouse_spark.cli.diagnostics import check_warehouse
+from streamhouse_spark.cli.table_commands import build_description
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.handle import log_url
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.frame import decode_frame
-from streamhouse_spark.log.lifecycle import location, names
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
-from streamhouse_spark.log.lifecycle.location import LogPlaces, log_settings, new_table_uuid
+from streamhouse_spark.log.commits.framing import decode_frame
+from streamhouse_spark.log.lifecycle import log_locations, names
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
+from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver, log_settings, new_table_uuid
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.placed import placed
+from streamhouse_spark.storage.routing import make_routing_storage
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 
@@ -179,7 +179,7 @@ class TestPlaces:
         wh = Warehouse(tmp_path / "wh")
         hot = MemoryStorage(World())
         monkeypatch.setattr(hot, "check_writable", lambda: (_ for _ in ()).throw(StorageError("ignores If-None-Match")))
-        monkeypatch.setattr(location, "storage_for", lambda *_: hot)
+        monkeypatch.setattr(log_locations, "storage_for", lambda *_: hot)
         self.refused(wh, "gs://fast/logs", "ignores If-None-Match", StorageError)
 
     def test_it_stays(self, table):
@@ -282,7 +282,9 @@ class TestRequests:
         return MemoryStorage(world)
 
     def warehouse(self, home, hot, world) -> Warehouse:
-        return Warehouse("wh", storage=placed(home, LogPlaces(home, {}, world, lambda _: hot)), world=world)
+        return Warehouse(
+            "wh", storage=make_routing_storage(home, LogLocationResolver(home, {}, world, lambda _: hot)), world=world
+        )
 
     @pytest.fixture
     def made(self, memory, hot, world) -> Warehouse:
@@ -357,8 +359,8 @@ def test_the_doctor_looks_at_the_other_store(table, fast, wh):
 
 
 def test_it_is_described(table, fast):
-    assert described(table)["log"] == f"{fast}/tables/{table.uuid}"
-    assert log_url(table) == described(table)["log"]
+    assert build_description(table)["log"] == f"{fast}/tables/{table.uuid}"
+    assert log_url(table) == build_description(table)["log"]
 
 
 def test_a_log_is_moved_by_a_new_table(wh, table, tmp_path):

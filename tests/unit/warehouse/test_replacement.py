@@ -13,11 +13,11 @@ from streamhouse_spark import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.lifecycle import succession
+from streamhouse_spark.log.lifecycle import replace_table
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
 
@@ -42,7 +42,7 @@ def staged(wh):
 
 def unsettled(monkeypatch):
     """The process dies behind the commit point, before the name's pointer moves."""
-    monkeypatch.setattr(succession, "settle", lambda *_: None)
+    monkeypatch.setattr(replace_table, "settle", lambda *_: None)
 
 
 def test_the_name_means_the_new_table(wh, old, other_process):

@@ -11,13 +11,13 @@ import pytest
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse, WarehouseNotFoundError
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
+from streamhouse_spark.log.commits.bootstrap import LEAP_AFTER
 from streamhouse_spark.log.commits.checkpoint import HINT_EVERY, HINT_FIRST
-from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once, delete_all
+from streamhouse_spark.storage.prefetch import FIRST, WINDOW, Prefetch, ReadsMany, at_once, delete_all
 from streamhouse_spark.warehouse import listing
-from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.warehouse.table_batch import open_all
 
 PLAIN = {"table.datalake.enabled": "false"}
 
@@ -327,15 +327,15 @@ class TestDepth:
 class TestReadAhead:
     def test_each_object_is_handed_out_once(self, memory, remote):
         memory.put("a", b"1")
-        ahead = ReadAhead(remote)
+        ahead = Prefetch(remote)
         ahead.expect(["a", "b"])
         assert ahead.has("a")
-        assert ahead.found_absent("b")
+        assert ahead.is_known_absent("b")
         memory.put("a", b"2")
         assert [ahead.read("a"), ahead.read("a")] == [b"1", b"2"]
 
     def test_a_store_that_reads_one_by_one_is_asked_for_nothing_ahead(self, memory):
-        ahead = ReadAhead(memory)
+        ahead = Prefetch(memory)
         ahead.expect(["a", "b"])
         assert not ahead.is_useful
         assert not ahead.has("a")

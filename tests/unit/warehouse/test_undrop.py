@@ -10,10 +10,10 @@ from kit.rows import ids
 from kit.tables import TableCase, tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.lifecycle import names, renaming
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
 
 NAME = "sales.orders"

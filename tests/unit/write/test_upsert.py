@@ -18,11 +18,11 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     SchemaMismatchError,
 )
-from streamhouse_spark.kv import staged_changes
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv import change_staging
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.table.system_views import open_view
 
 COLUMNS = "id BIGINT, name STRING, n INT"
 VERSIONED = "table.merge-engine.versioned"
@@ -49,7 +49,7 @@ class TestRewrites:
         schema = table.refresh().schema.arrow
         rows = pa.Table.from_pylist([row for row, _ in changes], pa.schema([f.with_nullable(True) for f in schema]))
         deleted = np.array([deleted for _, deleted in changes], np.bool_)
-        return keyed_writes.rewrite(table, rows, deleted, read=ReadBase.of(table.state))
+        return keyed_writes.rewrite(table, rows, deleted, read=ReadVersion.of(table.state))
 
     @pytest.mark.parametrize("first", [True, False])
     def test_a_row_stays_that_takes_the_place_of_a_deleted_one(self, table, first):
@@ -83,7 +83,7 @@ class TestRewrites:
 
     def test_another_change_since_it_was_read(self, table, other_process):
         table.upsert([row(1, "a")])
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         other_process().table("sales.orders").upsert([row(2, "b")])
         with pytest.raises(CommitConflictError, match="run the statement again"):
             keyed_writes.rewrite(table, table.to_arrow(), np.ones(1, np.bool_), read=read)
@@ -357,9 +357,9 @@ class TestUnseenRows:
 
     def test_a_lost_race_does_not_write_them_again(self, blind, other_process, monkeypatch):
         """They are right behind any record, so the object of the first attempt is the one that is named."""
-        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
         made = []
-        real = staged_changes.stage_group
+        real = change_staging.stage_group
 
         def stage_group(*args):
             made.append(args[2])
@@ -367,7 +367,7 @@ class TestUnseenRows:
                 other_process().table("t").upsert([row(1, "theirs")])
             return real(*args)
 
-        monkeypatch.setattr(staged_changes, "stage_group", stage_group)
+        monkeypatch.setattr(change_staging, "stage_group", stage_group)
         blind.upsert([row(1, "ours"), row(2, "ours")])
         assert len(made) == 2
         assert found(blind) == [row(1, "ours"), row(2, "ours")]
@@ -376,12 +376,12 @@ class TestUnseenRows:
 
     def test_operations_that_read_the_table_still_conflict(self, blind, other_process):
         blind.upsert([row(1, "a", 1)])
-        read = ReadBase.of(blind.refresh())
+        read = ReadVersion.of(blind.refresh())
         other_process().table("t").upsert([row(1, "b", 2)])
         rows = pa.Table.from_pylist([row(1, "a", 2)], blind.schema)
         with pytest.raises(CommitConflictError, match="id = 1, which it writes"):
             keyed_writes.rewrite(blind, rows, np.zeros(1, np.bool_), read=read)
-        keyed_writes.rewrite(blind, rows, np.zeros(1, np.bool_), read=ReadBase.of(blind.refresh()))
+        keyed_writes.rewrite(blind, rows, np.zeros(1, np.bool_), read=ReadVersion.of(blind.refresh()))
         assert found(blind) == [row(1, "a", 2)]
 
     def test_the_property_stays_as_it_was_made(self, blind, table):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_database, parse_table_name
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from streamhouse_spark.core.dataset_names import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
 from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.service.openlineage_names import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
 
 PROVIDER = "streamhouse"
 SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)

@@ -6,7 +6,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, shown
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, quote
 
 CATALOG_CLASS = "io.streamhouse.spark.StreamhouseCatalog"
 """The catalog for every Spark."""
@@ -32,7 +32,7 @@ def catalog_class() -> str:
     """Return the class of the catalog for the PySpark of this installation; without one, that for every Spark."""
     if find_spec("pyspark") is None:
         return CATALOG_CLASS
-    from streamhouse_spark.datasource.compat import HAS_VIEWS
+    from streamhouse_spark.datasource.spark_versions import HAS_VIEWS
 
     return VIEW_CATALOG_CLASS if HAS_VIEWS else CATALOG_CLASS
 
@@ -41,5 +41,5 @@ def require_catalog_name(name: str) -> None:
     """Raise `InvalidOptionError` for a name that SQL cannot use."""
     if not _NAME.fullmatch(name) or name == "spark_catalog":
         raise InvalidOptionError(
-            f"catalog name {shown(name)} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
+            f"catalog name {quote(name)} cannot be used in SQL: use letters, digits and _, and not spark_catalog",
         )

@@ -19,7 +19,7 @@ _HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
 _HIDDEN_TOO: Final = "account-key"
 
 
-def configured(
+def configure_session(
     builder: SparkSession.Builder, warehouse: str, catalog: str, settings: Mapping[str, str]
 ) -> SparkSession.Builder:
     for key, value in configuration(warehouse, catalog, settings).items():

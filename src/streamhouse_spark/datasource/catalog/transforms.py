@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamhouse_spark.config.properties import BUCKET_COUNT_MAX
-from streamhouse_spark.core.text_values import join_names
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import join_names
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.state import TableState
 
@@ -34,7 +34,7 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
         elif kind == "bucket" and not properties:
             if not transform["columns"] or len(transform["arguments"]) != 1:
                 raise InvalidOptionError(
-                    f"PARTITIONED BY {_shown(transform)}: expected a number and a column, as in bucket(4, id)"
+                    f"PARTITIONED BY {_quote(transform)}: expected a number and a column, as in bucket(4, id)"
                 )
             _check_count(transform)
             properties = {
@@ -42,10 +42,10 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
                 "bucket.key": join_names([_column(transform, i) for i in range(len(transform["columns"]))]),
             }
         elif kind == "bucket":
-            raise InvalidOptionError(f"PARTITIONED BY {_shown(transform)}: a table has one bucket key; leave one out")
+            raise InvalidOptionError(f"PARTITIONED BY {_quote(transform)}: a table has one bucket key; leave one out")
         elif kind == "cluster_by":
             raise InvalidOptionError(
-                f"CLUSTER BY {_shown(transform).removeprefix(kind)}: rows are gathered by buckets; write PARTITIONED "
+                f"CLUSTER BY {_quote(transform).removeprefix(kind)}: rows are gathered by buckets; write PARTITIONED "
                 "BY (bucket(4, id)), or set bucket.num and bucket.key"
             )
         elif len(transform["columns"]) == 1:
@@ -53,7 +53,7 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
             fields.append(f"{kind}({', '.join(given)})")
         else:
             raise InvalidOptionError(
-                f"PARTITIONED BY {_shown(transform)}: found {len(transform['columns'])} columns, expected one, as in "
+                f"PARTITIONED BY {_quote(transform)}: found {len(transform['columns'])} columns, expected one, as in "
                 "days(ts) or truncate(4, name)"
             )
     return Partitioning(tuple(fields), properties or None)
@@ -63,7 +63,7 @@ def _check_count(transform: Mapping[str, Any]) -> None:
     count = transform["arguments"][0]
     if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
         raise InvalidOptionError(
-            f"PARTITIONED BY {_shown(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
+            f"PARTITIONED BY {_quote(transform)}: found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}"
         )
 
 
@@ -71,18 +71,18 @@ def _column(transform: Mapping[str, Any], place: int = 0) -> str:
     path = transform["columns"][place]
     if len(path) != 1:
         raise InvalidOptionError(
-            f"PARTITIONED BY {_shown(transform)}: a field inside a struct cannot partition; make it a column"
+            f"PARTITIONED BY {_quote(transform)}: a field inside a struct cannot partition; make it a column"
         )
     return str(path[0])
 
 
-def _shown(transform: Mapping[str, Any]) -> str:
+def _quote(transform: Mapping[str, Any]) -> str:
     columns = [".".join(str(part) for part in path) for path in transform.get("columns") or ()]
     inside = ", ".join([*map(str, transform.get("arguments") or ()), *columns])
     return f"{transform['transform']}({inside})"
 
 
-def partitioning_of(state: TableState) -> list[dict[str, Any]]:
+def format_partitioning(state: TableState) -> list[dict[str, Any]]:
     """Return the partitioning of a table's state in the form of `parse_partitioning`."""
     found: list[dict[str, Any]] = [
         {

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Column
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.cdc.registry import Auth, SchemaRegistry
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.cdc.schema_registry import Auth, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class AvroSchemas:
     def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
         """Return for each event its ``text``, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
         function = _java_class(session).read
-        return compat.java_function(function, events, dict(self.known), dict(refused), self.given)
+        return spark_versions.java_function(function, events, dict(self.known), dict(refused), self.given)
 
     def learn(self, numbers: Iterable[int]) -> dict[int, str]:
         """Ask for schemas; return the ids that have none, with the reason. Raises as `SchemaRegistry.schema`."""
@@ -75,7 +75,7 @@ class AvroSchemas:
 
 def _java_class(session: SparkSession) -> Any:
     """Return the class of the function. Raises `InvalidOptionError` in a session without the jar."""
-    found = compat.java_class(session, _CLASS)
+    found = spark_versions.java_class(session, _CLASS)
     if found is None:
         raise InvalidOptionError(
             "events in Avro are read by the jar of the package, which Spark was started without; make the session with "

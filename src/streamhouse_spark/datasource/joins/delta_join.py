@@ -15,18 +15,18 @@ import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.arrow_chunking import combine_small_chunks
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.core.slicing import compacted
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.lookup.delta_join import KIND_COLUMN, DeltaPlan, Join, Lookups, SideName
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import PREFIX_ROWS_MAX, ROWS_MAX
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -52,7 +52,7 @@ class Planned:
     delta: DeltaPlan
 
 
-def planned(
+def plan_delta_join(
     connection: Connection,
     left: str,
     right: str,
@@ -123,7 +123,7 @@ def _changes(
     schema = connection.table_by_uuid(name, uuid).schema
     fields = pa.schema([BUCKET, LOG_OFFSET, *(schema.field(column) for column in key)])
     reader = (
-        spark.readStream.schema(compat.spark_schema_of(fields))
+        spark.readStream.schema(spark_versions.spark_schema_of(fields))
         .format("streamhouse")
         .options(**_options(connection))
         .option("readChangeFeed", "true")
@@ -132,7 +132,9 @@ def _changes(
     )
     if max_offsets is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_offsets)
-    return reader.load(name).mapInArrow(_task(connection, plan, side, key), compat.spark_schema_of(plan.delta.schema))
+    return reader.load(name).mapInArrow(
+        _task(connection, plan, side, key), spark_versions.spark_schema_of(plan.delta.schema)
+    )
 
 
 def _options(connection: Connection) -> dict[str, str]:
@@ -157,7 +159,7 @@ def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[s
             keys = pa.Table.from_arrays(columns, names=list(key))
             for first in range(0, keys.num_rows, PREFIX_ROWS_MAX):
                 found = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
-                yield from compacted(found).to_batches(max_chunksize=ROWS_MAX)
+                yield from combine_small_chunks(found).to_batches(max_chunksize=ROWS_MAX)
 
     return handle
 

@@ -10,16 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 MapArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def joined_by_lookup(
+def join_by_lookup(
     df: DataFrame,
     connection: Connection,
     name: str,
@@ -35,10 +35,10 @@ def joined_by_lookup(
     table = connection.table(str(parse_table_name(name).require_table("join with")))
     fields = df.schema.fields
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
-    key_types = compat.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
+    key_types = spark_versions.arrow_schema_of(StructType([fields[place] for place in plan.on_places])).types
     plan.on.require_types(key_types, table.name)
     Lookup(table.keyed).state(max_staleness_ms)  # refuses a value that is no number of milliseconds
-    schema = StructType([*fields, *compat.spark_schema_of(pa.schema(plan.fields)).fields])
+    schema = StructType([*fields, *spark_versions.spark_schema_of(pa.schema(plan.fields)).fields])
     return df.mapInArrow(_task(connection, table, plan, max_staleness_ms), schema)
 
 

@@ -9,28 +9,28 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import ReadOptions
-from streamhouse_spark.datasource.read.bounds import batch_ranges
+from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
 from streamhouse_spark.datasource.read.partitions import TablePartition, partitions, read_plan
-from streamhouse_spark.datasource.read.target import ReadTarget
-from streamhouse_spark.datasource.spark_schema import SparkColumns, requested_columns
-from streamhouse_spark.datasource.worker_errors import OneLineErrors
-from streamhouse_spark.datasource.worker_memory import sparing
+from streamhouse_spark.datasource.read.table_reference import ReadTarget
+from streamhouse_spark.datasource.spark_schema import SparkColumns, select_columns
+from streamhouse_spark.datasource.worker_errors import ErrorBoundary
+from streamhouse_spark.datasource.worker_memory import release_memory_after
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.deleted_rows import has_lost_rows
-from streamhouse_spark.read.pieces import ReadPlan, ViewPiece
+from streamhouse_spark.read.delete_filter import has_lost_rows
+from streamhouse_spark.read.offset_range_scan import binlog_pieces, plan_ranges
 from streamhouse_spark.read.planner import plan_lake
-from streamhouse_spark.read.ranges import binlog_pieces, plan_ranges
+from streamhouse_spark.read.scan_tasks import ScanPlan, ViewScanTask
 from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.views import BINLOG
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.table.system_views import BINLOG
+from streamhouse_spark.warehouse.process_cache import Connection
 
 
-class StreamhouseReader(OneLineErrors, DataSourceReader):
+class StreamhouseReader(ErrorBoundary, DataSourceReader):
     """Reads one state of a table, decided on the driver when Spark asks for the partitions.
 
     Filters are not applied: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for one
@@ -50,13 +50,13 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         self._connection = connection
         self._target = target
         self._options = options
-        self._columns = requested_columns(schema, target.schema, target.name)
+        self._columns = select_columns(schema, target.schema, target.name)
         self._shape = SparkColumns(schema, self._columns, target.name)
         asked = set(self._columns)
         self._metadata = tuple(field for field in target.metadata if field.name in asked)
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
 
-    @sparing
+    @release_memory_after
     def partitions(self) -> list[InputPartition]:
         """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if columns changed since Spark was told of
         them.
@@ -67,7 +67,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
             require_same_columns(self._begun, plan.schema, self._table_columns, who, advice)
         return partitions(plan)
 
-    @sparing
+    @release_memory_after
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
         rows = read_plan(
@@ -75,7 +75,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         )
         return self._shape.batches(rows)
 
-    def _plan(self) -> ReadPlan:
+    def _plan(self) -> ScanPlan:
         target, options = self._target, self._options
         table = self._connection.table(target.name)
         state = table.state
@@ -97,7 +97,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
 
                     told = plan_changelog(table, state, options)
                     schema = state.schema.select(self._table_columns or state.schema.names[:1])
-                    return ReadPlan(table.name, table.uuid, schema, told.pieces)
+                    return ScanPlan(table.name, table.uuid, schema, told.pieces)
                 return plan_ranges(
                     table,
                     state,
@@ -109,7 +109,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
                 return plan_view(table, state, target.suffix or "")
 
 
-def plan_view(table: TableHandle, state: TableState, suffix: str) -> ReadPlan:
+def plan_view(table: TableHandle, state: TableState, suffix: str) -> ScanPlan:
     """Plan a read of a whole view."""
-    pieces = binlog_pieces(state) if suffix == BINLOG else (ViewPiece(suffix),)
-    return ReadPlan(table.name, table.uuid, state.schema, pieces)
+    pieces = binlog_pieces(state) if suffix == BINLOG else (ViewScanTask(suffix),)
+    return ScanPlan(table.name, table.uuid, state.schema, pieces)

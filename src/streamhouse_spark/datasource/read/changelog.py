@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.datasource.read.bounds import batch_ranges
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_changes import (
@@ -22,8 +22,8 @@ from streamhouse_spark.read.change_feed.commit_changes import (
     plan_told,
     range_of_times,
 )
-from streamhouse_spark.read.pieces import ChangesPiece
 from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_tasks import ChangesScanTask
 
 
 def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) -> ChangesPlan:
@@ -59,7 +59,7 @@ def _rows_asked(state: TableState, options: ReadOptions) -> Mapping[int, OffsetR
     return ranges if by_start else {bucket: OffsetRange(0, rows.end) for bucket, rows in ranges.items()}
 
 
-def _within(pieces: tuple[ChangesPiece, ...], ranges: Mapping[int, OffsetRange]) -> Iterator[ChangesPiece]:
+def _within(pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]) -> Iterator[ChangesScanTask]:
     """Leave out rows at other offsets, and those that have none."""
     for piece in pieces:
         offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
@@ -67,7 +67,7 @@ def _within(pieces: tuple[ChangesPiece, ...], ranges: Mapping[int, OffsetRange])
             yield replace(piece, commits=commits)
 
 
-def _since(pieces: tuple[ChangesPiece, ...], start_us: int) -> Iterator[ChangesPiece]:
+def _since(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
     """Leave out the changes of commits that are shown with an earlier time."""
     for piece in pieces:
         if commits := piece.commits.since(start_us):

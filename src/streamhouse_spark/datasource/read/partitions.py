@@ -11,35 +11,35 @@ from pyspark.sql.datasource import InputPartition
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.parts import parts
-from streamhouse_spark.read.pieces import BinlogPiece, ReadPlan, ViewPiece
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import BinlogScanTask, ScanPlan, ViewScanTask
+from streamhouse_spark.read.split_planning import parts
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.table.views import BINLOG, open_view
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.table.system_views import BINLOG, open_view
+from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class TablePartition(InputPartition):
     """The part of a plan that one task reads, as JSON text. Holds no settings."""
 
-    def __init__(self, plan: ReadPlan) -> None:
+    def __init__(self, plan: ScanPlan) -> None:
         super().__init__(json.dumps(plan.to_json(), separators=(",", ":")))
 
-    def plan(self) -> ReadPlan:
-        return ReadPlan.from_json(json.loads(self.value))
+    def plan(self) -> ScanPlan:
+        return ScanPlan.from_json(json.loads(self.value))
 
     def __repr__(self) -> str:
         return f"TablePartition({len(self.value)} bytes)"
 
 
-def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
+def partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
     """Cut the plan into Spark partitions, as `parts` does."""
     return [TablePartition(part) for part in parts(plan, parallelism)]
 
 
 def read_plan(
     connection: Connection,
-    plan: ReadPlan,
+    plan: ScanPlan,
     metadata: Sequence[pa.Field],
     *,
     mask: RowMask | None = None,
@@ -51,9 +51,9 @@ def read_plan(
     """
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
     match plan.pieces[:1]:
-        case (ViewPiece(suffix),):
+        case (ViewScanTask(suffix),):
             yield from _read_view(table, suffix)
-        case (BinlogPiece(),):
+        case (BinlogScanTask(),):
             yield from _canonical(f"{table.name}${BINLOG}", read_batches(table, plan))
         case _:
             yield from read_batches(table, plan, metadata, mask=mask, fail_on_data_loss=fail_on_data_loss)

@@ -8,22 +8,22 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from streamhouse_spark.config.alteration import Alteration
+from streamhouse_spark.config.alter_table import Alteration
 from streamhouse_spark.config.column_changes import ColumnChanges
-from streamhouse_spark.datasource.write.checks import columns_of
+from streamhouse_spark.datasource.write.write_validation import columns_of
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.commits.actions import Action, SetSchema
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.schema.evolution import what_became_of
-from streamhouse_spark.schema.inner_fields import Path, had_before, joined_path, missing_fields
-from streamhouse_spark.table.alter import altering
+from streamhouse_spark.schema.evolution import describe_later_column
+from streamhouse_spark.schema.nested_fields import Path, find_missing_fields, had_before, join_path
+from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.table.table import Table
 
 
-def merged_state(table: Table, frame: StructType, row_kind_column: str | None) -> TableState:
+def merge_frame_columns(table: Table, frame: StructType, row_kind_column: str | None) -> TableState:
     """Return the newest known state after adding the frame's columns. Raises as `merge_columns`."""
     state = table.state
-    for action in _adding(table, state, frame, row_kind_column):
+    for action in _make_add_columns(table, state, frame, row_kind_column):
         if isinstance(action, SetSchema):
             schemas = {**state.schemas, action.schema_id: action.schema}
             # Another writer's next schema may get this id; their properties tell the writes of either apart.
@@ -42,14 +42,16 @@ def merge_columns(table: Table, frame: StructType, row_kind_column: str | None) 
     Raises `SchemaMismatchError` for a column that cannot be added, and for a name that another column had before: rows
     under an old name are not to begin a new column.
     """
-    table.log.commit(lambda state, _time_ms: _adding(table, state, frame, row_kind_column))
+    table.log.commit(lambda state, _time_ms: _make_add_columns(table, state, frame, row_kind_column))
 
 
-def _adding(table: Table, state: TableState, frame: StructType, row_kind_column: str | None) -> Sequence[Action]:
+def _make_add_columns(
+    table: Table, state: TableState, frame: StructType, row_kind_column: str | None
+) -> Sequence[Action]:
     kind = row_kind_column.casefold() if row_kind_column is not None else None
     new = [f for f in frame.fields if state.schema.find(f.name) is None and f.name.casefold() != kind]
     for field in new:
-        if became := what_became_of(field.name, state.schemas):
+        if became := describe_later_column(field.name, state.schemas):
             raise SchemaMismatchError(
                 f"column '{field.name}' of the rows is not in {state.name}: {became}; mergeSchema adds no column under "
                 "a name that one had before: write the rows by the columns that are there, or add it with "
@@ -60,7 +62,7 @@ def _adding(table: Table, state: TableState, frame: StructType, row_kind_column:
         table.require_there(state)
         return ()
     added = columns_of(StructType(new)) if new else None
-    return altering(table, state, Alteration(added, columns=ColumnChanges(fields=tuple(fields))))
+    return make_alter_actions(table, state, Alteration(added, columns=ColumnChanges(fields=tuple(fields))))
 
 
 def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.DataType]]:
@@ -69,12 +71,12 @@ def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.Da
     if column is None or not pa.types.is_nested(column.type):
         return []
     (given,) = columns_of(StructType([field])).columns
-    found = missing_fields(column.type, given.type)
+    found = find_missing_fields(column.type, given.type)
     older = [(c.type, c.inner_ids) for schema in state.schemas.values() for c in schema.columns if c.id == column.id]
     for path, _ in found:
         if had_before(path, column.type, column.inner_ids, older):
             raise SchemaMismatchError(
-                f"field '{joined_path((column.name, *path))}' of the rows is not in {state.name}, which had one of "
+                f"field '{join_path((column.name, *path))}' of the rows is not in {state.name}, which had one of "
                 "that name before: mergeSchema does not add it; write the rows by the fields there are, or add it with "
                 "add_columns(…)"
             )

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamhouse_spark.core.forks import new_condition, new_lock, put_away_for_forks
+from streamhouse_spark.core.fork_safety import close_before_fork, new_condition, new_lock
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.kv.lmdb.map_file import MapFile, grown
+from streamhouse_spark.kv.lmdb.mmap_file import MapFile, grown
 from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
 
 MAP_BYTES = 1 << 18
@@ -36,7 +36,7 @@ class DamagedError(CorruptDataError):
 class Environment:
     """Two sorted maps of bytes, ``rows`` and ``meta``, in one folder. Safe for threads, forks and other processes.
 
-    There must be one object for a folder in a process; `streamhouse_spark.kv.tablets` sees to that.
+    There must be one object for a folder in a process; `streamhouse_spark.kv.tablet_registry` sees to that.
     """
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
@@ -53,7 +53,7 @@ class Environment:
         self._databases: dict[bytes, Any] = {}
         self._opened: tuple[int, int] | None = None
         self._times_opened = 0
-        put_away_for_forks(self)
+        close_before_fork(self)
 
     @property
     def data_file(self) -> Path:
@@ -153,7 +153,7 @@ class Environment:
 
         env = None
         try:
-            with self._file.sizing():
+            with self._file.lock_size():
                 map_bytes = max(self._map_bytes, self._file.size_bytes)
                 self._file.allocate_readers(READERS_MAX * _READER_BYTES)
                 env = lmdb.open(
@@ -197,7 +197,7 @@ class Environment:
             if map_bytes and map_bytes <= env.info()["map_size"]:
                 return  # another thread was here first
             try:
-                with self._file.sizing():
+                with self._file.lock_size():
                     if self.was_deleted:  # its place on the disk would be promised to another file
                         raise FileNotFoundError(f"{self._file.path} was deleted while it was open")
                     if self._file.is_written_directly:

@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse_spark.core.clock import Ids, SystemIds
-from streamhouse_spark.core.forks import close_lock_file, open_lock_file, share_lock_file
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import close_lock_file, open_lock_file, share_lock_file
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StreamhouseError
 
 CACHE_DIR_VARIABLE: Final = "STREAMHOUSE_CACHE_DIR"
@@ -158,7 +158,7 @@ class TabletFiles:
         """
         if self._lock_file is not None:
             return
-        with self._failing():
+        with self._map_disk_errors():
             try:
                 self._lock_file = self._claimed()
             except FileNotFoundError:  # somebody deletes the cache at this moment
@@ -168,7 +168,7 @@ class TabletFiles:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_file = open_lock_file(self._lock_path, 0o600)
         try:
-            if _locked(lock_file) and not self._is_stamped():
+            if _try_lock_file(lock_file) and not self._is_stamped():
                 self._remove()
             fcntl.flock(lock_file, fcntl.LOCK_SH)
             os.utime(lock_file)
@@ -180,7 +180,7 @@ class TabletFiles:
         return lock_file
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _map_disk_errors(self) -> Iterator[None]:
         """Raise `StorageError` for an error of the local disk."""
         try:
             yield
@@ -209,7 +209,7 @@ class TabletFiles:
 
     def remove(self) -> bool:
         """Delete the files if nobody else has them open. Returns whether they are gone. Raises `StorageError`."""
-        with self._failing():
+        with self._map_disk_errors():
             return self._removed()
 
     def _removed(self) -> bool:
@@ -219,7 +219,7 @@ class TabletFiles:
         except FileNotFoundError:
             return True
         try:
-            if not _locked(lock_file):
+            if not _try_lock_file(lock_file):
                 return False
             self._remove()
             return True
@@ -249,7 +249,7 @@ class TabletFiles:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _locked(lock_file: int) -> bool:
+def _try_lock_file(lock_file: int) -> bool:
     """Lock the descriptor exclusively, and return whether that succeeded."""
     try:
         fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -268,7 +268,7 @@ class CachedTablet:
     used_ns: int
 
 
-def cached_tablets(cache: Path) -> list[CachedTablet]:
+def list_cached_tablets(cache: Path) -> list[CachedTablet]:
     """List the tablets in the cache of one boot, the longest unused first."""
     found = []
     for files, lock_path in _claimable(cache):
@@ -288,7 +288,7 @@ def evict(cache: Path, bytes_max: int) -> list[Path]:
         _remove_other_boots(cache)
     removed: list[Path] = []
     with suppress(OSError, StreamhouseError):
-        tablets = cached_tablets(cache)
+        tablets = list_cached_tablets(cache)
         too_many_bytes = sum(tablet.num_bytes for tablet in tablets) - bytes_max
         for tablet in tablets:
             if too_many_bytes <= 0:

@@ -22,33 +22,33 @@ from pyiceberg.table.update import AssertTableUUID, RemovePropertiesUpdate
 from pyiceberg.transforms import BucketTransform
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, Adoptable
+from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
 from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.evolution import with_changes_elsewhere
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import scan_files
 from streamhouse_spark.lake.iceberg.schema import (
     FORMAT_VERSION,
-    described_spec,
+    describe_spec,
     iceberg_type,
     lake_schema,
     own_field,
     plain_type,
 )
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.values import LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
@@ -71,7 +71,7 @@ class IcebergAdoption:
     def kind(self) -> str:
         return "Iceberg table"
 
-    def examine(self, path: TablePath, place: str) -> Adoptable:
+    def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         """Examine a lake table. ``place`` has the names of the table, which lies where its catalog has it."""
         spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
         opened = self._place(spec)
@@ -91,13 +91,13 @@ class IcebergAdoption:
         partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
         head = metadata.current_snapshot()
         files = [task.file for task in plan_tasks(table, head)] if head is not None else []
-        return Adoptable(
+        return AdoptionCandidate(
             location=table.location(),
             schema=TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1))),
             partition_by=partition_by,
             bucket_key=bucket_key,
             num_buckets=num_buckets,
-            layout=tuple(described_spec(metadata.spec(), metadata.schema())),
+            layout=tuple(describe_spec(metadata.spec(), metadata.schema())),
             snapshot_id=head.snapshot_id if head else None,
             version=str(head.snapshot_id) if head else None,
             num_rows=sum(file.record_count for file in files),
@@ -106,7 +106,7 @@ class IcebergAdoption:
             key=tuple(sorted(metadata.schema().identifier_field_names())),
         )
 
-    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+    def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
         """Require that the key is the columns that tell rows apart for other engines, never null."""
         found = []
         if examined.key and set(examined.key) != set(key):
@@ -120,7 +120,7 @@ class IcebergAdoption:
         if found:
             raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
 
-    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows by bucket. Files of another partition spec, which do not tell it, are read for each bucket."""
         if examined.snapshot_id is None:
             return
@@ -145,7 +145,7 @@ class IcebergAdoption:
             if rows.num_rows:
                 yield bucket, rows
 
-    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+    def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Claim the lake table, see the module."""
         place = self._place(spec)
         place.require_home("adoption")
@@ -181,16 +181,16 @@ class IcebergAdoption:
                 f"lake table {table.location()} changed while it was released; try again"
             ) from error
 
-    def _place(self, spec: LakeTableSpec) -> IcebergLocation:
-        return IcebergLocation(self.storage, spec, settings=self.settings, world=self.world)
+    def _place(self, spec: LakeTableSpec) -> IcebergTableBinding:
+        return IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _of_bucket(rows: pa.RecordBatch, examined: Adoptable, bucket: int) -> pa.RecordBatch:
+def _of_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: int) -> pa.RecordBatch:
     keys = [rows.column(name) for name in examined.bucket_key]
     return rows.filter(pa.array(row_buckets(keys, examined.num_buckets, "iceberg") == bucket))
 
 
-def _wrong_location(place: IcebergLocation, table: Table) -> list[str]:
+def _wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
     """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
     another.
     """
@@ -217,7 +217,7 @@ def _unfit(metadata: TableMetadata) -> list[str]:
 
 
 def _unfit_columns(schema: Schema) -> list[str]:
-    nested = filter(None, (_required_within(field.field_type, field.name) for field in schema.fields))
+    nested = filter(None, (_find_required_field(field.field_type, field.name) for field in schema.fields))
     found = [f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested]
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
@@ -229,7 +229,7 @@ def _unfit_columns(schema: Schema) -> list[str]:
     return found
 
 
-def _required_within(kind: ice.IcebergType, name: str) -> str | None:
+def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
     """Return the first part of a nested type that may not be null."""
     match kind:
         case ice.StructType():
@@ -243,7 +243,7 @@ def _required_within(kind: ice.IcebergType, name: str) -> str | None:
             ]
         case _:
             return None
-    found = (path if required else _required_within(part, path) for part, path, required in parts)
+    found = (path if required else _find_required_field(part, path) for part, path, required in parts)
     return next(filter(None, found), None)
 
 
@@ -261,7 +261,7 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         raise LakeMismatchError(
-            f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(described_spec(spec, schema))}], "
+            f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(describe_spec(spec, schema))}], "
             "expected columns, their years, months, days, hours or truncate, and then at most one bucket[N]; change "
             "its partition spec, its files may stay"
         )

@@ -8,9 +8,9 @@
     <table>/metadata/floors/<N>           versions below N are void and may be deleted
 
 It needs nothing but storage with put-if-absent, and other engines open its tables by path. The newest version is found
-by reading (see `lake.iceberg.versions`). A slot whose file was deleted could be taken again by a writer that slept, so
-versions are deleted only a day after a floor above them was stored, and a writer that took longer than a minute looks
-at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
+by reading (see `lake.iceberg.metadata_versions`). A slot whose file was deleted could be taken again by a writer that
+slept, so versions are deleted only a day after a floor above them was stored, and a writer that took longer than a
+minute looks at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.locations import is_same_place, recorded_root
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.uris import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.metadata.cache import parsed, remember, updated
-from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_metadata
-from streamhouse_spark.lake.iceberg.versions import (
+from streamhouse_spark.lake.iceberg.metadata.cache import apply_updates, parse_metadata, remember
+from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths
+from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     FLOOR_CHECK_AFTER_MS,
-    NewestVersion,
+    LatestVersion,
     floor_key,
     floors_prefix,
-    hinted_version,
     look_again,
     mend_hint,
     newest_floor,
     newest_version,
+    parse_version_hint,
     put_hint,
     version_key,
     version_number,
     version_numbers,
 )
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.log.lifecycle.home import moved_error
+from streamhouse_spark.log.lifecycle.warehouse_identity import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once, delete_all
-from streamhouse_spark.storage.slots import Holder, Slot, fill, slot_of_bytes
+from streamhouse_spark.storage.prefetch import at_once, delete_all
+from streamhouse_spark.storage.put_if_absent import PutOutcome, Slot, fill, slot_of_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +146,7 @@ class FileCatalog(MetastoreCatalog):
         """Create a table. Raises `TableAlreadyExistsError`, also if a dropped table still holds the location."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        if newest_floor(self._storage, key) > 0 or hinted_version(self._storage, key) is not None:
+        if newest_floor(self._storage, key) > 0 or parse_version_hint(self._storage, key) is not None:
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         metadata = new_table_metadata(
             location=location or self._io.files.location_of(key),
@@ -193,10 +193,10 @@ class FileCatalog(MetastoreCatalog):
         for requirement in requirements:
             requirement.validate(base.metadata)
         location = self._location(key, base.number)
-        changed = updated(base.metadata, updates, location)
+        changed = apply_updates(base.metadata, updates, location)
         if changed == base.metadata:
             return _response(base.metadata, location)
-        version = self._put_version(key, base.number + 1, self._dated(changed, base.metadata), base.asked_ms)
+        version = self._put_version(key, base.number + 1, self._with_store_time(changed, base.metadata), base.asked_ms)
         if version is None:
             raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
         return _response(version.metadata, self._location(key, version.number))
@@ -216,7 +216,10 @@ class FileCatalog(MetastoreCatalog):
             changed = rewrite(base.metadata, self._move(key, base.metadata))
             if changed is None:
                 return False
-            if self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms) is not None:
+            if (
+                self._put_version(key, base.number + 1, self._with_store_time(changed, base.metadata), started_ms)
+                is not None
+            ):
                 return True
         raise CommitFailedException(f"{self._storage.url}/{key} was changed by others {PUT_ATTEMPTS_MAX} times")
 
@@ -227,14 +230,14 @@ class FileCatalog(MetastoreCatalog):
         closed = floor_key(key, DROPPED)
         slot = Slot(self._storage, closed, lambda: self._storage.read(closed), lambda _: True)
         taken = slot.take(owner.encode())
-        if taken.holder is Holder.UNREADABLE:
+        if taken.outcome is PutOutcome.UNREADABLE:
             raise taken.error
-        if taken.holder is not Holder.MINE:
+        if taken.outcome is not PutOutcome.WON:
             if isinstance(taken.failure, StorageRefusedError):
                 raise taken.failure
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
-    def dropped_owner(self, identifier: str | Identifier) -> str | None:
+    def find_dropped_owner(self, identifier: str | Identifier) -> str | None:
         """Return the uuid of the streamhouse table whose lake was dropped here; None if nothing was dropped."""
         try:
             return self._storage.read(floor_key(self._key(identifier), DROPPED)).decode()
@@ -327,9 +330,9 @@ class FileCatalog(MetastoreCatalog):
             self._hints_behind[key] = found.number
         return self._parsed(key, found)
 
-    def _parsed(self, key: str, found: NewestVersion) -> _Version:
+    def _parsed(self, key: str, found: LatestVersion) -> _Version:
         try:
-            return _Version(found.number, parsed(found.data), found.asked_ms)
+            return _Version(found.number, parse_metadata(found.data), found.asked_ms)
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
                 f"{self._storage.url}/{version_key(key, found.number)} is not Iceberg table metadata "
@@ -343,7 +346,7 @@ class FileCatalog(MetastoreCatalog):
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
         look_again()
-        with self._storage.contention_hint(f"{key}/metadata/.lock"):
+        with self._storage.commit_lock(f"{key}/metadata/.lock"):
             won = self._put_and_read_back(version_key(key, number), data)
         if not won:
             return None
@@ -355,7 +358,7 @@ class FileCatalog(MetastoreCatalog):
             put_hint(self._storage, key, number)
         return _Version(number, stored)
 
-    def _dated(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
+    def _with_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
         """Return metadata with the store's time instead of this host's, and never before the time of its
         predecessor.
         """
@@ -375,16 +378,16 @@ class FileCatalog(MetastoreCatalog):
             if attempt:
                 self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
             taken = slot.take(data)
-            if taken.holder in (Holder.MINE, Holder.ANOTHER):
-                return taken.won()
-            if taken.holder is Holder.UNSURE:
+            if taken.outcome in (PutOutcome.WON, PutOutcome.LOST):
+                return taken.is_won()
+            if taken.outcome is PutOutcome.NOT_DURABLE:
                 break
             refusals += isinstance(taken.failure, StorageRefusedError)
-            if taken.holder is Holder.NOBODY and refusals == attempt + 1:
+            if taken.outcome is PutOutcome.NOT_STORED and refusals == attempt + 1:
                 raise taken.error  # it is not there, and no request that could put it is under way
         raise CommitStateUnknownException(
             f"storing {self._storage.url}/{version_key} may or may not have happened"
-        ) from (taken.doubt or taken.failure)
+        ) from (taken.read_error or taken.failure)
 
     # -- names ----------------------------------------------------------------------------------------------------
 
@@ -401,7 +404,7 @@ class FileCatalog(MetastoreCatalog):
         """Return the table with the present locations of its files, wherever the metadata was written."""
         metadata, io = version.metadata, self._io
         if (move := self._move(key, metadata)) is not None:
-            metadata, io = moved_metadata(metadata, move), StorageFileIO(self._storage, self.properties, move)
+            metadata, io = rewrite_metadata_paths(metadata, move), StorageFileIO(self._storage, self.properties, move)
         return Table(
             identifier=Catalog.identifier_to_tuple(identifier),
             metadata=metadata,
@@ -412,7 +415,7 @@ class FileCatalog(MetastoreCatalog):
 
     def _move(self, key: str, metadata: TableMetadata) -> Move | None:
         """Return the move of the table; None for one at the location in its metadata."""
-        root = recorded_root(metadata.location, key)
+        root = find_recorded_root(metadata.location, key)
         if root is None or is_same_place(root, self._storage.url):
             return None
         return Move.to(root, self._storage.url)
@@ -420,7 +423,7 @@ class FileCatalog(MetastoreCatalog):
     def _require_home(self, key: str, metadata: TableMetadata) -> None:
         move = self._move(key, metadata)
         if move is not None:
-            raise moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
+            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
 
     # -- what files alone cannot do -------------------------------------------------------------------------------
 

@@ -33,10 +33,10 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg.errors import catalog_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
+from streamhouse_spark.lake.iceberg.metadata_versions import look_again, one_look
 from streamhouse_spark.lake.iceberg.offsets import find_commit
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, SnapshotBuilder
-from streamhouse_spark.lake.iceberg.versions import look_again, one_look
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
 """Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
@@ -87,7 +87,7 @@ def _attempt(
     landed = find_commit(table.metadata, commit_uuid)
     if landed is not None:
         return landed
-    change = _validated(table, validate)
+    change = _validate_change(table, validate)
     try:
         snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
     except FileNotFoundError as error:
@@ -107,7 +107,7 @@ def _attempt(
     return snapshot
 
 
-def _validated(table: Table, validate: Validation) -> Change:
+def _validate_change(table: Table, validate: Validation) -> Change:
     """Return the validated change. The snapshot's list of manifests, on which it will be built, is read meanwhile."""
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):

@@ -32,18 +32,18 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake import column_map
 from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,
     ColumnMap,
-    brought_up,
+    migrate_columns,
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.metadata.partition_evolution import evolved_spec, spec_updates
+from streamhouse_spark.lake.iceberg.metadata.partition_evolution import evolve_spec, spec_updates
 from streamhouse_spark.lake.iceberg.schema import fields_inside, iceberg_type, inner_of
-from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.inner_fields import count
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.schema.nested_fields import count
 from streamhouse_spark.schema.table_schema import Column
 
 
@@ -73,7 +73,7 @@ def with_changes_elsewhere(known: ColumnMap, metadata: TableMetadata) -> ColumnM
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
     forms = [{f.field_id: fields_inside(f.field_type) for f in schema.fields} for schema in (*older, present)]
-    return replace(known, elsewhere=column_map.changed_elsewhere(forms))
+    return replace(known, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
@@ -86,7 +86,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
     column_map.require_brought_up(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
-def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
+def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     """Make the lake's schema as `column_map.brought_up` has its fields, and its partitions those of the table."""
     lake, known = metadata.schema(), iceberg_columns(metadata, spec)
     ids = itertools.count(metadata.last_column_id + 1)
@@ -98,20 +98,20 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         return _as_column(field, column, inner, ids)
 
     fields = {field.field_id: field for field in lake.fields}
-    edited, mapped, found = brought_up(
+    edited, mapped, found = migrate_columns(
         fields,
         known,
         spec,
-        commented=_commented,
+        commented=_with_comment,
         as_column=as_column,
         added=added,
         inside=lambda field: fields_inside(field.field_type),
         where=metadata.location,
     )
-    differences = found + _sorted_by_dropped(metadata, edited)
-    changed = lake if differences else _changed(metadata, edited)
+    differences = found + _find_sort_obstacles(metadata, edited)
+    changed = lake if differences else _evolve_schema(metadata, edited)
     columns = ColumnMap(mapped, spec.schema_id)
-    partitions = metadata.spec() if differences else evolved_spec(metadata, changed, known, columns, spec)
+    partitions = metadata.spec() if differences else evolve_spec(metadata, changed, known, columns, spec)
     # A lake without a map stays without one until it changes: it is known by its names until then.
     is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
     if is_as_it_was and partitions.spec_id == metadata.default_spec_id:
@@ -119,7 +119,7 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     return Evolved(changed, columns, tuple(differences), partitions)
 
 
-def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
+def _evolve_schema(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
     lake = metadata.schema()
     if fields == list(lake.fields):
         return lake
@@ -127,7 +127,7 @@ def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
     return Schema(*fields, schema_id=schema_id, identifier_field_ids=lake.identifier_field_ids)
 
 
-def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
+def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
     """Return the obstacle of a sort order that another engine gave the lake and that names a dropped field."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
     kept = {field.field_id for field in fields}
@@ -148,22 +148,22 @@ def _as_column(
 
     ``inner`` has the fields inside the column, in the table → in the lake.
     """
-    field = _commented(field, column)
-    kind = _promoted(field.field_type, column.type)
+    field = _with_comment(field, column)
+    kind = _promote_type(field.field_type, column.type)
     if column.field_ids is not None:
-        kind = _brought_up(kind, column.type, iter(column.inner_ids), inner, new_ids)
+        kind = _migrate_type(kind, column.type, iter(column.inner_ids), inner, new_ids)
     required = field.required and not column.nullable
     if (field.name, field.field_type, field.required) == (column.name, kind, required):
         return field
     return field.model_copy(update={"name": column.name, "field_type": kind, "required": required})
 
 
-def _promoted(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:
+def _promote_type(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:
     wanted = iceberg_type(after, itertools.count())
     return wanted if _is_promotion(before, wanted) else before
 
 
-def _brought_up(
+def _migrate_type(
     before: ice.IcebergType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.IcebergType:
     """Return the lake's type with the fields that the table has inside a column now.
@@ -172,18 +172,18 @@ def _brought_up(
     """
     match before:
         case ice.ListType() if pa.types.is_list(after):
-            element = _brought_up(before.element_type, after.value_type, ids, inner, new_ids)
+            element = _migrate_type(before.element_type, after.value_type, ids, inner, new_ids)
             return ice.ListType(before.element_id, element, element_required=before.element_required)
         case ice.MapType() if pa.types.is_map(after):
-            key = _brought_up(before.key_type, after.key_type, ids, inner, new_ids)
-            value = _brought_up(before.value_type, after.item_type, ids, inner, new_ids)
+            key = _migrate_type(before.key_type, after.key_type, ids, inner, new_ids)
+            value = _migrate_type(before.value_type, after.item_type, ids, inner, new_ids)
             return ice.MapType(before.key_id, key, before.value_id, value, value_required=before.value_required)
         case ice.StructType() if pa.types.is_struct(after):
-            return _brought_up_struct(before, after, ids, inner, new_ids)
-    return _promoted(before, after)
+            return _migrate_struct(before, after, ids, inner, new_ids)
+    return _promote_type(before, after)
 
 
-def _brought_up_struct(
+def _migrate_struct(
     before: ice.StructType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.StructType:
     there = {field.field_id: field for field in before.fields}
@@ -195,13 +195,13 @@ def _brought_up_struct(
             kind = iceberg_type(wanted.type, new_ids)
             fields.append(ice.NestedField(next(new_ids), wanted.name, kind, required=False))
         else:
-            kind = _brought_up(field.field_type, wanted.type, iter(own), inner, new_ids)
+            kind = _migrate_type(field.field_type, wanted.type, iter(own), inner, new_ids)
             fields.append(field.model_copy(update={"name": wanted.name, "field_type": kind}))
     of_others = [field for field in before.fields if field.field_id not in inner.values()]
     return ice.StructType(*fields, *of_others)
 
 
-def _commented(field: ice.NestedField, column: Column | None) -> ice.NestedField:
+def _with_comment(field: ice.NestedField, column: Column | None) -> ice.NestedField:
     if column is None or column.comment is None or column.comment == field.doc:
         return field
     return field.model_copy(update={"doc": column.comment})

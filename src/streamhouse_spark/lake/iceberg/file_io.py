@@ -21,12 +21,12 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import whole_avro
-from streamhouse_spark.lake.damaged_metadata import file_of
-from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_avro
-from streamhouse_spark.lake.kept_metadata import metadata_ahead
-from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
+from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_avro_paths
+from streamhouse_spark.lake.metadata_cache import metadata_ahead
+from streamhouse_spark.lake.metadata_errors import file_of
+from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 _DAMAGE = (
     ValueError,
@@ -66,7 +66,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
     commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for one that was expired.
     """
-    with _undamaged(snapshot.manifest_list):
+    with _map_read_errors(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
@@ -74,7 +74,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 def lake_metadata(location: str) -> Iterator[None]:
     """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
     try:
-        with _undamaged(location):
+        with _map_read_errors(location):
             yield
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
@@ -84,7 +84,7 @@ def lake_metadata(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def _undamaged(location: str) -> Iterator[None]:
+def _map_read_errors(location: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
@@ -133,7 +133,7 @@ class StorageFileIO(FileIO):
         """Open a file for writing. Raises `LakeMismatchError` outside the warehouse."""
         return _StorageOutput(location, self.files)
 
-    def collected(self, written: dict[str, bytes], location: str) -> OutputFile:
+    def open_collected(self, written: dict[str, bytes], location: str) -> OutputFile:
         """Open a file whose bytes go into ``written``, for `store_all`. Raises as `new_output`."""
         return _StorageOutput(location, self.files, written)
 
@@ -176,7 +176,7 @@ class _StorageInput(InputFile):
             if self._key.endswith(".avro"):
                 read = self._files.storage.read(self._key) if self._data is None else self._data
                 data = whole_avro(read, self.location)
-                return io.BytesIO(data if self._move is None else moved_avro(data, self.location, self._move))
+                return io.BytesIO(data if self._move is None else rewrite_avro_paths(data, self.location, self._move))
             return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:
             raise FileNotFoundError(str(error)) from error

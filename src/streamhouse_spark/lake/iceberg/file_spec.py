@@ -22,9 +22,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, PrimitiveType, TimestampType, TimestamptzType
 
-from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import ticks_of
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
     PartitionPaths,

@@ -12,10 +12,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.core.python_values import ticks_of
-from streamhouse_spark.keys.collapsed_changes import KeySet
+from streamhouse_spark.keys.changelog_merge import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.partitions import decoded_bound
+from streamhouse_spark.lake.iceberg.partitions import decode_bound
 from streamhouse_spark.lake.iceberg.position_deletes import is_named_as_ours
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import (
@@ -24,8 +24,8 @@ from streamhouse_spark.lake.iceberg.schema import (
     bucket_source,
     partition_types,
 )
-from streamhouse_spark.lake.model.live_files import LiveFile
-from streamhouse_spark.lake.parquet.key_lookup import KeyProbe, best_probe
+from streamhouse_spark.lake.model.data_files import LiveFile
+from streamhouse_spark.lake.parquet.key_lookup import KeyIndexProbe, best_probe
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -100,7 +100,7 @@ class KeyedFilter:
             found = (ticks_of(value) for value in distinct)
             values.update(None if value is None else to_bytes(field_type, value) for value in found)
 
-    def probe(self) -> KeyProbe | None:
+    def probe(self) -> KeyIndexProbe | None:
         """Return the column by which the keys of the noted rows are looked for first."""
         return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
 
@@ -118,7 +118,7 @@ class KeyedFilter:
         lows, highs = [], []
         for field_id, arrow in self._keys:
             field_type = self._file_spec.schema.find_type(field_id)
-            low, high = (_as_key(decoded_bound(field_type, b.get(field_id)), arrow) for b in (file.lower, file.upper))
+            low, high = (_as_key(decode_bound(field_type, b.get(field_id)), arrow) for b in (file.lower, file.upper))
             if low is None or high is None:
                 break
             lows.append(low)

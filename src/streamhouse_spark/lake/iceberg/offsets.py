@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, Found
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot
-from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, USER_PROPERTY, FoundOffsets, parse_offsets
-from streamhouse_spark.lake.snapshot_times import own_ms
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, USER_PROPERTY, LakeOffsets, parse_offsets
+from streamhouse_spark.lake.timestamp_correction import own_ms
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 
-def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> FoundOffsets | None:
+def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> LakeOffsets | None:
     """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
     for ancestor in ancestors(metadata, snapshot):
         found = own_offsets(ancestor, table_uuid, metadata.location)
@@ -29,14 +29,14 @@ def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) 
     return None
 
 
-def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> FoundOffsets | None:
+def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> LakeOffsets | None:
     """Return the offsets of the current snapshot; None if the table never had any.
 
     Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
     """
     head = metadata.current_snapshot()
     found = offsets_at(metadata, head, table_uuid) if head else None
-    tagged = _tagged_snapshot(metadata)
+    tagged = _snapshot_of_tag(metadata)
     if tagged is None or (found is not None and found.snapshot_id == tagged.snapshot_id):
         return found
     chain = list(ancestors(metadata, head)) if head else []
@@ -83,11 +83,11 @@ def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: 
     return False
 
 
-def described_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
+def iter_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
     """Return a snapshot and its ancestors with their offsets, as far as they are kept."""
     newest = metadata.snapshot_by_id(snapshot_id)
     for ancestor in ancestors(metadata, newest) if newest is not None else ():
-        yield described(ancestor, offsets_at(metadata, ancestor, table_uuid))
+        yield describe_snapshot(ancestor, offsets_at(metadata, ancestor, table_uuid))
 
 
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
@@ -97,7 +97,7 @@ def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
 
 
-def _tagged_snapshot(metadata: AnySnapshots[AnySnapshot]) -> AnySnapshot | None:
+def _snapshot_of_tag(metadata: AnySnapshots[AnySnapshot]) -> AnySnapshot | None:
     ref = metadata.refs.get(COMMIT_USER)
     return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
 
@@ -106,14 +106,14 @@ def _sequence(snapshot: AnySnapshot) -> int:
     return snapshot.sequence_number or 0
 
 
-def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> FoundOffsets | None:
+def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> LakeOffsets | None:
     """Return the offsets in the snapshot's own summary."""
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
     return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time, see `streamhouse_spark.lake.snapshot_times`."""
+    """Return the snapshot's own time, see `streamhouse_spark.lake.timestamp_correction`."""
     summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
     return own_ms(snapshot.timestamp_ms, summary)
 
@@ -128,7 +128,7 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
     return own_time_ms(snapshot)
 
 
-def described(snapshot: AnySnapshot, found: FoundOffsets | None) -> LakeSnapshot:
+def describe_snapshot(snapshot: AnySnapshot, found: LakeOffsets | None) -> LakeSnapshot:
     """Return the snapshot with the offsets that were found for it."""
     if found is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)

@@ -11,11 +11,11 @@ from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.lake.file_match import lake_bounds
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.lake.file_skipping import lake_bounds
 from streamhouse_spark.lake.iceberg.schema import bucket_of, own_field
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics
-from streamhouse_spark.query.predicate_tree import Node, exactly, may_match
+from streamhouse_spark.query.predicates import Node, exactly, may_match
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -75,7 +75,7 @@ class PartitionFilter:
         for position, field_id, column, part in self._parts(spec):
             summary = summaries[position]
             field_type = self._types[field_id] if part.transform == "identity" else ice.IntegerType()
-            low, high = (decoded_bound(field_type, b) for b in (summary.lower_bound, summary.upper_bound))
+            low, high = (decode_bound(field_type, b) for b in (summary.lower_bound, summary.upper_bound))
             stats = ColumnStatistics(
                 *_of_column(part, low, high, column),
                 null_count=0 if summary.contains_null is False else None,
@@ -128,7 +128,7 @@ def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:
     return types
 
 
-def decoded_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
+def decode_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
     """Read the bound as a value; None where it was written for another type of the column, or cannot be read.
 
     A bound of a type that was widened since is that of the narrower one.

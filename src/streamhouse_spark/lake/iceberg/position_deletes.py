@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamhouse_spark.core.clock import Ids
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
-from streamhouse_spark.lake.model.live_files import DeletedRows, LiveFile
+from streamhouse_spark.lake.model.data_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.parquet.access import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
-from streamhouse_spark.lake.parquet.footer_seal import close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_sealed
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
 _NAME: Final = re.compile(r"/\d{5}-deletes-[0-9a-f]{32}\.parquet$")

@@ -29,7 +29,7 @@ class AssertRefs(ValidatableTableRequirement):
             raise CommitFailedException(f"Requirement failed: tags or branches {', '.join(names)} have changed")
 
 
-def unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
+def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
     """Return the requirements that every tag and branch is unchanged, and there are no others.
 
     A REST catalog checks requirements itself, and knows none of the latter: there a tag that is made between planning

@@ -19,20 +19,20 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.locations import plain_location
+from streamhouse_spark.core.uris import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import files_of
-from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_metadata, moved_record
+from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths, rewrite_record_paths
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.parquet.access import StorageFiles, parquet_sink
-from streamhouse_spark.lake.parquet.footer_seal import checked_footer, close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_sealed, read_checked_footer
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
 _POSITIONS: Final = 1
@@ -42,7 +42,7 @@ _POSITIONS: Final = 1
 class IcebergRelocation:
     """The `LakeRelocation` of Iceberg."""
 
-    def __init__(self, place: IcebergLocation) -> None:
+    def __init__(self, place: IcebergTableBinding) -> None:
         self._place = place
         self.num_written = 0
 
@@ -81,7 +81,7 @@ class IcebergRelocation:
                 changed = files.rewritten()
                 self.num_written += files.num_written
             if new_uuid is not None and owner != new_uuid:
-                changed = _owned(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
+                changed = _with_owner(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
             return None if changed is metadata else changed
 
         self._relocate(rewritten)
@@ -99,7 +99,7 @@ class IcebergRelocation:
             raise CommitConflictError(f"{error}; run relocate again") from error
 
 
-def _owned(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) -> TableMetadata:
+def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) -> TableMetadata:
     """Return the metadata with another owner: in properties, and in the offsets of each snapshot."""
     text = metadata.model_dump_json().replace(old_uuid, new_uuid)
     own_id = world.ids.new_uuid()
@@ -110,7 +110,7 @@ def _owned(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) 
 class _Files:
     """Writes the metadata files of all snapshots anew, each once."""
 
-    def __init__(self, place: IcebergLocation, metadata: TableMetadata, move: Move) -> None:
+    def __init__(self, place: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
         self._place = place
         self._metadata = metadata
         self._move = move
@@ -122,7 +122,7 @@ class _Files:
     def rewritten(self) -> TableMetadata:
         with lake_metadata(self._metadata.location):
             snapshots = [self._snapshot(snapshot) for snapshot in self._metadata.snapshots]
-        moved = moved_metadata(self._metadata, self._move)
+        moved = rewrite_metadata_paths(self._metadata, self._move)
         return moved.model_copy(update={"snapshots": snapshots, "metadata_log": []})
 
     def _snapshot(self, snapshot: Snapshot) -> Snapshot:
@@ -145,7 +145,7 @@ class _Files:
         return self._manifests[path]
 
     def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        moved = moved_record(record, self._move)
+        moved = rewrite_record_paths(record, self._move)
         file = record["data_file"]
         if file.get("content") != _POSITIONS or not file["file_path"].endswith(".parquet"):
             return moved
@@ -164,7 +164,7 @@ class _Files:
         """Write the same positions with the present names of the data files; whole in memory."""
         if path not in self._deletes:
             where = self._move.of(path)
-            self._deletes[path] = _renamed_positions(self._files, where, self._new_name(where), self._move)
+            self._deletes[path] = _rename_positions(self._files, where, self._new_name(where), self._move)
             self.num_written += 1
         return self._deletes[path]
 
@@ -195,10 +195,12 @@ def _without_value(optional: Any) -> Any:
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 
-def _renamed_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
+def _rename_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
     source = files.open_input(where)
     try:
-        with pq.ParquetFile(source, metadata=checked_footer(source, where), page_checksum_verification=True) as file:
+        with pq.ParquetFile(
+            source, metadata=read_checked_footer(source, where), page_checksum_verification=True
+        ) as file:
             table = file.read()
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
     except (pa.ArrowException, OSError) as error:

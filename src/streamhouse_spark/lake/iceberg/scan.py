@@ -19,7 +19,7 @@ from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.lake.iceberg.schema import PATH_ID, inner_of, is_stored_as, lake_schema
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.reader import projection_of
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
 
 

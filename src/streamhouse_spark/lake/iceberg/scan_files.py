@@ -13,13 +13,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from streamhouse_spark.lake.file_match import file_may_match
-from streamhouse_spark.lake.iceberg.partitions import BucketFilter, PartitionFilter, decoded_bound, field_types
+from streamhouse_spark.lake.file_skipping import file_may_match
+from streamhouse_spark.lake.iceberg.partitions import BucketFilter, PartitionFilter, decode_bound, field_types
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source, is_stored_as, plain_type
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import LakeProjection
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.evolution import is_stored_alike
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -112,8 +112,8 @@ def _partition(
 
 def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) -> ColumnStatistics:
     return ColumnStatistics(
-        decoded_bound(field_type, (file.lower_bounds or {}).get(field_id)),
-        decoded_bound(field_type, (file.upper_bounds or {}).get(field_id)),
+        decode_bound(field_type, (file.lower_bounds or {}).get(field_id)),
+        decode_bound(field_type, (file.upper_bounds or {}).get(field_id)),
         (file.null_value_counts or {}).get(field_id),
         (file.value_counts or {}).get(field_id),
         (file.nan_value_counts or {}).get(field_id),

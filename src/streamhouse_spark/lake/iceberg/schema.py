@@ -27,11 +27,11 @@ from pyiceberg.transforms import (
 from pyiceberg.transforms import Transform as IcebergTransform
 from pyiceberg.typedef import Record
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.column_map import InnerOf
 from streamhouse_spark.schema import partition_fields as own
-from streamhouse_spark.schema.inner_fields import ELEMENT, KEY, VALUE, Path
+from streamhouse_spark.schema.nested_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
@@ -314,7 +314,7 @@ def _cuts(field: PartitionField, num_buckets: int) -> bool:
     return isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets
 
 
-def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
+def describe_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
     return [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in spec.fields]
 
 
@@ -350,7 +350,7 @@ def differences(
         if column.name in primary_key and not field.required:
             found.append(f"column '{column.name}' of the primary key is optional, expected required")
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    here, expected_here = described_spec(lake_spec, lake), described_spec(spec, spec_schema)
+    here, expected_here = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
     if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:
         found.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
     return found

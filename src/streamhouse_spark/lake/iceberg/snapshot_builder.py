@@ -29,13 +29,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollec
 from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of
 from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
-from streamhouse_spark.lake.snapshot_times import said_ms
+from streamhouse_spark.lake.timestamp_correction import next_snapshot_time_ms
 
 MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
@@ -83,7 +83,7 @@ class SnapshotBuilder:
         list_location = self._location(f"snap-{self._snapshot_id}-{self._name}.avro")
         sequence_number = self._metadata.next_sequence_number()
         parent_id = self._parent.snapshot_id if self._parent else None
-        time_ms, beside = said_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
+        time_ms, beside = next_snapshot_time_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
         with write_manifest_list(
             format_version=self._metadata.format_version,
             output_file=self._output(list_location),
@@ -172,10 +172,10 @@ class SnapshotBuilder:
             if not gone:
                 kept.append(manifest)
             elif is_data:
-                left = [self._kept_or_deleted(e, wanted) for e in entries]
+                left = [self._carry_entry(e, wanted) for e in entries]
                 kept.append(self._write_manifest(content, manifest.partition_spec_id, left))
             else:
-                left = [self._kept_or_deleted(e, wanted) for e in entries]
+                left = [self._carry_entry(e, wanted) for e in entries]
                 rewritten.setdefault(manifest.partition_spec_id, []).extend(left)
         missing = wanted - {f.file_path for f in removed}
         if missing:
@@ -186,7 +186,7 @@ class SnapshotBuilder:
         joined = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
         return [*joined, *kept], removed
 
-    def _kept_or_deleted(self, entry: ManifestEntry, gone: set[str]) -> ManifestEntry:
+    def _carry_entry(self, entry: ManifestEntry, gone: set[str]) -> ManifestEntry:
         if entry.data_file.file_path in gone:
             return _entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
         return _entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
@@ -257,7 +257,7 @@ class SnapshotBuilder:
 
     def _output(self, location: str) -> OutputFile:
         io = self._table.io
-        return io.collected(self._written, location) if isinstance(io, StorageFileIO) else io.new_output(location)
+        return io.open_collected(self._written, location) if isinstance(io, StorageFileIO) else io.new_output(location)
 
     def _writer(
         self, content: ManifestContent, spec: PartitionSpec, schema: Schema, output: OutputFile

@@ -12,33 +12,38 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.lake.commit_checks import LogRange
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.offsets import described, described_ancestors, keeps_foreign_files, newest_offsets
-from streamhouse_spark.lake.iceberg.versions import one_look
-from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.commit_validation import LogRange
+from streamhouse_spark.lake.iceberg.metadata_versions import one_look
+from streamhouse_spark.lake.iceberg.offsets import (
+    describe_snapshot,
+    iter_ancestors,
+    keeps_foreign_files,
+    newest_offsets,
+)
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
+from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     Claim,
     CompactReport,
     ExpireReport,
-    Keeps,
+    ExpiryRules,
     LakeDropReport,
     LakeFile,
     LakePlan,
     LakeSnapshot,
     WriteContext,
 )
-from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -65,7 +70,7 @@ class IcebergLake(LakeTable):
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        self.place: IcebergLocation = IcebergLocation(storage, spec, settings=settings, world=world)
+        self.place: IcebergTableBinding = IcebergTableBinding(storage, spec, settings=settings, world=world)
 
     def relocation(self) -> IcebergRelocation | None:
         from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
@@ -84,46 +89,46 @@ class IcebergLake(LakeTable):
         self.place.require_owner(metadata)
         found = newest_offsets(metadata, self.place.spec.table_uuid)
         head = metadata.current_snapshot()
-        return None if head is None else described(head, found)
+        return None if head is None else describe_snapshot(head, found)
 
-    def marks(self) -> LakeMarks | None:
+    def marks(self) -> LakeValidators | None:
         return self.place.marks()
 
-    def head(self) -> LakeHead | None:
+    def head(self) -> LakeVersion | None:
         found = self.place.newest_file()
-        return None if found is None else LakeHead(found[0], self.content_of(found[1]), found[2])
+        return None if found is None else LakeVersion(found[0], self.content_of(found[1]), found[2])
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
-        from streamhouse_spark.lake.iceberg.reading import snapshot
+        from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot
 
         return snapshot(self.place, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` naming the existing ones."""
-        from streamhouse_spark.lake.iceberg.reading import snapshot_by_name
+        from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot_by_name
 
         return snapshot_by_name(self.place, name)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        from streamhouse_spark.lake.iceberg.reading import snapshot_as_of
+        from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot_as_of
 
         return snapshot_as_of(self.place, timestamp_ms)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         table = self.place.require()
-        return described_ancestors(table.metadata, snapshot_id, self.place.spec.table_uuid)
+        return iter_ancestors(table.metadata, snapshot_id, self.place.spec.table_uuid)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_context(self) -> WriteContext:
-        from streamhouse_spark.lake.iceberg.round import write_context
+        from streamhouse_spark.lake.iceberg.tiering_commit import write_context
 
         return write_context(self.place)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
-        from streamhouse_spark.lake.iceberg.round import planned_files
+        from streamhouse_spark.lake.iceberg.tiering_commit import plan_data_files
 
-        return planned_files(self.place, context, buckets)
+        return plan_data_files(self.place, context, buckets)
 
     def delete_rows(
         self,
@@ -132,10 +137,10 @@ class IcebergLake(LakeTable):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        beside: DeletedBeside = NOTHING_BESIDE,
+        beside: PendingDeletes = NOTHING_BESIDE,
     ) -> list[LakeFile]:
         from streamhouse_spark.lake.iceberg.foreign.file_deletes import write_file_deletes
-        from streamhouse_spark.lake.iceberg.round import write_row_deletes
+        from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
         return [*written, *write_file_deletes(self.place, context, beside, moved)]
@@ -147,7 +152,7 @@ class IcebergLake(LakeTable):
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
     ) -> LakeSnapshot | None:
-        from streamhouse_spark.lake.iceberg.round import commit_round
+        from streamhouse_spark.lake.iceberg.tiering_commit import commit_round
 
         return commit_round(self.place, files, before, after, context)
 
@@ -180,7 +185,7 @@ class IcebergLake(LakeTable):
         node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        from streamhouse_spark.lake.iceberg.reading import plan_read
+        from streamhouse_spark.lake.iceberg.snapshot_reader import plan_read
 
         return plan_read(self.place, snapshot_id, columns, node, schema)
 
@@ -194,14 +199,14 @@ class IcebergLake(LakeTable):
         node: Node = ALWAYS_TRUE,
         buckets: Collection[int] | None = None,
     ) -> LakeScan:
-        from streamhouse_spark.lake.iceberg.reading import scan_snapshot
+        from streamhouse_spark.lake.iceberg.snapshot_reader import scan_snapshot
 
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
-        from streamhouse_spark.lake.iceberg.foreign.named_files import named_files
+        from streamhouse_spark.lake.iceberg.foreign.named_files import list_data_files
 
-        return named_files(self.place, snapshot_id)
+        return list_data_files(self.place, snapshot_id)
 
     def read_placed(
         self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
@@ -228,7 +233,7 @@ class IcebergLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(table, name)
-        made = IcebergLocation(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
         made.create_or_evolve()
         return metadata_table(made.require(), name).slice(0, 0)
 
@@ -250,7 +255,7 @@ class IcebergLake(LakeTable):
     def _cluster(
         self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
     ) -> CompactReport | None:
-        from streamhouse_spark.lake.iceberg.maintenance.clustering import cluster
+        from streamhouse_spark.lake.iceberg.maintenance.rewrite_data_files import cluster
 
         if self.place.spec.primary_key:
             return None
@@ -258,7 +263,7 @@ class IcebergLake(LakeTable):
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def _expire(
-        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+        self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
         from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
 

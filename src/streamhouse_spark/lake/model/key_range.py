@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

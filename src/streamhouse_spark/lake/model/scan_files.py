@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
 SPLIT_BYTES_TARGET = 128 << 20

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.lake.model.data_files import DeletedRows
 from streamhouse_spark.lake.model.key_range import KeyRange
-from streamhouse_spark.lake.model.live_files import DeletedRows
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.commits.anchors import HistoryMark
+    from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 
 COMMIT_USER = "__streamhouse_lake_tiering"
 """``commit-user`` of the package's snapshots, and the name of the tag that keeps the newest of them from being
@@ -42,7 +42,7 @@ class LakeSnapshot:
     timestamp_ms: int
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
-    history: HistoryMark | None = field(default=None, compare=False)
+    history: HistoryPoint | None = field(default=None, compare=False)
     """The newest record with rows that the log had when they were tiered; None in older snapshots."""
     dropped_others: int = 0
 
@@ -87,7 +87,7 @@ class LakeFile(Portable):
 
 FieldNames = tuple[tuple[int, str], ...]
 """Field ids and names of columns, or those of fields inside columns with their paths, see
-`streamhouse_spark.schema.inner_fields.joined_path`."""
+`streamhouse_spark.schema.nested_fields.joined_path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class LakeDropReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps:
+class ExpiryRules:
     """A rule of expiry: the snapshots that stay."""
 
     last: int

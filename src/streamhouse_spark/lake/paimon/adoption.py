@@ -23,27 +23,27 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import python_value
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, Adoptable
+from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.paimon.adoption_checks import Layout, layout_of, options_of_adopted_table, unfit_options
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.commit_races import seal_snapshot
 from streamhouse_spark.lake.paimon.evolution import with_changes_elsewhere
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.layout import Layout, claimed_options, layout_of, unfit_options
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.races import sealed_above
 from streamhouse_spark.lake.paimon.scan import projection, scan_files
 from streamhouse_spark.lake.paimon.schema import differences, lake_schema
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.lake.parquet.reader import read_split
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
@@ -67,7 +67,7 @@ class PaimonAdoption:
     def kind(self) -> str:
         return "Paimon table"
 
-    def examine(self, path: TablePath, place: str) -> Adoptable:
+    def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
         opened = self._place(LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1))
         table = opened.find()
         if table is None:
@@ -79,11 +79,11 @@ class PaimonAdoption:
         columns = lake_schema(table.schema).columns
         schema = TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1)))
         spec = _spec(path, place, table.schema, schema, layout)
-        claimed = _with_options(table.schema, claimed_options(table.schema, spec, write_only=False))
+        claimed = _with_options(table.schema, options_of_adopted_table(table.schema, spec, write_only=False))
         _refuse(table, [*layout.problems, *unfit_options(table.schema), *differences(claimed, spec)])
         entries = MetadataReader(table, PaimonFiles(opened.files)).live(table.snapshot)
         _refuse(table, _unfit_files(table, entries, layout))
-        return Adoptable(
+        return AdoptionCandidate(
             location=table.location,
             schema=schema,
             partition_by=tuple(table.schema.partition_keys),
@@ -99,7 +99,7 @@ class PaimonAdoption:
             is_keyed=bool(table.schema.primary_keys),
         )
 
-    def require_key(self, examined: Adoptable, key: tuple[str, ...]) -> None:
+    def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
         """Require that the key is Paimon's own, by which its merge tree is sorted."""
         if key != examined.key:
             has = f"the primary key {', '.join(examined.key)}" if examined.key else "no primary key"
@@ -108,7 +108,7 @@ class PaimonAdoption:
                 "primary_key out to take it as it is, or copy the rows into a table that has another one"
             )
 
-    def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
+    def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows by bucket. Refuses rows of which two have one sequence number, and rows in another bucket than
         their key's.
         """
@@ -139,7 +139,7 @@ class PaimonAdoption:
             if rows.num_rows:
                 yield bucket, rows
 
-    def claim(self, spec: LakeTableSpec, examined: Adoptable, offsets: Mapping[int, int]) -> LakeSnapshot:
+    def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Claim the lake table, see the module."""
         place = self._place(spec)
         place.require_home("adoption")
@@ -149,14 +149,14 @@ class PaimonAdoption:
 
         def validated(table: PaimonTable) -> Change:
             if JSON.to_json(table.schema) != JSON.to_json(claimed):
-                raise _changed_meanwhile(table.location)
+                raise _schema_changed_error(table.location)
             if _version(table.snapshot) != examined.version:
-                raise _changed_meanwhile(table.location)
+                raise _schema_changed_error(table.location)
             properties = {OFFSETS_PROPERTY: offsets_text(spec.table_uuid, offsets)}
             return Change(is_compaction=table.snapshot is not None, properties=properties)
 
         snapshot = commit_snapshot(place, validated)
-        sealed_above(place, snapshot)
+        seal_snapshot(place, snapshot)
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
@@ -178,8 +178,8 @@ class PaimonAdoption:
         if place.require().owner == spec.table_uuid:
             raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
 
-    def _place(self, spec: LakeTableSpec) -> PaimonLocation:
-        return PaimonLocation(self.storage, spec, settings=self.settings, world=self.world)
+    def _place(self, spec: LakeTableSpec) -> PaimonTableBinding:
+        return PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
 def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
@@ -237,36 +237,36 @@ def _version(snapshot: Snapshot | None) -> str | None:
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
-def _require_as_examined(table: PaimonTable, examined: Adoptable) -> None:
+def _require_as_examined(table: PaimonTable, examined: AdoptionCandidate) -> None:
     same_schema = _layout_words(table.schema) == examined.layout
     if not same_schema or _version(table.snapshot) != examined.version or table.owner != examined.owner:
-        raise _changed_meanwhile(table.location)
+        raise _schema_changed_error(table.location)
 
 
-def _changed_meanwhile(location: str) -> CommitConflictError:
+def _schema_changed_error(location: str) -> CommitConflictError:
     return CommitConflictError(
         f"the Paimon table at {location} was changed by others while it was being adopted; its rows are as they left "
         "them, adopt it again"
     )
 
 
-def _put_claim(place: PaimonLocation, examined: Adoptable) -> PaimonSchema:
+def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
     """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
     table, spec = place.require(), place.spec
     _require_as_examined(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
     columns = map_by_name(fields, spec.schema, spec.schema_id)
-    options = claimed_options(table.schema, spec, write_only=True) | {
+    options = options_of_adopted_table(table.schema, spec, write_only=True) | {
         TABLE_UUID_PROPERTY: spec.table_uuid,
         COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
     }
     claimed = _next(table.schema, options, place.world.clock.now_ms())
     if differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
-        raise _changed_meanwhile(table.location)  # its columns are others now
+        raise _schema_changed_error(table.location)  # its columns are others now
     place.put_schema(claimed)
     now = place.require()
     if now.schema.id != claimed.id or now.owner != spec.table_uuid:
-        raise _changed_meanwhile(table.location)
+        raise _schema_changed_error(table.location)
     return claimed
 
 

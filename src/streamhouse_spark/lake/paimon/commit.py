@@ -22,18 +22,18 @@ from pypaimon.manifest.schema.simple_stats import SimpleStats
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.generic_row import GenericRow
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
-from streamhouse_spark.lake.kept_metadata import keep_metadata
+from streamhouse_spark.lake.metadata_cache import keep_metadata
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
-from streamhouse_spark.lake.paimon.merge_tree_files import described_by_keys
-from streamhouse_spark.lake.snapshot_times import said_ms
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.lake.paimon.merge_tree_files import describe_keyed_file
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.timestamp_correction import next_snapshot_time_ms
+from streamhouse_spark.storage.prefetch import at_once
 
 ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
@@ -68,7 +68,7 @@ Validation = Callable[[PaimonTable], Change]
 """Checks that the change may be made on this state, and returns the change. Raises the obstacle otherwise."""
 
 
-def files_not_before_ms(place: PaimonLocation, snapshot: Snapshot | None) -> int:
+def files_not_before_ms(place: PaimonTableBinding, snapshot: Snapshot | None) -> int:
     """Return the clean-up time in the nearest snapshot of the package, as each of them repeats it; 0 if no file was
     ever cleaned up.
     """
@@ -76,7 +76,7 @@ def files_not_before_ms(place: PaimonLocation, snapshot: Snapshot | None) -> int
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
-def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
+def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot:
     """Make the change in one snapshot, on the newest one by then.
 
     Raises the errors of ``validate``, `CommitConflictError` if others win too often or one of them took the snapshot's
@@ -87,7 +87,7 @@ def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
         place.world.wait_to_retry(attempt)
         place.look_again()
         table = place.require()
-        change = _validated(place, table, validate)
+        change = _validate_change(place, table, validate)
         try:
             snapshot, written = _SnapshotBuilder(place, table, change, commit_uuid).build()
         except SnapshotExpiredError as error:
@@ -103,7 +103,7 @@ def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
     )
 
 
-def _validated(place: PaimonLocation, table: PaimonTable, validate: Validation) -> Change:
+def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
     """Return the validated change. The lists of manifests on which it will be built are read meanwhile."""
     changes: list[Change] = []
     steps: list[Callable[[], object]] = [
@@ -115,14 +115,14 @@ def _validated(place: PaimonLocation, table: PaimonTable, validate: Validation) 
     return changes[0]
 
 
-def _tell(place: PaimonLocation, snapshot: Snapshot) -> None:
+def _tell(place: PaimonTableBinding, snapshot: Snapshot) -> None:
     """Tell other engines of a snapshot that was just put, and check that none of them has replaced it."""
     steps = (place.snapshots.point_to, place.snapshots.require_not_replaced)
     for _ in at_once(place.storage, lambda step: step(snapshot), steps):
         pass
 
 
-def _write(place: PaimonLocation, written: Mapping[str, bytes]) -> None:
+def _write(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
     """Write new files, each under its location, at the same time where that helps."""
 
     def write(file: tuple[str, bytes]) -> None:
@@ -135,7 +135,7 @@ def _write(place: PaimonLocation, written: Mapping[str, bytes]) -> None:
     keep_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
 
 
-def _require_overtaken(place: PaimonLocation, table: PaimonTable, error: SnapshotExpiredError) -> None:
+def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
     """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
     newest = place.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
@@ -148,7 +148,7 @@ def _require_overtaken(place: PaimonLocation, table: PaimonTable, error: Snapsho
 class _SnapshotBuilder:
     """Makes the manifests and manifest lists of one attempt, in memory."""
 
-    def __init__(self, place: PaimonLocation, table: PaimonTable, change: Change, commit_uuid: str) -> None:
+    def __init__(self, place: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
         self._table = table
         self._change = change
         self._commit_uuid = commit_uuid
@@ -169,7 +169,7 @@ class _SnapshotBuilder:
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
-        time_ms, beside = said_ms(self._now_ms, parent.time_millis if parent else 0)
+        time_ms, beside = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
         snapshot = Snapshot(
             version=SNAPSHOT_VERSION,
@@ -188,7 +188,12 @@ class _SnapshotBuilder:
             watermark=parent.watermark if parent else None,
             index_manifest=parent.index_manifest if parent else None,
             next_row_id=parent.next_row_id if parent else None,
-            properties={**self._repeated(), **beside, **self._change.properties, COMMIT_PROPERTY: self._commit_uuid},
+            properties={
+                **self._carry_properties(),
+                **beside,
+                **self._change.properties,
+                COMMIT_PROPERTY: self._commit_uuid,
+            },
             uuid=self._commit_uuid,
         )
         return snapshot, self._files.written
@@ -199,7 +204,7 @@ class _SnapshotBuilder:
             return "COMPACT"
         return "OVERWRITE" if self._change.removes_all or self._change.is_overwrite else "APPEND"
 
-    def _repeated(self) -> dict[str, str]:
+    def _carry_properties(self) -> dict[str, str]:
         not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
         return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
@@ -272,7 +277,7 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
     empty = GenericRow([], [])
 
     def row(bounds: Mapping[int, Any]) -> GenericRow:
-        return GenericRow([decoded(bounds[field.id], field) for field in known], known)
+        return GenericRow([decode_field(bounds[field.id], field) for field in known], known)
 
     meta = DataFileMeta(
         file_name=name,
@@ -293,4 +298,4 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
         value_stats_cols=[field.name for field in known],
         external_path=None if is_canonical else file.location,
     )
-    return meta if file.keys is None else described_by_keys(meta, file.keys, spec.schema)
+    return meta if file.keys is None else describe_keyed_file(meta, file.keys, spec.schema)

@@ -25,18 +25,18 @@ from pypaimon.schema.data_types import (
 )
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.lake import column_map
 from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,
     ColumnMap,
     LakeField,
-    brought_up,
+    migrate_columns,
 )
 from streamhouse_spark.lake.paimon.schema import arrow_type, fields_inside, inner_of, new_field, paimon_type
-from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.inner_fields import count, is_widening
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.schema.nested_fields import count, is_widening
 from streamhouse_spark.schema.table_schema import Column
 
 _LIST_OPTIONS = ("bucket-key",)
@@ -59,7 +59,9 @@ def paimon_columns(
     """Return the map of columns of a lake table, by its newest schema; ``schemas`` are all of the lake, for readers of
     its files. Raises `CorruptDataError`.
     """
-    found = column_map.column_map(lake.options, _named(lake), spec, where=spec.location, inner_of=inner_of(lake.fields))
+    found = column_map.column_map(
+        lake.options, _field_names(lake), spec, where=spec.location, inner_of=inner_of(lake.fields)
+    )
     return with_changes_elsewhere(found, lake, schemas) if schemas else found
 
 
@@ -67,15 +69,15 @@ def with_changes_elsewhere(known: ColumnMap, lake: PaimonSchema, schemas: Mappin
     """Return the map with what other engines changed inside columns."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
     forms = [{f.id: fields_inside(f.type) for f in schema.fields} for schema in (*older, lake)]
-    return replace(known, elsewhere=column_map.changed_elsewhere(forms))
+    return replace(known, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
     """Require what `column_map.require_brought_up` does; ``lake`` is the newest schema."""
-    column_map.require_brought_up(paimon_columns(lake, spec), _named(lake), spec, where=spec.location)
+    column_map.require_brought_up(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
-def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
+def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
     """Make the lake's newest schema as `column_map.brought_up` has its fields."""
     known = paimon_columns(lake, spec)
     ids = itertools.count(1 + _highest_id(lake, known.fields.values()))
@@ -88,11 +90,11 @@ def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
         return _as_column(field, column, inner, ids)
 
     fields = {field.id: field for field in lake.fields}
-    edited, mapped, differences = brought_up(
+    edited, mapped, differences = migrate_columns(
         fields,
         known,
         spec,
-        commented=_commented,
+        commented=_with_comment,
         as_column=as_column,
         added=added,
         inside=lambda field: fields_inside(field.type),
@@ -103,10 +105,10 @@ def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
     if differences or (is_same and known.schema_id in (None, spec.schema_id)):
         return Evolved(lake, tuple(differences))
     columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
-    return Evolved(_changed(lake, edited, columns, now_ms), ())
+    return Evolved(_evolve_schema(lake, edited, columns, now_ms), ())
 
 
-def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:
+def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:
     now = {field.id: field.name for field in fields}
     names = {field.name: now.get(field.id, field.name) for field in lake.fields}
     lists = {
@@ -132,17 +134,17 @@ def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_i
 
     ``inner`` has the fields inside the column, in the table → in the lake.
     """
-    field = _commented(field, column)
-    kind = _widened(field.type, column.type)
+    field = _with_comment(field, column)
+    kind = _widen_type(field.type, column.type)
     if column.field_ids is not None:
-        kind = _brought_up(kind, column.type, iter(column.inner_ids), inner, new_ids)
+        kind = _migrate_type(kind, column.type, iter(column.inner_ids), inner, new_ids)
     if column.nullable and not kind.nullable:
         kind = copy.copy(kind)
         kind.nullable = True
     return DataField(field.id, column.name, kind, field.description, field.default_value)
 
 
-def _widened(kind: DataType, wanted: pa.DataType) -> DataType:
+def _widen_type(kind: DataType, wanted: pa.DataType) -> DataType:
     try:
         before = arrow_type(kind, "")
     except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
@@ -150,7 +152,7 @@ def _widened(kind: DataType, wanted: pa.DataType) -> DataType:
     return paimon_type(wanted, itertools.count(), nullable=kind.nullable) if is_widening(before, wanted) else kind
 
 
-def _brought_up(
+def _migrate_type(
     before: DataType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> DataType:
     """Return the lake's type with the fields that the table has inside a column now.
@@ -159,10 +161,10 @@ def _brought_up(
     """
     match before:
         case ArrayType() if pa.types.is_list(after):
-            return ArrayType(before.nullable, _brought_up(before.element, after.value_type, ids, inner, new_ids))
+            return ArrayType(before.nullable, _migrate_type(before.element, after.value_type, ids, inner, new_ids))
         case MapType() if pa.types.is_map(after):
-            key = _brought_up(before.key, after.key_type, ids, inner, new_ids)
-            return MapType(before.nullable, key, _brought_up(before.value, after.item_type, ids, inner, new_ids))
+            key = _migrate_type(before.key, after.key_type, ids, inner, new_ids)
+            return MapType(before.nullable, key, _migrate_type(before.value, after.item_type, ids, inner, new_ids))
         case RowType() if pa.types.is_struct(after):
             there = {field.id: field for field in before.fields}
             fields = []
@@ -172,20 +174,20 @@ def _brought_up(
                 if field is None:
                     fields.append(DataField(next(new_ids), wanted.name, paimon_type(wanted.type, new_ids)))
                 else:
-                    kind = _brought_up(field.type, wanted.type, own, inner, new_ids)
+                    kind = _migrate_type(field.type, wanted.type, own, inner, new_ids)
                     fields.append(DataField(field.id, wanted.name, kind, field.description, field.default_value))
             of_others = [field for field in before.fields if field.id not in inner.values()]
             return RowType(before.nullable, [*fields, *of_others])
-    return _widened(before, after)
+    return _widen_type(before, after)
 
 
-def _commented(field: DataField, column: Column | None) -> DataField:
+def _with_comment(field: DataField, column: Column | None) -> DataField:
     if column is None or column.comment is None or column.comment == field.description:
         return field
     return DataField(field.id, field.name, field.type, column.comment, field.default_value)
 
 
-def _named(lake: PaimonSchema) -> list[tuple[int, str]]:
+def _field_names(lake: PaimonSchema) -> list[tuple[int, str]]:
     return [(field.id, field.name) for field in lake.fields]
 
 

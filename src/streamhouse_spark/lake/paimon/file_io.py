@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.fs as pafs
 from pypaimon.common.file_io import FileIO
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.lake.avro import whole_avro
-from streamhouse_spark.lake.damaged_metadata import file_of
-from streamhouse_spark.lake.kept_metadata import metadata_ahead
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.metadata_cache import metadata_ahead
+from streamhouse_spark.lake.metadata_errors import file_of
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
 

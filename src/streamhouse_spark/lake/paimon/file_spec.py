@@ -16,12 +16,12 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.table.row.generic_row import GenericRow, GenericRowDeserializer, GenericRowSerializer
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
-from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import python_value
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.paimon.location import store_of
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS, file_schema
+from streamhouse_spark.lake.paimon.table_binding import store_of
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
 
 PATH_PART_BYTES_MAX = 200
@@ -41,7 +41,7 @@ class PaimonFileSpec:
     planned_on: str | None = None
     """The manifest list of the snapshot that the round was planned on; its name is unique."""
     sequence_shifts: Mapping[int, int] = field(default_factory=dict)
-    """Shifts of a table with a primary key, see `streamhouse_spark.lake.paimon.upsert.sequence_shifts`."""
+    """Shifts of a table with a primary key, see `streamhouse_spark.lake.paimon.merge_changes.sequence_shifts`."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -104,7 +104,7 @@ class PaimonFileSpec:
     def directory(self, key: PartitionKey, bucket: int) -> str:
         """Return Paimon's own folder, or a shorter one beside it if a value is longer than names of folders can be."""
         inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
-        return "/".join([self.data_location, *(_shortened(part) for part in inside.split("/"))])
+        return "/".join([self.data_location, *(_shorten(part) for part in inside.split("/"))])
 
     def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
         """Return the location in which readers look for a file that the manifest gives only a name."""
@@ -115,7 +115,7 @@ class PaimonFileSpec:
     def partition(self, key: PartitionKey) -> list[GenericRow]:
         """Return each value of a partition as a row of its own."""
         return [
-            GenericRow([decoded(value, field)], [field])
+            GenericRow([decode_field(value, field)], [field])
             for value, field in zip(key, self.partition_fields, strict=True)
         ]
 
@@ -135,8 +135,8 @@ class PaimonFileSpec:
                 continue
             low, high, null_count = bounds
             found["null_counts"][field.id] = null_count
-            found["lower_bounds"][field.id] = encoded(low, field)
-            found["upper_bounds"][field.id] = encoded(high, field)
+            found["lower_bounds"][field.id] = encode_field(low, field)
+            found["upper_bounds"][field.id] = encode_field(high, field)
         return found
 
     @cached_property
@@ -171,7 +171,7 @@ def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | Non
     Raises `LakeMismatchError` for a date or time that Paimon's Python library lacks, which older versions stored.
     """
     try:
-        return encoded(value.as_py(), field)
+        return encode_field(value.as_py(), field)
     except (OverflowError, ValueError) as error:
         raise LakeMismatchError(
             f"column '{field.name}' of the {role} has the value {python_value(value)}, and Paimon's Python library has "
@@ -180,7 +180,7 @@ def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | Non
         ) from error
 
 
-def encoded(value: Any, field: DataField) -> bytes | None:
+def encode_field(value: Any, field: DataField) -> bytes | None:
     """Return Paimon's binary row of one field; None for null."""
     if value is None:
         return None
@@ -188,11 +188,11 @@ def encoded(value: Any, field: DataField) -> bytes | None:
     return data
 
 
-def decoded(data: bytes | None, field: DataField) -> Any:
+def decode_field(data: bytes | None, field: DataField) -> Any:
     return None if data is None else GenericRowDeserializer.from_bytes(data, [field]).values[0]
 
 
-def _shortened(part: str) -> str:
+def _shorten(part: str) -> str:
     return part.encode()[:PATH_PART_BYTES_MAX].decode(errors="ignore")
 
 

@@ -12,13 +12,13 @@ from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
-from streamhouse_spark.core.locations import plain_location
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.uris import plain_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 ADD: Final = 0
 DELETE: Final = 1
@@ -129,7 +129,7 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
     return f"{table_location}/{rest}" if below else external_path
 
 
-def live_entries(place: PaimonLocation, table: PaimonTable) -> list[ManifestEntry]:
+def live_entries(place: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
     """Return the data files of the newest snapshot of a state."""
     return MetadataReader(table, PaimonFiles(place.files)).live(table.snapshot)
 

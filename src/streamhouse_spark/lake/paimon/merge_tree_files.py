@@ -22,17 +22,17 @@ from pypaimon.table.row.generic_row import GenericRow
 from pypaimon.table.special_fields import SpecialFields
 
 from streamhouse_spark.core.clock import Ids
-from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.model.key_range import KeyRange
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
-from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded, encoded_scalar
-from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.bucket_writer import Splitter
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field, encoded_scalar
+from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.parquet.file_writer import PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -51,7 +51,7 @@ def key_fields(schema: PaimonSchema) -> list[DataField]:
     return [by_name[name] for name in schema.primary_keys if name not in schema.partition_keys]
 
 
-def merged_by(key: LakeProjection) -> LakeProjection:
+def merge_projection(key: LakeProjection) -> LakeProjection:
     """Return `MergedFiles.by` for a projection of the key's columns."""
     own = (Column(SEQUENCE.id, SEQUENCE.name, pa.int64(), False), Column(KIND.id, KIND.name, pa.int8(), False))
     return LakeProjection(
@@ -94,13 +94,13 @@ def write_key_values(
     partition ascend, each once. ``offsets`` are those of the changes behind the rows. Memory is bounded by a batch and
     a row group. Raises `LakeMismatchError` for a key that Paimon's libraries cannot hold.
     """
-    splitter: Splitter | None = None
+    splitter: PartitionSplitter | None = None
     written: list[LakeFile] = []
     writer: _Run | None = None
     try:
         for batch in batches:
             extended = _with_keys(batch, spec)
-            splitter = splitter or Splitter(spec, extended.schema, bucket)
+            splitter = splitter or PartitionSplitter(spec, extended.schema, bucket)
             for key, rows, _ in splitter.split(extended):
                 if writer is None or writer.key != key:
                     written += writer.close() if writer is not None else ()
@@ -221,12 +221,12 @@ def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
     return data
 
 
-def described_by_keys(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) -> DataFileMeta:
+def describe_keyed_file(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) -> DataFileMeta:
     """Return Paimon's description of a file, with the facts for the merge tree."""
     fields = key_fields(schema)
 
     def row(values: Sequence[bytes]) -> GenericRow:
-        return GenericRow([decoded(value, field) for value, field in zip(values, fields, strict=True)], fields)
+        return GenericRow([decode_field(value, field) for value, field in zip(values, fields, strict=True)], fields)
 
     return replace(
         meta,

@@ -9,15 +9,15 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.maintenance.expiry import next_of_consumers
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.snapshots import commit_of
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 
 REWRITTEN = "reads go on without it, and the next round writes it again"
 
 
-def metadata_problems(place: PaimonLocation) -> Iterator[str]:
+def metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
     """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
     table = place.find()
     if table is None or table.snapshot is None:
@@ -35,12 +35,12 @@ def metadata_problems(place: PaimonLocation) -> Iterator[str]:
         yield f"lake file {place.snapshots.tag_key(COMMIT_USER)} is missing; {REWRITTEN}"
     for name in tags:
         try:
-            yield from _live_problems(place, table, place.snapshots.tagged(name))
+            yield from _live_problems(place, table, place.snapshots.snapshot_of_tag(name))
         except StreamhouseError as error:
             yield str(error)
 
 
-def _hint_problems(place: PaimonLocation) -> Iterator[str]:
+def _hint_problems(place: PaimonTableBinding) -> Iterator[str]:
     try:
         if not place.storage.read(place.snapshots.hint_key).strip().isdigit():
             yield f"lake file {place.snapshots.hint_key} names no snapshot; {REWRITTEN}"
@@ -50,7 +50,7 @@ def _hint_problems(place: PaimonLocation) -> Iterator[str]:
         yield f"{error}; {REWRITTEN}"
 
 
-def _snapshot_problems(place: PaimonLocation, table: PaimonTable, number: int) -> Iterator[str]:
+def _snapshot_problems(place: PaimonTableBinding, table: PaimonTable, number: int) -> Iterator[str]:
     try:
         yield from _live_problems(place, table, place.snapshots.find(number))
     except StreamhouseError as error:
@@ -58,7 +58,7 @@ def _snapshot_problems(place: PaimonLocation, table: PaimonTable, number: int) -
             yield str(error)
 
 
-def _live_problems(place: PaimonLocation, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
+def _live_problems(place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
     """Read all manifests of a snapshot. Raises what reads of it raise."""
     if snapshot is not None:
         MetadataReader(table, PaimonFiles(place.files)).live(snapshot)

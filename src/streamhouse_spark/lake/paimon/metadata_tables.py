@@ -10,7 +10,7 @@ from pypaimon.table.system import system_table_loader
 
 from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.schema.table_schema import canonical_type
 
 METADATA_TABLES: Final = (
@@ -26,7 +26,7 @@ METADATA_TABLES: Final = (
 )
 
 
-def metadata_table(place: PaimonLocation, table: PaimonTable, name: str) -> pa.Table:
+def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
     """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
     if name not in METADATA_TABLES:
         near = difflib.get_close_matches(name, METADATA_TABLES, n=1)

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from streamhouse_spark.core.locations import is_same_place, plain_location, recorded_root
+from streamhouse_spark.core.uris import find_recorded_root, is_same_place, plain_location
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
-from streamhouse_spark.lake.paimon.location import PaimonLocation
 from streamhouse_spark.lake.paimon.manifests import external_location
-from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned
+from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles, history, snapshots_of_tags_and_branches
+from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
 
 _LISTS: Final = ("baseManifestList", "deltaManifestList", "changelogManifestList")
 _FOLDERS: Final = ("snapshot/snapshot-", "tag/tag-", "schema/schema-")
@@ -29,7 +29,7 @@ _FOLDERS: Final = ("snapshot/snapshot-", "tag/tag-", "schema/schema-")
 class PaimonRelocation:
     """The `LakeRelocation` of Paimon."""
 
-    def __init__(self, place: PaimonLocation) -> None:
+    def __init__(self, place: PaimonTableBinding) -> None:
         self._place = place
         self.num_written = 0
         self._manifests: dict[str, tuple[str, int] | None] = {}
@@ -51,7 +51,9 @@ class PaimonRelocation:
         table = self._place.find()
         if table is None or table.snapshot is None:
             return set()
-        found = Reach(self._place, table).needed([*history(self._place, table.snapshot), *pinned(self._place)])
+        found = ReachableFiles(self._place, table).needed(
+            [*history(self._place, table.snapshot), *snapshots_of_tags_and_branches(self._place)]
+        )
         return {self._place.files.key_of(location) for location in found if self._place.files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
@@ -61,7 +63,7 @@ class PaimonRelocation:
         # The newest schema says whose the table is: it comes last, so that an interrupted run is gone on with.
         for key in self._files():
             data = self._place.storage.read(key)
-            text = self._relocated(key, data.decode())
+            text = self._relocate_snapshot(key, data.decode())
             if new_uuid is not None:
                 text = text.replace(self._place.spec.table_uuid, new_uuid)
             if text.encode() != data:
@@ -77,7 +79,7 @@ class PaimonRelocation:
                 names = self._place.storage.list_names(f"{root}{parent}/")
                 yield from (f"{root}{parent}/{name}" for name in sorted(names, key=_number) if name.startswith(prefix))
 
-    def _relocated(self, key: str, text: str) -> str:
+    def _relocate_snapshot(self, key: str, text: str) -> str:
         """Return a snapshot or tag with manifest lists that name every file at its present location."""
         if "/schema/" in key:
             return text
@@ -128,7 +130,7 @@ class PaimonRelocation:
             return None
         location = self._place.spec.location
         table, below, _ = plain_location(path).partition(f"/{location}/")
-        root = recorded_root(f"{table}/{location}", location) if below else None
+        root = find_recorded_root(f"{table}/{location}", location) if below else None
         return None if root is None or is_same_place(root, self._place.storage.url) else root
 
     def _read(self, name: str) -> Any:

@@ -15,27 +15,27 @@ from typing import Final
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.lake.file_access import offset_files
-from streamhouse_spark.lake.model.deleted_beside import MovedRows
-from streamhouse_spark.lake.model.live_files import DeletedRows
+from streamhouse_spark.lake.model.data_files import DeletedRows
+from streamhouse_spark.lake.model.pending_deletes import RewrittenRows
 from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContext
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS
-from streamhouse_spark.lake.parquet.compaction import written_here
-from streamhouse_spark.lake.parquet.file_writer import named_offsets
-from streamhouse_spark.lake.parquet.row_rewrite import TouchedFile, without_rows
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.parquet.compaction import write_groups
+from streamhouse_spark.lake.parquet.copy_on_write import FileRewrite, without_rows
+from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
 _NO_ROWS: Final = OffsetRuns.dense(0, 0)
 
 
 def files_without(
-    place: PaimonLocation, context: WriteContext, rows: Mapping[int, OffsetRuns]
-) -> tuple[list[LakeFile], MovedRows]:
+    place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetRuns]
+) -> tuple[list[LakeFile], RewrittenRows]:
     """Write the files of the newest snapshot that have rows at these offsets again, without them.
 
     Returns the new files with one for each file that goes, see `DeletedRows`, and the rows that may be in files without
@@ -43,19 +43,19 @@ def files_without(
     """
     table = place.require()
     if table.snapshot is None or not rows:
-        return [], MovedRows({}, None)
+        return [], RewrittenRows({}, None)
     spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, place.spec)
     files = place.files_at(spec.data_location)
 
-    def write(file: TouchedFile) -> list[LakeFile]:
+    def write(file: FileRewrite) -> list[LakeFile]:
         written = without_rows(file, context, spec, how, files, place.world.ids)
-        return [*written, _going(file, spec)]
+        return [*written, _file_to_rewrite(file, spec)]
 
-    touched, moved = _touched(place, table, spec, rows)
-    return [file for made in written_here(place.storage, touched, write) for file in made], moved
+    touched, moved = _find_touched_files(place, table, spec, rows)
+    return [file for made in write_groups(place.storage, touched, write) for file in made], moved
 
 
-def _going(file: TouchedFile, spec: PaimonFileSpec) -> LakeFile:
+def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
     location, num_dropped = file.split.location, file.gone.num_rows
     return LakeFile(
         location=location,
@@ -70,16 +70,16 @@ def _going(file: TouchedFile, spec: PaimonFileSpec) -> LakeFile:
     )
 
 
-def _touched(
-    place: PaimonLocation, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
-) -> tuple[list[TouchedFile], MovedRows]:
+def _find_touched_files(
+    place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
+) -> tuple[list[FileRewrite], RewrittenRows]:
     """Find the files that have some of the rows. Only footers of files are read that can have some by their names."""
     reader = MetadataReader(table, PaimonFiles(place.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
     for entry in reader.live(table.snapshot):
         location = reader.location(entry)
-        named = named_offsets(location)
+        named = parse_file_offsets(location)
         if named is None:
             foreign = location if _may_hold(entry, spec, rows) else foreign
         elif rows.get(named[0], _NO_ROWS).within(named[1]):
@@ -87,15 +87,15 @@ def _touched(
     sizes = {split.location: split.size_bytes for split in candidates}
     footers = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
     left = dict(rows)
-    touched: list[TouchedFile] = []
+    touched: list[FileRewrite] = []
     for split, own in zip(candidates, footers, strict=True):
         if own is None:
             foreign = split.location
         elif gone := own.runs.common(left.get(own.bucket, _NO_ROWS)):
             left[own.bucket] = left[own.bucket].without(gone)
-            touched.append(TouchedFile(split, own, gone))
+            touched.append(FileRewrite(split, own, gone))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
-    return touched, MovedRows(moved, foreign)
+    return touched, RewrittenRows(moved, foreign)
 
 
 def _may_hold(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:

@@ -13,22 +13,22 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.internal_row import InternalRow
 
 from streamhouse_spark.lake.column_map import ColumnMap
-from streamhouse_spark.lake.file_match import file_may_match
+from streamhouse_spark.lake.file_skipping import file_may_match
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merged_by
+from streamhouse_spark.lake.paimon.merge_sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
+from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merge_projection
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
 from streamhouse_spark.lake.paimon.schema import inner_of, is_stored_as, is_variant, lake_schema, paths_inside
-from streamhouse_spark.lake.paimon.sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.reader import projection_of
-from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node, planned_value
-from streamhouse_spark.schema.inner_fields import joined_path
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node, to_plan_value
+from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -68,7 +68,7 @@ def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) 
 
 
 def scan_files(
-    place: PaimonLocation,
+    place: PaimonTableBinding,
     table: PaimonTable,
     snapshot: Snapshot,
     lake: PaimonSchema,
@@ -99,7 +99,7 @@ def scan_files(
         if not lake.primary_keys:
             yield from map(described, entries)
             return
-        by = merged_by(key_projection(lake, table, place.spec))
+        by = merge_projection(key_projection(lake, table, place.spec))
         for part in (part for members in file_groups(entries).values() for part in sections(members)):
             is_one = len(part) == 1 and is_raw(part[0])
             yield described(part[0]) if is_one else read_as_one([*map(described, part)], by)
@@ -121,7 +121,7 @@ def _scan_file(
         num_rows=file.row_count,
         bucket=entry.bucket if entry.total_buckets == num_buckets else None,
         partition={
-            names.get(field.id, field.name): planned_value(value)
+            names.get(field.id, field.name): to_plan_value(value)
             for field, value in zip(entry.partition.fields, entry.partition.values, strict=True)
         },
         statistics={names[field.id]: found for field, found in _statistics(entry) if field.id in wanted},
@@ -150,7 +150,7 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
 def _bound(bounds: InternalRow, place: int) -> Any:
     """Return a bound; None for a date or time of another engine's file that Python lacks."""
     try:
-        return planned_value(bounds.get_field(place))
+        return to_plan_value(bounds.get_field(place))
     except OverflowError:
         return None
 
@@ -171,7 +171,7 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
     own = (SEQUENCE, KIND) if lake.primary_keys else ()
     names = [(field.id, field.name) for field in (*own, *fields)]
     if inside:
-        names += [(i, joined_path((f.name, *path))) for f in fields for path, i in paths_inside(f.type)]
+        names += [(i, join_path((f.name, *path))) for f in fields for path, i in paths_inside(f.type)]
     return tuple(names)
 
 

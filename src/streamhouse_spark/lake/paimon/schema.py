@@ -23,8 +23,8 @@ from streamhouse_spark.errors import LakeMismatchError, SchemaMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, InnerOf, map_by_name
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
-from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.inner_fields import ELEMENT, KEY, VALUE, Path
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.schema.nested_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
 from streamhouse_spark.schema.variant import VARIANT
 
@@ -235,15 +235,15 @@ def plain_type(data_type: DataType) -> str:
     """Return the type without field ids and comments, and without its own nullability."""
     match data_type:
         case ArrayType():
-            return f"ARRAY<{_nested(data_type.element)}>"
+            return f"ARRAY<{_nested_type(data_type.element)}>"
         case MapType():
-            return f"MAP<{_nested(data_type.key)}, {_nested(data_type.value)}>"
+            return f"MAP<{_nested_type(data_type.key)}, {_nested_type(data_type.value)}>"
         case RowType():
-            return f"ROW<{', '.join(f'{f.name}: {_nested(f.type)}' for f in data_type.fields)}>"
+            return f"ROW<{', '.join(f'{f.name}: {_nested_type(f.type)}' for f in data_type.fields)}>"
     return str(data_type.type)
 
 
-def _nested(data_type: DataType) -> str:
+def _nested_type(data_type: DataType) -> str:
     return plain_type(data_type) + ("" if data_type.nullable else " NOT NULL")
 
 

@@ -1,7 +1,7 @@
 """The snapshots of a Paimon table: numbered files, of which one is made by put-if-absent and none is ever changed.
 
 **Commit point** of every change of the lake: put-if-absent of ``snapshot/snapshot-<N+1>``. The file is a slot (see
-`storage.slots`): whatever a put reports, it is read back and its commit compared. Paimon's own way, a rename
+`storage.put_if_absent`): whatever a put reports, it is read back and its commit compared. Paimon's own way, a rename
 behind a look whether the file is there, lets two processes win.
 
 **The newest** snapshot is found from where the hint ``LATEST`` points, or a listing does, by two looks for each time
@@ -20,7 +20,7 @@ from typing import Final
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -31,11 +31,11 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
-from streamhouse_spark.lake.snapshot_times import own_ms
-from streamhouse_spark.log.commits.chains import last_reached
+from streamhouse_spark.lake.timestamp_correction import own_ms
+from streamhouse_spark.log.commits.sequence_search import last_reached
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
-from streamhouse_spark.storage.slots import Holder, Slot, Taken
+from streamhouse_spark.storage.prefetch import Prefetch, at_once
+from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot
 
 _SEEN_MAX: Final = 1024
 SNAPSHOT_PREFIX = "snapshot-"
@@ -64,18 +64,18 @@ class _SeenSnapshots:
 _seen = _SeenSnapshots()
 
 
-class SnapshotFolder:
+class SnapshotManager:
     """The snapshots of one table. Holds nothing: every call looks at the storage."""
 
     def __init__(self, storage: Storage, table_key: str) -> None:
         self._storage = storage
         self._table_key = table_key
 
-    def newest(self, ahead: ReadAhead | None = None) -> Snapshot | None:
+    def newest(self, ahead: Prefetch | None = None) -> Snapshot | None:
         """Return the snapshot without a successor; None before the first. The hint, and the snapshots of `likely_keys`,
         may be in ``ahead``.
         """
-        ahead = ahead or ReadAhead(self._storage)
+        ahead = ahead or Prefetch(self._storage)
         hint = self._hint(ahead)
         if hint:
             ahead.expect([self.key_of(hint), self.key_of(hint + 1)])
@@ -117,7 +117,7 @@ class SnapshotFolder:
         """
         found = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
         if found is None:
-            tagged = (self.tagged(name) for name in self.tags())
+            tagged = (self.snapshot_of_tag(name) for name in self.tags())
             found = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
         if found is None:
             self.require_expired(snapshot_id)
@@ -174,13 +174,13 @@ class SnapshotFolder:
         names = self._storage.list_names(f"{self._table_key}/tag/")
         return [name.removeprefix(TAG_PREFIX) for name in names if name.startswith(TAG_PREFIX)]
 
-    def tagged(self, name: str) -> Snapshot | None:
+    def snapshot_of_tag(self, name: str) -> Snapshot | None:
         return self._read(self.tag_key(name))
 
     def tagged_newest(self) -> Snapshot | None:
         """Return the snapshot of the tag that the package keeps on its newest one; None without one that is whole."""
         with suppress(CorruptDataError):
-            return self.tagged(COMMIT_USER)
+            return self.snapshot_of_tag(COMMIT_USER)
         return None
 
     def tag_key(self, name: str) -> str:
@@ -199,12 +199,12 @@ class SnapshotFolder:
         slot = Slot(
             self._storage,
             key,
-            lambda: parsed_snapshot(key, self._storage.read(key)),
+            lambda: parse_snapshot(key, self._storage.read(key)),
             lambda stored: commit_of(stored) == commit_of(snapshot),
         )
         taken = slot.take(snapshot_text(snapshot))
         self._require_known(snapshot, taken)
-        if not taken.won():
+        if not taken.is_won():
             return False
         self._require_counts(snapshot)
         _seen.note(self._storage.url, self._table_key, snapshot.id)
@@ -248,18 +248,18 @@ class SnapshotFolder:
     def consumer_key(self) -> str:
         return f"{self._table_key}/consumer/consumer-{COMMIT_USER}"
 
-    def _require_known(self, snapshot: Snapshot, taken: Taken[Snapshot]) -> None:
-        if taken.holder is Holder.UNREADABLE:
+    def _require_known(self, snapshot: Snapshot, taken: PutResult[Snapshot]) -> None:
+        if taken.outcome is PutOutcome.UNREADABLE:
             raise CommitStateUnknownError(
                 f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed "
-                f"({taken.failure}), and it cannot be read back ({taken.doubt}); run the same tiering again, it "
+                f"({taken.failure}), and it cannot be read back ({taken.read_error}); run the same tiering again, it "
                 "repeats nothing that happened"
-            ) from taken.doubt
-        if taken.holder is Holder.UNSURE:
+            ) from taken.read_error
+        if taken.outcome is PutOutcome.NOT_DURABLE:
             raise CommitStateUnknownError(
                 f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({taken.failure}); "
                 "check the disk, then run the same tiering again"
-            ) from taken.doubt
+            ) from taken.read_error
 
     def _require_counts(self, snapshot: Snapshot) -> None:
         """Require that nobody expired the numbers around this one since the commit was validated."""
@@ -296,7 +296,7 @@ class SnapshotFolder:
     def hint_key(self) -> str:
         return f"{self._table_key}/snapshot/LATEST"
 
-    def _hint(self, ahead: ReadAhead) -> int | None:
+    def _hint(self, ahead: Prefetch) -> int | None:
         try:
             text = ahead.read(self.hint_key).strip()
         except ObjectNotFoundError:
@@ -314,15 +314,15 @@ class SnapshotFolder:
         """Return the key of the file of a snapshot."""
         return f"{self._table_key}/snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
 
-    def _read(self, key: str, ahead: ReadAhead | None = None) -> Snapshot | None:
+    def _read(self, key: str, ahead: Prefetch | None = None) -> Snapshot | None:
         try:
             data = (ahead or self._storage).read(key)
         except ObjectNotFoundError:
             return None
-        return parsed_snapshot(key, data)
+        return parse_snapshot(key, data)
 
 
-def parsed_snapshot(key: str, data: bytes) -> Snapshot:
+def parse_snapshot(key: str, data: bytes) -> Snapshot:
     """Parse the file of a snapshot. Raises `CorruptDataError`."""
     try:
         return JSON.from_json(data.decode(), Snapshot)
@@ -352,5 +352,5 @@ def consumer_text(snapshot_id: int) -> bytes:
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time, see `streamhouse_spark.lake.snapshot_times`."""
+    """Return the snapshot's own time, see `streamhouse_spark.lake.timestamp_correction`."""
     return own_ms(snapshot.time_millis, snapshot.properties or {})

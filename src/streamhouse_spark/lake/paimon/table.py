@@ -10,32 +10,32 @@ import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.commit_checks import LogRange
-from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
-from streamhouse_spark.lake.model.marks import LakeHead
+from streamhouse_spark.lake.commit_validation import LogRange
+from streamhouse_spark.lake.model.change_detection import LakeVersion
+from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     Claim,
     CompactReport,
     ExpireReport,
-    Keeps,
+    ExpiryRules,
     LakeDropReport,
     LakeFile,
     LakePlan,
     LakeSnapshot,
     WriteContext,
 )
+from streamhouse_spark.lake.paimon.commit_races import durable, wait_until_durable, was_replaced
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.foreign_rows import (
+from streamhouse_spark.lake.paimon.external_row_deletes import (
     adds_no_others,
     files_without_positions,
     keeps_foreign_files,
+    list_data_files,
     mark_of,
-    named_files,
 )
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable, one_look
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
@@ -43,24 +43,24 @@ from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
 from streamhouse_spark.lake.paimon.metadata_problems import metadata_problems
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
-from streamhouse_spark.lake.paimon.races import durable, settled, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
-from streamhouse_spark.lake.paimon.round import (
-    commit_round,
-    described,
-    described_ancestors,
-    described_then,
-    write_context,
-)
 from streamhouse_spark.lake.paimon.row_deletion import files_without
 from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
-from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parsed_snapshot, snapshot_text
+from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, one_look
+from streamhouse_spark.lake.paimon.tiering_commit import (
+    commit_round,
+    describe_past_snapshot,
+    describe_snapshot,
+    iter_ancestors,
+    write_context,
+)
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.reader import identity_projection
-from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -80,7 +80,7 @@ class PaimonLake(LakeTable):
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        self.place: PaimonLocation = PaimonLocation(storage, spec, settings=settings, world=world)
+        self.place: PaimonTableBinding = PaimonTableBinding(storage, spec, settings=settings, world=world)
 
     def relocation(self) -> PaimonRelocation:
         return PaimonRelocation(self.place)
@@ -95,18 +95,18 @@ class PaimonLake(LakeTable):
         if table is None:
             return None
         self.place.require_owner(table)
-        return described(self.place, table.snapshot) if table.snapshot else None
+        return describe_snapshot(self.place, table.snapshot) if table.snapshot else None
 
-    def head(self) -> LakeHead | None:
+    def head(self) -> LakeVersion | None:
         table = self.place.find()
         snapshot = None if table is None else table.snapshot
         if snapshot is None:
             return None
         key, following = self.place.snapshots.keys_of(snapshot)
-        return LakeHead(key, super().content_of(snapshot_text(snapshot)), following)
+        return LakeVersion(key, super().content_of(snapshot_text(snapshot)), following)
 
     def content_of(self, data: bytes) -> bytes:
-        return super().content_of(snapshot_text(parsed_snapshot(self.location, data)))
+        return super().content_of(snapshot_text(parse_snapshot(self.location, data)))
 
     def missing_metadata(self, recorded: int) -> str | None:
         table = self.place.find()
@@ -127,16 +127,16 @@ class PaimonLake(LakeTable):
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         self._require_table(f"no snapshot {snapshot_id}")
-        return described_then(self.place, self.place.snapshots.require(snapshot_id))
+        return describe_past_snapshot(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
         self._require_table(f"no tag '{name}'")
-        found = self.place.snapshots.tagged(name)
+        found = self.place.snapshots.snapshot_of_tag(name)
         if found is None:
             tags = ", ".join(self.place.snapshots.tags()) or "none"
             raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
-        return described_then(self.place, found)
+        return describe_past_snapshot(self.place, found)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         found = self._require_table("no snapshots").snapshot
@@ -151,10 +151,10 @@ class PaimonLake(LakeTable):
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
                 f"is kept is from {time_ms if oldest else None} ms; choose a later time"
             )
-        return described_then(self.place, found)
+        return describe_past_snapshot(self.place, found)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
-        return described_ancestors(self.place, snapshot_id)
+        return iter_ancestors(self.place, snapshot_id)
 
     def _require_table(self, what: str) -> PaimonTable:
         table = self.place.find()
@@ -177,7 +177,7 @@ class PaimonLake(LakeTable):
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
-        beside: DeletedBeside = NOTHING_BESIDE,
+        beside: PendingDeletes = NOTHING_BESIDE,
     ) -> list[LakeFile]:
         if not with_older:
             return []
@@ -192,7 +192,7 @@ class PaimonLake(LakeTable):
 
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")
-        return settled(self.place, snapshot)
+        return wait_until_durable(self.place, snapshot)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
@@ -201,7 +201,7 @@ class PaimonLake(LakeTable):
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
         report, snapshot = drop_partitions(self.place, chosen, below, dry_run=dry_run)
-        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
+        return report if snapshot is None else replace(report, snapshot=describe_snapshot(self.place, snapshot))
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class PaimonLake(LakeTable):
             return LakePlan(None, how, ())
         every = projection(lake, known, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, node=node)
-        held = (described if snapshot_id is None else described_then)(self.place, snapshot)
+        held = (describe_snapshot if snapshot_id is None else describe_past_snapshot)(self.place, snapshot)
         return LakePlan(held, how, tuple(s for file in files for s in file.splits()))
 
     def scan_files(
@@ -246,10 +246,10 @@ class PaimonLake(LakeTable):
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
-        return LakeScan(described_then(self.place, snapshot), how, files, same_by_name(table, how))
+        return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, same_by_name(table, how))
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
-        return named_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
+        return list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
 
     def mark_of(self, snapshot_id: int) -> str | None:
         return mark_of(self.place, snapshot_id)
@@ -258,7 +258,7 @@ class PaimonLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(self.place, table, name)
-        made = PaimonLocation(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        made = PaimonTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
         made.create_or_evolve()
         return metadata_table(made, made.require(), name).slice(0, 0)
 
@@ -271,10 +271,10 @@ class PaimonLake(LakeTable):
         if self.place.spec.primary_key:
             return compact_keyed(self.place, purge=purge, dry_run=dry_run, run=run)
         report, snapshot = compact_log(self.place, dry_run=dry_run, run=run)
-        return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
+        return report if snapshot is None else replace(report, snapshot=describe_snapshot(self.place, snapshot))
 
     def _expire(
-        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+        self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
         return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 

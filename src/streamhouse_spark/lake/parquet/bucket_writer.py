@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.query import row_selection
 
@@ -51,7 +51,7 @@ def write_files(
     The rows at the ``deleted`` offsets are left out. ``spec`` is the lake's part of ``context``. Raises
     `CorruptDataError` where the batches are not the whole range.
     """
-    splitter = Splitter(spec, context.schema.arrow, bucket)
+    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         next_offset = offsets.start
         for base_offset, batch in batches:
@@ -89,7 +89,7 @@ def rewrite_files(
 
     ``offsets`` is a range that holds all of theirs.
     """
-    splitter = Splitter(spec, context.schema.arrow, bucket)
+    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     done: dict[str, int] = {}
     with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         for file, batch in batches:
@@ -113,7 +113,7 @@ def write_rows(
     """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those of the changes
     behind them.
     """
-    splitter = Splitter(spec, context.schema.arrow, bucket)
+    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         for batch in batches:
             for key, rows, _ in splitter.split(batch):
@@ -134,7 +134,7 @@ def write_lanes(
     """Write rows of one bucket, in offset order, each batch with the offset and the lane of every row: a partition has
     a file for each lane, `LANES_MAX` at most. The files' names end with ``name_mark``.
     """
-    splitter = Splitter(spec, context.schema.arrow, bucket)
+    splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets, name_mark) as writer:
         for batch, row_offsets, lanes in batches:
             for key, rows, positions in splitter.split(batch):
@@ -161,7 +161,7 @@ def _require_next(context: WriteContext, bucket: int, expected: int, found: int)
         )
 
 
-class Splitter:
+class PartitionSplitter:
     """Cuts batches by partition value and brings them into the types of the data files."""
 
     def __init__(self, spec: FileSpec, table_schema: pa.Schema, bucket: int) -> None:

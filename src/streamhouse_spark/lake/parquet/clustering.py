@@ -1,7 +1,7 @@
 """Clustering of a log table's lake, whatever its format: files that each hold a range of an order, not of offsets.
 
 Files of a bucket and partition are written again as others, each with the rows between two cut points of a
-`ClusterOrder`, so that their bounds tell which of them a condition on its columns needs. Within a file rows keep their
+`SortOrder`, so that their bounds tell which of them a condition on its columns needs. Within a file rows keep their
 offset order and the footer has their offsets, as in any file of the table: nothing else changes. Files that were
 written together are a *cluster*; their names end with the order's mark and the cluster's, and they are left alone until
 about as many new bytes lie beside them, so that a row is rewritten a few times in its life.
@@ -16,17 +16,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.arrow_chunking import combine_small_chunks, take_rows
 from streamhouse_spark.core.clock import Ids
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.slicing import compacted, taken_rows
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
-from streamhouse_spark.lake.parquet.cluster_order import ClusterOrder, RowRanks
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of, named_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of, parse_file_offsets
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
+from streamhouse_spark.lake.parquet.zorder import SortOrder, ZOrderRanks
 
 CLUSTERED_FILE_BYTES: Final = 32 << 20
 """Aimed size of a clustered file: smaller than others, as its bounds are worth more than its length."""
@@ -43,9 +43,9 @@ _WINDOW_OFFSETS_MAX: Final = 1 << 20
 class Clustering:
     """An order, and the size of the files that are laid out by it."""
 
-    order: ClusterOrder
+    order: SortOrder
     mark: str
-    """See `ClusterOrder.mark`."""
+    """See `SortOrder.mark`."""
     file_bytes: int = CLUSTERED_FILE_BYTES
 
     def num_lanes(self, size_bytes: int) -> int:
@@ -63,18 +63,18 @@ def plan_clusters(
     """
     by_place: dict[tuple[object, ...], list[StoredFile]] = {}
     for file in stored:
-        named = named_offsets(file.location)
+        named = parse_file_offsets(file.location)
         if named is not None:
             by_place.setdefault((named[0], *file.place), []).append(file)
     for files in by_place.values():
-        for chosen in _chosen(files, how):
+        for chosen in _choose_files(files, how):
             is_worth_it = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
             group = group_of(chosen) if is_worth_it else None
             if group is not None:
                 yield group
 
 
-def _chosen(files: Sequence[StoredFile], how: Clustering) -> Iterator[list[StoredFile]]:
+def _choose_files(files: Sequence[StoredFile], how: Clustering) -> Iterator[list[StoredFile]]:
     fresh: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
@@ -103,7 +103,7 @@ def _parts(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
 
 
 def _start(location: str) -> int:
-    named = named_offsets(location)
+    named = parse_file_offsets(location)
     return named[1].start if named else 0
 
 
@@ -135,7 +135,7 @@ def write_cluster(
     if not group.num_rows:
         return []
     sample = _sample(group, projection.of_columns(how.order.columns), files)
-    ranks = RowRanks(how.order, sample)
+    ranks = ZOrderRanks(how.order, sample)
     cuts = ranks.lanes(sample, how.num_lanes(group.size_bytes))
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
@@ -181,9 +181,9 @@ def _in_offset_order(
             rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
             if len(pieces) > 1:
                 order = np.argsort(offsets, kind="stable")
-                rows, offsets = taken_rows(rows, order, distinct=True), offsets[order]
+                rows, offsets = take_rows(rows, order, distinct=True), offsets[order]
             done = 0
-            for batch in compacted(rows).to_batches():
+            for batch in combine_small_chunks(rows).to_batches():
                 yield batch, offsets[done : done + batch.num_rows]
                 done += batch.num_rows
         open_files = [cursor for cursor in open_files if cursor.runs.range.end > window.end]

@@ -13,18 +13,18 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids, World
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany
+from streamhouse_spark.storage.prefetch import ReadsMany
 
 COMPACT_FILES_MIN = 5
 """Fewest small neighbours that are worth a rewrite."""
@@ -37,12 +37,12 @@ SPREAD_BYTES_MAX: Final = 16 << 30
 """The same, where others write the groups of one call side by side."""
 
 
-class Sized(Protocol):
+class SizedFile(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
 
-G = TypeVar("G", bound=Sized)
+G = TypeVar("G", bound=SizedFile)
 R = TypeVar("R")
 
 
@@ -105,7 +105,7 @@ class GroupWriter(Protocol):
     def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten: ...
 
 
-RunGroups = Callable[[Sequence[Sized], GroupWriter], Sequence[Rewritten]]
+RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[Rewritten]]
 """Has groups written, and returns each of them once, in any order. A group may be written again where an attempt
 failed: only the files that are returned are committed, others are orphans.
 """
@@ -179,15 +179,15 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
 
 
 def in_this_process(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
-    """Return a function that writes groups in this process, as `written_here` does."""
+    """Return a function that writes groups in this process, as `write_groups` does."""
 
-    def run(groups: Sequence[Sized], writer: GroupWriter) -> list[Rewritten]:
-        return written_here(storage, groups, lambda group: writer.written(group, storage, settings, world))
+    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
+        return write_groups(storage, groups, lambda group: writer.written(group, storage, settings, world))
 
     return run
 
 
-def written_here(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
+def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
     """Write groups in this process; small ones, which wait for the store, at the same time where its requests take
     long.
     """
@@ -196,7 +196,7 @@ def written_here(storage: Storage, groups: Sequence[G], write: Callable[[G], R])
     return list(in_parallel(write, groups, threads_max=threads))
 
 
-def rewritten(run: RunGroups, groups: Sequence[Sized], writer: GroupWriter, location: str) -> list[Rewritten]:
+def rewritten(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
     """Have groups written. Raises `CommitConflictError` where one of them did not come back: its rows would go."""
     made = list(run(groups, writer))
     if len(made) != len(groups):

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
-from streamhouse_spark.schema.fitting import Fitting, fitting
-from streamhouse_spark.schema.inner_fields import joined_path, parts_of, paths
+from streamhouse_spark.schema.nested_fields import join_path, parts_of, paths
+from streamhouse_spark.schema.type_promotion import Fitting, make_cast
 from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_variant
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class FileColumns:
         ]
         is_own = TABLE_KEY.encode() in (file.metadata.metadata or {})
         self._sources = [
-            None if name is None else (name, _fitting(file_schema.field(name), column.type, ids, location, names))
+            None
+            if name is None
+            else (name, _make_column_cast(file_schema.field(name), column.type, ids, location, names))
             for name, column, (ids, first) in zip(found, projection.schema.columns, projection.inside, strict=True)
             for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
         ]
@@ -85,11 +87,11 @@ def field_ids_text(field_ids: Iterable[int]) -> str:
 
 def _inner_names(name: str | None, field_names: FieldNames) -> FieldNames:
     """Return the fields inside the column of that name, with their paths from there."""
-    begin = "" if name is None else joined_path((name,)) + "."
+    begin = "" if name is None else join_path((name,)) + "."
     return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
 
 
-def _fitting(
+def _make_column_cast(
     stored: pa.Field, wanted: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
 ) -> Fitting:
     """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
@@ -104,20 +106,20 @@ def _fitting(
         return as_variant
     if is_variant(stored.type) and not is_variant(wanted):  # a struct of another engine, with just these fields
         loose = pa.struct([field.with_nullable(True) for field in stored.type])
-        fitted = _fitting(stored.with_type(loose), wanted, ids, location, names)
+        fitted = _make_column_cast(stored.with_type(loose), wanted, ids, location, names)
         return lambda column: fitted(column.cast(loose))
     if ids is None:
         return lambda column: column if column.type.equals(wanted) else column.cast(wanted)
     own = _ids_inside(stored.type)
     if None in own:
         by_path = {path: field_id for field_id, path in names}
-        own = [by_path.get(joined_path(path)) for path in paths(stored.type)]
+        own = [by_path.get(join_path(path)) for path in paths(stored.type)]
     if None in own:
         raise LakeMismatchError(
             f"lake file {location} was written by another engine without the ids of the fields inside column "
             f"'{stored.name}', which were changed: they cannot be told by their names; rewrite the file there"
         )
-    return fitting(stored.type, own, wanted, ids)
+    return make_cast(stored.type, own, wanted, ids)
 
 
 def _ids_inside(data_type: pa.DataType) -> list[int | None]:

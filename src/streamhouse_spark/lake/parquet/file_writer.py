@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
-from streamhouse_spark.lake.parquet.access import CountingSink, FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
-from streamhouse_spark.lake.parquet.footer_seal import close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_sealed
+from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import (
     BUCKET_KEY,
     OFFSETS_KEY,
@@ -118,7 +118,7 @@ def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
     return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
 
 
-def named_offsets(location: str) -> tuple[int, OffsetRange] | None:
+def parse_file_offsets(location: str) -> tuple[int, OffsetRange] | None:
     """Return the bucket of a file and a range that holds its offsets, by its name; None for a file of another
     engine.
     """
@@ -140,7 +140,7 @@ def _name_parts(name: str) -> list[str]:
     return name.removeprefix("data-").split("-")
 
 
-def written_up_to(location: str) -> tuple[int, int] | None:
+def parse_file_end(location: str) -> tuple[int, int] | None:
     """Return the bucket of one of the package's files, and the end of the range of offsets that it was written for;
     None for others.
     """
@@ -195,7 +195,7 @@ class PartitionFile:
         self.buffered_bytes = 0
         self._runs: list[OffsetRuns] = []
         self._stack = ExitStack()
-        self._sink: CountingSink | None = None
+        self._sink: CountingWriter | None = None
         self._writer: pq.ParquetWriter | None = None
         self._location = ""
         self._footers: list[pq.FileMetaData] = []
@@ -233,7 +233,7 @@ class PartitionFile:
         if not self._rows:
             return 0
         table = with_whole_parts(pa.Table.from_batches(self._rows, schema=self._spec.file_schema))
-        self._opened_writer().write_table(table, row_group_size=table.num_rows)
+        self._open_writer().write_table(table, row_group_size=table.num_rows)
         written_bytes = self.buffered_bytes
         self._rows.clear()
         self._num_buffered = self.buffered_bytes = 0
@@ -241,12 +241,12 @@ class PartitionFile:
 
     def close(self) -> LakeFile:
         try:
-            return self._finished()
+            return self._finish()
         except BaseException as error:
             self.abandon(error)
             raise
 
-    def _finished(self) -> LakeFile:
+    def _finish(self) -> LakeFile:
         self.write_row_group()
         offsets = self._offsets
         described = {
@@ -260,7 +260,7 @@ class PartitionFile:
         elif self._runs:
             runs = OffsetRuns.concat(self._runs)
             offsets, described[OFFSETS_KEY] = runs.range, runs.to_text()
-        writer = self._opened_writer()
+        writer = self._open_writer()
         assert self._sink is not None
         with self._stack:
             close_sealed(writer, self._sink, described)
@@ -284,7 +284,7 @@ class PartitionFile:
             self._writer.is_open = False  # else it complains when it is collected
         self._stack.__exit__(type(failure), failure, failure.__traceback__)
 
-    def _opened_writer(self) -> pq.ParquetWriter:
+    def _open_writer(self) -> pq.ParquetWriter:
         if self._writer is None:
             first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]
             name = self._spec.file_prefix + "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, Positions, rows_in_order

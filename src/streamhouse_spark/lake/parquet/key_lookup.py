@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.keys.collapsed_changes import KeySet
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.keys.changelog_merge import KeySet
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
-from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
-from streamhouse_spark.lake.parquet.reader import deleted_positions
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import read_deleted_positions
+from streamhouse_spark.lake.parquet.row_positions import read_numbered
 
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.zeros(0, np.int64)
@@ -24,7 +24,7 @@ PROBE_VALUES_MAX = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class KeyProbe:
+class KeyIndexProbe:
     """A column of the key and its values in the given keys: rows with another value need not be encoded as keys."""
 
     place: int
@@ -32,13 +32,13 @@ class KeyProbe:
     values: pa.Array
 
 
-def best_probe(columns: Sequence[pa.Array]) -> KeyProbe | None:
+def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
     """Return the column of these keys that tells most; None if none does.
 
     Not one of floating point: zeros of both signs, and all NaNs, are the same key and different values.
     """
     distinct = [
-        KeyProbe(place, column.unique())
+        KeyIndexProbe(place, column.unique())
         for place, column in enumerate(columns)
         if not pa.types.is_floating(column.type)
     ]
@@ -47,7 +47,7 @@ def best_probe(columns: Sequence[pa.Array]) -> KeyProbe | None:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRows:
+class KeyMatches:
     """Rows of one data file that have one of the keys and were not deleted yet."""
 
     file: LiveFile
@@ -58,8 +58,8 @@ class FoundRows:
 
 
 def find_rows(
-    files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyProbe | None = None
-) -> FoundRows | None:
+    files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyIndexProbe | None = None
+) -> KeyMatches | None:
     """Find the rows to delete in a file; None if there is none. ``projection`` is of the key columns, in the order of
     the key.
 
@@ -71,17 +71,17 @@ def find_rows(
     found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
     if not len(found):
         return None
-    older = deleted_positions(files, file.location, file.own_deletes)
-    gone = deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
+    older = read_deleted_positions(files, file.location, file.own_deletes)
+    gone = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
     is_left = ~is_in_sorted(found, gone)
     found, places = found[is_left], places[is_left]
     if not len(found):
         return None
-    return FoundRows(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
+    return KeyMatches(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
 
 
 def _hits(
-    numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyProbe | None
+    numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyIndexProbe | None
 ) -> tuple[Positions, Positions]:
     """Return the numbers of the rows that have one of the keys, and the indexes of their keys."""
     if probe is not None:

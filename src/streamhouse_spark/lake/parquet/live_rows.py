@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.lake.model.values import LakeSplit
-from streamhouse_spark.lake.parquet.file_writer import named_offsets
-from streamhouse_spark.lake.parquet.reader import FilesAt, deleted_positions, num_rows_in, offset_file
+from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
+from streamhouse_spark.lake.parquet.reader import FilesAt, num_rows_in, offset_file, read_deleted_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collectio
 
     def of_file(split: LakeSplit) -> LiveRows:
         files = files_at(split.location)
-        own = offset_file(files, split.location, writers) if named_offsets(split.location) is not None else None
-        gone = OffsetRuns.of(deleted_positions(files, split.location, split.position_deletes))
+        own = offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
+        gone = OffsetRuns.of(read_deleted_positions(files, split.location, split.position_deletes))
         if own is None:
             positions = OffsetRuns.dense(0, num_rows_in(files, split.location))
             return LiveRows(split.location, None, positions.without(gone))

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.slicing import taken_rows
+from streamhouse_spark.core.arrow_chunking import take_rows
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.keys.keyed_batch import sorted_indexes
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.keys.keyed_batch import sort_by_key
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import Filter, LakeProjection, LakeSplit, MergedFile, MergedFiles
 from streamhouse_spark.lake.parquet import reader as parquet_read
-from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.key_cursor import KeyCursor
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, Positions, read_row_groups
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
-from streamhouse_spark.query.row_selection import matching
+from streamhouse_spark.lake.parquet.sorted_merge import KeyCursor
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.query.row_selection import select_matching_rows
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -48,7 +48,7 @@ def read_split(
         wanted = rows.select(list(range(len(projection.schema.columns))))
         # A row that the filter does not want still takes the place of an older one: so it comes last.
         if filter is not None:
-            yield from matching(pa.Table.from_batches([wanted]), filter).to_batches()
+            yield from select_matching_rows(pa.Table.from_batches([wanted]), filter).to_batches()
         elif wanted.num_rows:
             yield wanted
 
@@ -117,13 +117,13 @@ class NewestRows:
         keys = pa.concat_arrays([keys for _, keys in parts])
         sequences = np.concatenate([rows.column(self._sequence).to_numpy() for rows, _ in parts])
         by_age = np.argsort(sequences, kind="stable")
-        order, is_first = sorted_indexes(keys.take(pa.array(by_age)))
+        order, is_first = sort_by_key(keys.take(pa.array(by_age)))
         ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
         older = by_age[order[np.maximum(ends - 1, 0)]]
         is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])
         self.num_tied += int(np.count_nonzero(is_tied))
         both = pa.Table.from_batches([rows for rows, _ in parts])
-        for rows in taken_rows(both, by_age[order[ends]], distinct=True).to_batches():
+        for rows in take_rows(both, by_age[order[ends]], distinct=True).to_batches():
             yield _without_deletions(rows, self._kind)
 
 

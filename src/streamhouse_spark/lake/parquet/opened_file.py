@@ -8,13 +8,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamhouse_spark.lake.parquet.access import RangeFile
+from streamhouse_spark.lake.parquet.parquet_io import RangeFile
 
 EXPECTED_BYTES_MAX: Final = 256 << 20
 """More bytes are left to Arrow, which asks for them one range after the other."""
 
 
-class OpenedFile(pq.ParquetFile):  # type: ignore[misc]
+class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
     """Arrow's reader of a file, with the source that it reads from."""
 
     def __init__(self, source: pa.NativeFile, **how: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids, World
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, named_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_file_offsets
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_split
 from streamhouse_spark.query.partition_match import PartitionMatches
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class CutFile:
+class PartialFile:
     """A data file of which some rows go and the others stay."""
 
     split: LakeSplit
@@ -37,11 +37,11 @@ class CutFile:
 
 
 @dataclass(frozen=True, slots=True)
-class GoingFiles(Generic[T]):
+class FilesToDrop(Generic[T]):
     """The data files that a snapshot loses."""
 
     files: tuple[T, ...]
-    cut: tuple[CutFile, ...]
+    cut: tuple[PartialFile, ...]
     """Choose the files that have rows to keep."""
     is_whole: bool
     """No row of the partitions stays."""
@@ -63,12 +63,12 @@ class GoingFiles(Generic[T]):
         return LakeDropReport(len(self.files), self.rows, self.kept_rows)
 
 
-def going_files(
+def find_files_to_drop(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
-) -> GoingFiles[T]:
+) -> FilesToDrop[T]:
     """Find the files of the partitions that have rows below the offsets. Files of other engines go whole."""
     going: list[tuple[T, LakeSplit]] = []
-    cut: list[CutFile] = []
+    cut: list[PartialFile] = []
     is_whole = True
     for file, split in candidates:
         first, found = first_kept(files_at, writers, split.location, split.num_rows, below)
@@ -76,10 +76,10 @@ def going_files(
         if first > 0:
             going.append((file, split))
         if found is not None and 0 < first < split.num_rows:
-            cut.append(CutFile(split, found, first))
+            cut.append(PartialFile(split, found, first))
     foreign_rows = sum(split.num_rows for _, split in going if is_foreign(split.location))
     file_rows = sum(split.num_rows for _, split in going)
-    return GoingFiles(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
+    return FilesToDrop(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
 
 
 def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
@@ -104,7 +104,7 @@ def first_kept(
     Files of other engines go whole, and so do those of a table that had the lake before: only the footer tells those
     from the table's own. Where no offsets go, no footer is read.
     """
-    named = named_offsets(location)
+    named = parse_file_offsets(location)
     if named is None or named[1].end <= below.get(named[0], 0):
         return num_rows, None
     if not below:
@@ -117,11 +117,11 @@ def first_kept(
 
 def is_foreign(location: str) -> bool:
     """Tell whether a file is certainly another engine's: its rows have no offsets."""
-    return named_offsets(location) is None
+    return parse_file_offsets(location) is None
 
 
 def rewritten(
-    cuts: Iterable[CutFile],
+    cuts: Iterable[PartialFile],
     context: WriteContext,
     spec: FileSpec,
     projection: LakeProjection,
@@ -134,7 +134,7 @@ def rewritten(
 
 
 def _rewritten(
-    cut: CutFile,
+    cut: PartialFile,
     context: WriteContext,
     spec: FileSpec,
     projection: LakeProjection,

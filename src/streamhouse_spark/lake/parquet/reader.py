@@ -12,29 +12,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.slicing import compacted, taken_rows
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.arrow_chunking import combine_small_chunks, take_rows
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
     CorruptDataError,
     ObjectNotFoundError,
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjection, LakeSplit
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
-from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
+from streamhouse_spark.lake.parquet.footer_checksum import is_whole, read_checked_footer
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.row_groups import RowGroups, groups_that_may_match
 from streamhouse_spark.query import row_selection
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from streamhouse_spark.lake.parquet.opened_file import OpenedFile
+    from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
@@ -95,17 +95,19 @@ def _read(
     *,
     whole: bool,
 ) -> Iterator[pa.RecordBatch]:
-    with opened_split(files, split) as opened:
+    with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted = opened.deleted_places(files, chosen, gone)
+        deleted = opened.find_deleted_places(files, chosen, gone)
         for place, rows in opened.rows(columns, chosen, threads=whole):
             dropped = places_within(deleted, place, rows.num_rows)
             parts = row_selection.live_parts(rows, dropped)
             if filter is not None and parts is None:
-                yield from row_selection.matching(pa.Table.from_batches([rows]), filter, dropped).to_batches()
+                yield from row_selection.select_matching_rows(
+                    pa.Table.from_batches([rows]), filter, dropped
+                ).to_batches()
             elif filter is not None and parts:
-                yield from row_selection.matching(pa.Table.from_batches(parts), filter).to_batches()
+                yield from row_selection.select_matching_rows(pa.Table.from_batches(parts), filter).to_batches()
             elif parts is None:
                 yield row_selection.live(rows, dropped)
             elif parts:
@@ -115,7 +117,7 @@ def _read(
 class OpenedSplit:
     """A split whose file is open: its rows, by row groups."""
 
-    def __init__(self, file: OpenedFile, split: LakeSplit) -> None:
+    def __init__(self, file: ParquetSource, split: LakeSplit) -> None:
         self._file = file
         self._split = split
         self._groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
@@ -130,12 +132,12 @@ class OpenedSplit:
         places = self._groups if node is ALWAYS_TRUE else groups_that_may_match(footer, self._groups, columns, node)
         return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
 
-    def deleted_places(self, files: FileAccess, chosen: RowGroups, gone: Positions = NO_POSITIONS) -> Positions:
+    def find_deleted_places(self, files: FileAccess, chosen: RowGroups, gone: Positions = NO_POSITIONS) -> Positions:
         """Return the places of the deleted ones among the rows of these row groups, those at ``gone`` included."""
         if not chosen.num_rows:
             return NO_POSITIONS
-        found = deleted_positions(files, self._split.location, self._split.position_deletes)
-        return chosen.places_of(_united(found, gone))
+        found = read_deleted_positions(files, self._split.location, self._split.position_deletes)
+        return chosen.places_of(_union_positions(found, gone))
 
     def rows(
         self, columns: FileColumns, chosen: RowGroups, *, threads: bool = False
@@ -150,9 +152,9 @@ class OpenedSplit:
 
 
 @contextmanager
-def opened_split(files: FileAccess, split: LakeSplit) -> Iterator[OpenedSplit]:
+def open_split(files: FileAccess, split: LakeSplit) -> Iterator[OpenedSplit]:
     """Open the file of a split. Raises as `read_split` does."""
-    with _opened(files, split.location) as file:
+    with _open_file(files, split.location) as file:
         yield OpenedSplit(file, split)
 
 
@@ -160,7 +162,7 @@ def read_row_groups(
     files: FileAccess, file: LiveFile, projection: LakeProjection, field_names: FieldNames = ()
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a file that are not deleted, in its order; memory is bounded by one row group."""
-    with _opened(files, file.location) as opened:
+    with _open_file(files, file.location) as opened:
         _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
         num_groups = opened.num_row_groups
     for group in range(num_groups):
@@ -171,22 +173,22 @@ def read_row_groups(
 
 def num_rows_in(files: FileAccess, location: str) -> int:
     """Return the number of rows in a file, deleted ones too."""
-    with _opened(files, location) as file:
+    with _open_file(files, location) as file:
         return int(file.metadata.num_rows)
 
 
 def owner_of(files: FileAccess, location: str) -> str | None:
     """Return the uuid of the table that wrote the file; None if another engine did."""
-    with _opened(files, location) as file:
+    with _open_file(files, location) as file:
         found = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
     return None if found is None else str(found, "utf-8", "replace")
 
 
-def sorted_by(files: FileAccess, location: str) -> str | None:
+def read_sort_fields(files: FileAccess, location: str) -> str | None:
     """Return the field ids by which the file's rows are sorted, from its footer; None for a file that another engine
     wrote.
     """
-    with _opened(files, location) as file:
+    with _open_file(files, location) as file:
         found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
     return None if found is None else str(found, "utf-8", "replace")
 
@@ -200,9 +202,9 @@ def has_whole_footer(files: FileAccess, location: str) -> bool:
         with files.open_input(location) as source:
             return is_whole(source, location)
     except ObjectNotFoundError as error:
-        raise _expired(location) from error
+        raise _expired_error(location) from error
     except _DAMAGE as error:
-        raise _damaged(location, error) from error
+        raise _damaged_error(location, error) from error
 
 
 def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
@@ -216,27 +218,27 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
         )
 
 
-def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> OpenedFile:
+def _open_file(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> ParquetSource:
     """Open the file; each page and footer that has a checksum is verified, as all have that the package writes."""
-    from streamhouse_spark.lake.parquet.opened_file import OpenedFile  # it loads Arrow's half for Parquet
+    from streamhouse_spark.lake.parquet.opened_file import ParquetSource  # it loads Arrow's half for Parquet
 
     try:
         source = files.open_input(location)
-        return OpenedFile(
+        return ParquetSource(
             source,
-            metadata=checked_footer(source, location),
+            metadata=read_checked_footer(source, location),
             pre_buffer=True,
             page_checksum_verification=True,
             read_dictionary=list(dictionaries),
         )
     except ObjectNotFoundError as error:
-        raise _expired(location) from error
+        raise _expired_error(location) from error
     except _DAMAGE as error:
-        raise _damaged(location, error) from error
+        raise _damaged_error(location, error) from error
 
 
 def _batches(
-    file: OpenedFile, location: str, groups: list[int], names: list[str], *, threads: bool = False
+    file: ParquetSource, location: str, groups: list[int], names: list[str], *, threads: bool = False
 ) -> Iterator[pa.RecordBatch]:
     expected = sum(file.metadata.row_group(i).num_rows for i in groups)
     batches = file.batches(_batch_rows(file, groups), groups, names, threads=threads)
@@ -244,9 +246,9 @@ def _batches(
         try:
             batch = next(batches, None)
         except ObjectNotFoundError as error:
-            raise _expired(location) from error
+            raise _expired_error(location) from error
         except _DAMAGE as error:
-            raise _damaged(location, error) from error
+            raise _damaged_error(location, error) from error
         if batch is None:
             break
         expected -= batch.num_rows
@@ -267,14 +269,14 @@ def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
     return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
 
 
-def _expired(location: str) -> SnapshotExpiredError:
+def _expired_error(location: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again. If "
         "it is missing then too, it was lost: restore it, or build the lake anew from the log (streamhouse retier)"
     )
 
 
-def _damaged(location: str, error: Exception) -> CorruptDataError:
+def _damaged_error(location: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
         f"lake file {location} cannot be read: {error}; restore it, or build the lake anew from the log (streamhouse "
         "retier)"
@@ -284,7 +286,7 @@ def _damaged(location: str, error: Exception) -> CorruptDataError:
 # -- deleted positions ------------------------------------------------------------------------------------------------
 
 
-def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
+def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return the row numbers of a data file that files of deleted positions name, ascending, each once."""
     found = [_positions_in(files, delete, location) for delete in deletes]
     if len(found) == 1 and bool((found[0][1:] > found[0][:-1]).all()):
@@ -292,7 +294,7 @@ def deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) 
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
-def _united(some: Positions, others: Positions) -> Positions:
+def _union_positions(some: Positions, others: Positions) -> Positions:
     """Return the positions of both, ascending, each once, as both are; `numpy.union1d` takes ten times as long."""
     if not len(some) or not len(others):
         return some if len(some) else others
@@ -304,7 +306,7 @@ def _united(some: Positions, others: Positions) -> Positions:
 
 def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[np.int64]:
     try:
-        with _opened(files, delete, dictionaries=("file_path",)) as file:
+        with _open_file(files, delete, dictionaries=("file_path",)) as file:
             is_own = _names_only(files, file, location)
             table = file.read(columns=["pos"] if is_own else ["file_path", "pos"])
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
@@ -313,9 +315,9 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
             table = table.filter(pc.equal(paths.indices, _place_of(files, paths.dictionary, location)))
         positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
     except ObjectNotFoundError as error:
-        raise _expired(delete) from error
+        raise _expired_error(delete) from error
     except (*_DAMAGE, KeyError) as error:
-        raise _damaged(delete, error) from error
+        raise _damaged_error(delete, error) from error
     if written is not None and written != str(len(positions)).encode():
         raise CorruptDataError(
             f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it, "
@@ -362,7 +364,7 @@ class OffsetFile:
 
 def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
     """Read the file's footer; None for a file that another engine wrote, or another table than the ``writers``."""
-    with _opened(files, location) as file:
+    with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}
         num_rows = file.metadata.num_rows
     bucket, runs_text = metadata.get(BUCKET_KEY.encode()), metadata.get(OFFSETS_KEY.encode())
@@ -446,9 +448,9 @@ def _window(
     offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
     if len(pieces) > 1:
         order = np.argsort(offsets, kind="stable")
-        rows, offsets = taken_rows(rows, order, distinct=True), offsets[order]
+        rows, offsets = take_rows(rows, order, distinct=True), offsets[order]
     begin = 0
-    for batch in compacted(rows).to_batches():
+    for batch in combine_small_chunks(rows).to_batches():
         yield offsets[begin : begin + batch.num_rows], batch
         begin += batch.num_rows
 
@@ -484,7 +486,7 @@ def _cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: L
 def _rows_between(
     files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
-    with _opened(files, location) as file:
+    with _open_file(files, location) as file:
         columns = FileColumns(file, location, projection)
         ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
         group_first = int(np.searchsorted(ends, first, side="right"))

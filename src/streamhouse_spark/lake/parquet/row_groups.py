@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.query.predicate_tree import (
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.query.predicates import (
     ONLY_NULLS,
     UNKNOWN_BOUNDS,
     Bounds,
     Node,
     family_of,
     may_match,
-    ordered,
+    to_comparable,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def groups_that_may_match(
     What the footer does not say may be anything; a column that the file lacks is null.
     """
     lacking = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
-    told = _told(footer, columns, node.columns())
+    told = _columns_with_bounds(footer, columns, node.columns())
     found = []
     for place in places:
         group = footer.row_group(place)
@@ -107,7 +107,7 @@ def groups_that_may_match(
     return found
 
 
-def _told(
+def _columns_with_bounds(
     footer: pq.FileMetaData, columns: FileColumns, names: Collection[str]
 ) -> Mapping[str, tuple[int, pa.DataType]]:
     """Return the columns of which the footer tells values that compare as the table's do, each with its place there
@@ -172,4 +172,4 @@ def _low_and_high(said: pq.Statistics, stored: pa.DataType, *, is_integer: bool)
         return None, None
     if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into them
         return None, None
-    return ordered(low), ordered(high)
+    return to_comparable(low), to_comparable(high)

@@ -11,7 +11,7 @@ RUN_BYTES_MAX = 128 << 20
 """Bytes in memory that are sorted at once."""
 
 
-def sorted_runs(
+def split_into_sorted_runs(
     batches: Iterable[pa.RecordBatch],
     sort: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch],
     folder: Path,
@@ -35,11 +35,11 @@ def sorted_runs(
     if not waiting:
         return runs
     last = sort(waiting)
-    runs.append(_in_file(last, folder, batch_rows) if runs else _sliced(last, batch_rows))
+    runs.append(_in_file(last, folder, batch_rows) if runs else _slice_rows(last, batch_rows))
     return runs
 
 
-def _sliced(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _slice_rows(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
     for start in range(0, rows.num_rows, batch_rows):
         yield rows.slice(start, batch_rows)
 
@@ -47,12 +47,12 @@ def _sliced(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
 def _in_file(rows: pa.RecordBatch, folder: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
     path = folder / f"{len(list(folder.iterdir())):06}.arrow"
     with pa.ipc.new_file(str(path), rows.schema) as writer:
-        for batch in _sliced(rows, batch_rows):
+        for batch in _slice_rows(rows, batch_rows):
             writer.write_batch(batch)
-    return _mapped(path)
+    return _map_file(path)
 
 
-def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
+def _map_file(path: Path) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_file(file)
         for position in range(reader.num_record_batches):

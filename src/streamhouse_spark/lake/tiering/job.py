@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -32,32 +32,32 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.lake.duplicate_keys import warn_of_duplicates
 from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
-from streamhouse_spark.lake.healing import warn_of_duplicates
-from streamhouse_spark.lake.history import require_dropped, require_metadata, require_of_history
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt
+from streamhouse_spark.lake.snapshot_history import require_dropped, require_metadata, require_of_history
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.lake.tiering import idle
+from streamhouse_spark.lake.tiering import no_op_cache
 from streamhouse_spark.lake.tiering.plan import (
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
     require_progress,
     task_bytes,
 )
-from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot, record_told
+from streamhouse_spark.lake.tiering.record_snapshot import is_ahead, record_snapshot, record_told
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
-from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.deletions import waiting
+from streamhouse_spark.log.commits.delete_vectors import unapplied_file_deletes
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class TieringJob:
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
-        unchanged = idle.state_without_news(self._log, self._lake, started_ms, self._refreshed)
+        unchanged = no_op_cache.state_without_news(self._log, self._lake, started_ms, self._refreshed)
         state = unchanged or self._first_look()
         targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
@@ -147,7 +147,7 @@ class TieringJob:
             snapshots=tuple(snapshot.id for snapshot, _ in done),
             conflicts=conflicts,
             duration_ms=self._world.clock.boot_ms() - started_ms,
-            healed_rows=_healed(files),
+            healed_rows=_remove_duplicate_keys(files),
         )
 
     def _first_look(self) -> TableState:
@@ -168,10 +168,10 @@ class TieringJob:
         self._lake = self._lake.with_state(state)
         told = state.lake.told if state.lake is not None else 0
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
-        is_due = is_due or bool(waiting(state.deletions, told))
+        is_due = is_due or bool(unapplied_file_deletes(state.deletions, told))
         asked_ms = self._world.clock.boot_ms()
         with self._lake.one_look():
-            newest = self._fitted(state)
+            newest = self._fit_lake_to_state(state)
             context = self._lake.write_context() if is_due else None
             head = self._lake.head() if not is_due else None
         if newest is not None and not is_ahead(newest, self._log.state):
@@ -179,7 +179,7 @@ class TieringJob:
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
             if not self._is_before_drop:  # which leaves out a check
-                idle.remember(self._log, state, head, asked_ms)
+                no_op_cache.remember(self._log, state, head, asked_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
@@ -198,10 +198,10 @@ class TieringJob:
         if snapshot is not None:
             self._record(snapshot)
             done.append((snapshot, files))
-            warn_of_duplicates(state.name, _healed(files))
+            warn_of_duplicates(state.name, _remove_duplicate_keys(files))
         return (snapshot is not None or not plan.num_tasks) and plan.reaches(targets)
 
-    def _fitted(self, state: TableState) -> LakeSnapshot | None:
+    def _fit_lake_to_state(self, state: TableState) -> LakeSnapshot | None:
         """Make the lake table fit the state, and return its newest snapshot, whose rows the log has."""
         if state.lake is not None:  # never make a new table where one that holds rows has vanished
             self._require_progress(state, state.lake)
@@ -217,7 +217,7 @@ class TieringJob:
     def _was_replaced(self, state: TableState) -> bool:
         return state.lake is not None and self._lake.was_replaced(state.lake.snapshot_id)
 
-    def _require_progress(self, state: TableState, recorded: LakePair) -> None:
+    def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
         held = self._lake.newest()
         require_metadata(state, self._lake, held)
         if not self._is_before_drop:
@@ -268,7 +268,7 @@ class TieringJob:
         return state
 
 
-def _healed(files: Sequence[LakeFile]) -> int:
+def _remove_duplicate_keys(files: Sequence[LakeFile]) -> int:
     return sum(file.deletes.num_duplicates for file in files if file.deletes is not None)
 
 
@@ -304,10 +304,10 @@ def _run_keyed_task(
     found = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
     changes = (part.batch for part in found)
     if task.context.lake["format"] == "paimon":
-        from streamhouse_spark.lake.paimon import upsert as paimon_keyed
+        from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
 
         return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
-    from streamhouse_spark.lake.iceberg import upsert as iceberg_keyed
+    from streamhouse_spark.lake.iceberg import merge_changes as iceberg_keyed
 
     ahead = partial(FilesAhead, storage, settings)
     return iceberg_keyed.write_changes(
@@ -322,16 +322,16 @@ def _run_base_task(
     context = task.context
     found = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
     if context.lake["format"] == "paimon":
-        from streamhouse_spark.lake.paimon import upsert as paimon_keyed
+        from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
 
         written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
-        inserts = (_inserted(batch, written) for batch in found)
+        inserts = (_mark_as_inserts(batch, written) for batch in found)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
     shape = file_spec_of(context)
     return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, found)
 
 
-def _inserted(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
+def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
     kinds = pa.array(np.full(rows.num_rows, int(ChangeType.INSERT), np.int8))
     return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=written)
 

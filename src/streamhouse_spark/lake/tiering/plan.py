@@ -5,15 +5,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeSnapshot, WriteContext
 from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.deletions import pending
+from streamhouse_spark.log.commits.delete_vectors import unapplied_deletes
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 
@@ -93,7 +93,7 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
 def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
     """Return the deleted rows below the ``new`` offsets that the newest lake snapshot does not lack yet."""
     told, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
-    left = pending(state.deletions, told, offsets)
+    left = unapplied_deletes(state.deletions, told, offsets)
     below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
@@ -130,7 +130,7 @@ def plan_tiering(
         _require_next(log, lake_offset, table, bucket)
         offsets = _next_range(log, lake_offset, targets.get(bucket, 0), bytes_max)
         if cuts_segments:
-            offsets = _cut(log, offsets, bytes_max)
+            offsets = _cut_range(log, offsets, bytes_max)
         if offsets:
             found[bucket] = offsets
     return found
@@ -163,7 +163,7 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -
     return OffsetRange(lake_offset, max(end, lake_offset))
 
 
-def _cut(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
+def _cut_range(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
     """Return the range, or the part of its first segment that is not too large."""
     first = next((s for s in log.segments if s.end_offset > offsets.start), None)
     if first is None:

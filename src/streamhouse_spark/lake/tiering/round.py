@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT
-from streamhouse_spark.lake.model.deleted_beside import DeletedBeside
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT
+from streamhouse_spark.lake.model.pending_deletes import PendingDeletes
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.lake.tiering.log_rows import RowsOfLog
+from streamhouse_spark.lake.tiering.log_lookup import RowsOfLog
 from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
@@ -22,7 +22,7 @@ from streamhouse_spark.lake.tiering.plan import (
     rows_to_delete,
 )
 from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.deletions import Deletion, waiting
+from streamhouse_spark.log.commits.delete_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import plan_range, snapshot_split, whole_range
 
@@ -31,7 +31,7 @@ RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPlan:
+class TieringPlan:
     """The rows of one round."""
 
     state: TableState
@@ -73,7 +73,7 @@ class RoundPlan:
             return NOTHING_ABSENT
         return {bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._of_ranges.items()}
 
-    def deleted_in(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
+    def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
         """Return the deleted rows that files have: of the lake, and unless it leaves them out of the round."""
         if not lake.leaves_out_deleted:
             return self.deleted
@@ -95,7 +95,7 @@ def plan_round(
     targets: Mapping[int, int],
     *,
     bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
-) -> RoundPlan:
+) -> TieringPlan:
     """Plan the round that follows a snapshot. Raises as `plan_tiering` and `round_begin` do."""
     offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
     begin = round_begin(state, newest)
@@ -108,11 +108,11 @@ def plan_round(
     new = {**begin, **{bucket: wanted.end for bucket, wanted in ranges.items()}}
     new |= {bucket: base.offset for bucket, base in bases.items()}
     told = newest.told if newest is not None else 0
-    deleted, of_files = rows_to_delete(state, newest, new), waiting(state.deletions, told)
-    return RoundPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, told)
+    deleted, of_files = rows_to_delete(state, newest, new), unapplied_file_deletes(state.deletions, told)
+    return TieringPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, told)
 
 
-def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tasks: RunTasks) -> list[LakeFile]:
+def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
     """Write the round's files, and what deletes rows. Durable when this returns, visible to nobody."""
     state = plan.state
     split_of = plan_range if lake.leaves_out_deleted else whole_range
@@ -128,10 +128,10 @@ def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tas
         for base in plan.bases.values()
     ]
     files = [file for written in run_tasks(tasks) for file in written]
-    deleted = plan.deleted_in(lake)
+    deleted = plan.deleted_rows_of(lake)
     if deleted or plan.of_files:
         recorded = state.lake.snapshot_id if state.lake is not None else None
         rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
-        beside = DeletedBeside(plan.of_files, recorded, plan.told, rows)
+        beside = PendingDeletes(plan.of_files, recorded, plan.told, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, beside=beside)
     return files

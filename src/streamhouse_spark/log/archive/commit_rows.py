@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.log.commit_reader import Commit
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.told import Commit
 
 Int64Array = npt.NDArray[np.int64]
 _CODEC: Final = "zstd"

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import manifest_key, segment_key
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.commits.actions import Payload, segment_from_json, segment_to_json
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive
+from streamhouse_spark.log.commits.framing import decode_frame, encode_frame, fields_of
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 
 _KIND: Final = "manifest"
 
@@ -56,7 +56,7 @@ class PageContent:
         return LogSplit(table_uuid, bucket, offsets, segments, schemas)
 
 
-def archived(state: TableState) -> Archive:
+def usable_archive(state: TableState) -> Archive:
     """Return the state's archive, if no change is missing between it and the hot log; else an empty one."""
     joins = state.archive.joins({bucket: log.start for bucket, log in state.buckets.items()})
     return state.archive if joins else NO_ARCHIVE
@@ -64,13 +64,13 @@ def archived(state: TableState) -> Archive:
 
 def change_starts(state: TableState) -> dict[int, int]:
     """Return bucket → the first offset whose change is kept, in the archive or in the hot log."""
-    starts = archived(state).starts
+    starts = usable_archive(state).starts
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
 
 
 def first_record_to_archive(state: TableState) -> int | None:
     """Return the first record whose changes the archive is still to hold: no floor may pass it. None for none."""
-    held = archived(state)
+    held = usable_archive(state)
     if not held or state.parsed.changelog_retention_ms is None:
         return None
     is_behind = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
@@ -135,7 +135,7 @@ def keys_of_page(table_uuid: str, uuid: str, content: PageContent) -> set[str]:
     return {manifest_key(table_uuid, uuid), *segments}
 
 
-class ArchivedKeys:
+class ArchiveObjectKeys:
     """Keys of all files of the archive, by state. Each page is read once."""
 
     def __init__(self, storage: Storage) -> None:

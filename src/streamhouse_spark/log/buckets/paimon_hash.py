@@ -50,11 +50,11 @@ def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.
     hasher = _hasher_of(column.type)
     if hasher is None:
         raise TypeError(f"a Paimon bucket cannot be taken of type {column.type}")
-    of_null = int(signed_buckets(_hash_null(), num_buckets)[0])
-    return buckets_of(column, lambda chunk: signed_buckets(hasher(chunk), num_buckets), of_null=of_null)
+    of_null = int(buckets_of_hashes(_hash_null(), num_buckets)[0])
+    return buckets_of(column, lambda chunk: buckets_of_hashes(hasher(chunk), num_buckets), of_null=of_null)
 
 
-def signed_buckets(hashes: UInt32Array, num_buckets: int) -> Int64Array:
+def buckets_of_hashes(hashes: UInt32Array, num_buckets: int) -> Int64Array:
     """Apply Paimon's default bucket function to the hashes."""
     found: Int64Array = np.abs(np.fmod(hashes.view(np.int32).astype(np.int64), num_buckets))
     return found
@@ -65,7 +65,7 @@ def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | No
     is_type = pa.types
     if is_type.is_timestamp(data_type) and data_type.unit == "us":
         return lambda array: _hash_timestamps(as_int64(array))
-    if fixed_values(pa.nulls(0, data_type)) is not None:
+    if fixed_width_words(pa.nulls(0, data_type)) is not None:
         return _hash_fixed
     if is_type.is_string(data_type) or is_type.is_binary(data_type):
         return lambda array: _hash_byte_strings(*byte_strings(array, np.int32))
@@ -74,7 +74,7 @@ def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | No
     return None
 
 
-def fixed_values(array: pa.Array) -> Int64Array | None:
+def fixed_width_words(array: pa.Array) -> Int64Array | None:
     """Return the words of fields whose values all fit into them; arbitrary under nulls. None for another type."""
     is_type, data_type = pa.types, array.type
     if is_type.is_int64(data_type):
@@ -83,17 +83,17 @@ def fixed_values(array: pa.Array) -> Int64Array | None:
         # Without its sign: the rest of the word is zeros, so that the same number hashes differently by its type.
         return as_int64(array) & np.int64((1 << data_type.bit_width) - 1)
     if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
-        return _unscaled(array)
+        return _unscaled_decimals(array)
     return None
 
 
 def _hash_fixed(array: pa.Array) -> UInt32Array:
-    values = fixed_values(array)
+    values = fixed_width_words(array)
     assert values is not None
     return _hash_words(values)
 
 
-def _unscaled(array: pa.Array) -> Int64Array:
+def _unscaled_decimals(array: pa.Array) -> Int64Array:
     """Return the values of decimals of up to 18 digits: their lower half."""
     data = array.buffers()[1]
     if data is None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.config.paimon_limits import BUCKET_KEY_COLUMNS_MAX
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.buckets.murmur import (
     CHUNK_ROWS,
     TAIL_MASKS,
@@ -29,9 +29,9 @@ from streamhouse_spark.log.buckets.murmur import (
 )
 from streamhouse_spark.log.buckets.paimon_hash import (
     SHORT_BYTES_MAX,
-    fixed_values,
+    buckets_of_hashes,
+    fixed_width_words,
     is_paimon_bucketable,
-    signed_buckets,
 )
 
 _NO_WORDS: Final = np.zeros(0, np.uint32)
@@ -53,7 +53,7 @@ def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_bucket
     found = np.empty(len(columns[0]), dtype=np.int32)
     for begin in range(0, len(found), CHUNK_ROWS):
         fields = [_Field.of(_one_chunk(column.slice(begin, CHUNK_ROWS))) for column in columns]
-        found[begin : begin + CHUNK_ROWS] = signed_buckets(_hashes(fields), num_buckets)
+        found[begin : begin + CHUNK_ROWS] = buckets_of_hashes(_hashes(fields), num_buckets)
     return found
 
 
@@ -99,7 +99,7 @@ class _Field:
             words = words_at_every_byte(np.ascontiguousarray(millis, "<i8").view(np.uint8))
             starts = 8 * np.arange(len(array), dtype=np.int64)
             return cls(is_null, nanos, nanos, lengths // 4, starts, lengths, words)
-        fixed = fixed_values(array)
+        fixed = fixed_width_words(array)
         if fixed is not None:
             slots = np.where(is_null, 0, fixed).astype("<i8").view("<u4")
             return cls(is_null, slots[0::2].copy(), slots[1::2].copy(), zeros, zeros, zeros, _NO_WORDS)

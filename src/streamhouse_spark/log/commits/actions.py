@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field
 from typing import Any, Final
 
-from streamhouse_spark.config.branch_mark import BRANCH
-from streamhouse_spark.config.partition_history import SetPartitioning
-from streamhouse_spark.core.change_archive import SetArchive
-from streamhouse_spark.core.values import dataclass, replace
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.config.partition_specs import SetPartitioning
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import FormatVersionError
-from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
+from streamhouse_spark.log.commits.archive_metadata import SetArchive
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 from streamhouse_spark.log.commits.segment import Segment, of_parts
-from streamhouse_spark.schema.checks.check import has_constraints
-from streamhouse_spark.schema.generated.generated import has_generated
+from streamhouse_spark.schema.constraints.check_constraint import has_constraints
+from streamhouse_spark.schema.generated_columns.generated_column import has_generated
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
@@ -77,7 +77,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class LakePair:
+class TieredSnapshot:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
     ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` rows are
@@ -103,7 +103,7 @@ class LakePair:
 
 
 @dataclass(frozen=True, slots=True)
-class Retier:
+class ResetLake:
     """The lake table lies at ``lake_location`` from now on, still without rows: snapshots of the former one no longer
     count. Rows of buckets below ``starts`` are given up, as by a truncation there.
     """
@@ -135,7 +135,7 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemn:
+class MarkOrphans:
     """Files that no record names (orphans) shall be deleted after the grace: nobody may commit them any more."""
 
     keys: tuple[str, ...]
@@ -144,7 +144,7 @@ class Condemn:
 
 
 @dataclass(frozen=True, slots=True)
-class Purge:
+class ConfirmDeleted:
     """Marked files are deleted now; the table need not remember them."""
 
     keys: tuple[str, ...]
@@ -152,7 +152,7 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The table is gone. Only records of cleaning may follow, of its name, and `Undrop` or `Bury`."""
+    """The table is gone. Only records of cleaning may follow, of its name, and `Undrop` or `Tombstone`."""
 
     successor: str | None = None
     """Uuid of the table that has the name from now on, if it takes the place of this one."""
@@ -166,7 +166,7 @@ class Undrop:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class Tombstone:
     """The table was dropped for longer than the grace: no `Undrop` may follow, and its files go."""
 
 
@@ -186,12 +186,12 @@ class ExpireTransactions:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveConsumer:
+class CommitConsumerOffset:
     """A named consumer has processed everything below ``offsets``; trimming waits for it. None forgets it."""
 
     consumer_id: str
     offsets: Mapping[int, int] | None
-    history: HistoryMark | None = None
+    history: HistoryPoint | None = None
     """The newest record with rows that the log had when the offsets were taken; None in older records."""
 
 
@@ -229,7 +229,7 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Untag:
+class DropTag:
     """Names of versions are taken away."""
 
     names: tuple[str, ...]
@@ -242,25 +242,25 @@ Action = (
     | DeleteRows
     | Trim
     | Truncate
-    | LakePair
-    | Retier
+    | TieredSnapshot
+    | ResetLake
     | SetProperties
     | SetSchema
     | SetPartitioning
     | Rename
-    | Condemn
-    | Purge
+    | MarkOrphans
+    | ConfirmDeleted
     | Drop
     | Undrop
-    | Bury
+    | Tombstone
     | ForgetTransactions
     | ExpireTransactions
-    | MoveConsumer
+    | CommitConsumerOffset
     | KvSnapshot
     | Tag
-    | Untag
+    | DropTag
     | SetArchive
-    | NameDropped
+    | PartitionDropRows
 )
 
 
@@ -342,9 +342,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "trim", "starts": _to_json_map(starts)}
         case Truncate(offsets):
             return {"type": "truncate", "offsets": _to_json_map(offsets)}
-        case LakePair():
+        case TieredSnapshot():
             return {"type": "lake", **lake_to_json(action)}
-        case Retier(lake_location, starts):
+        case ResetLake(lake_location, starts):
             return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
         case SetProperties(changed, removed):
             return {"type": _with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
@@ -352,21 +352,21 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": _with_checks("schema", {}, schema), "schema_id": schema_id, "columns": schema.to_json()}
         case Rename(name):
             return {"type": "rename", "name": name}
-        case Condemn(keys, lake):
+        case MarkOrphans(keys, lake):
             return {"type": "condemn", "keys": list(keys), **({} if lake is None else {"expiring": sorted(lake)})}
-        case Purge(keys):
+        case ConfirmDeleted(keys):
             return {"type": "purge", "keys": list(keys)}
         case Drop(successor):
             return {"type": "drop"} if successor is None else {"type": "drop", "successor": successor}
         case Undrop(name):
             return {"type": "undrop", "name": name}
-        case Bury():
+        case Tombstone():
             return {"type": "bury"}
         case ForgetTransactions(app_ids):
             return {"type": "forget", "app_ids": list(app_ids)}
         case ExpireTransactions(app_ids):
             return {"type": "expire", "app_ids": list(app_ids)}
-        case MoveConsumer(consumer_id, offsets, history):
+        case CommitConsumerOffset(consumer_id, offsets, history):
             moved = None if offsets is None else _to_json_map(offsets)
             mark = {"history": list(history)} if history is not None else {}
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
@@ -374,9 +374,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
         case Tag():
             return {"type": "tag", **asdict(action)}
-        case Untag(names):
+        case DropTag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive() | SetPartitioning() | DeleteRows() | NameDropped():
+        case SetArchive() | SetPartitioning() | DeleteRows() | PartitionDropRows():
             return action.to_json()
 
 
@@ -400,7 +400,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "lake":
             return lake_from_json(data)
         case "retier":
-            return Retier(data["lake_location"], _from_json_map(data["starts"]))
+            return ResetLake(data["lake_location"], _from_json_map(data["starts"]))
         case "properties" | "properties-checked" | "properties-branch":
             return SetProperties(data["set"], tuple(data["unset"]))
         case "schema" | "schema-fields" | "schema-variant":
@@ -408,35 +408,35 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "rename":
             return Rename(data["name"])
         case "condemn":
-            return Condemn(tuple(data["keys"]), frozenset(data["expiring"]) if "expiring" in data else None)
+            return MarkOrphans(tuple(data["keys"]), frozenset(data["expiring"]) if "expiring" in data else None)
         case "purge":
-            return Purge(tuple(data["keys"]))
+            return ConfirmDeleted(tuple(data["keys"]))
         case "drop":
             return Drop(data.get("successor"))
         case "undrop":
             return Undrop(data["name"])
         case "bury":
-            return Bury()
+            return Tombstone()
         case "forget":
             return ForgetTransactions(tuple(data["app_ids"]))
         case "expire":
             return ExpireTransactions(tuple(data["app_ids"]))
         case "consumer":
             offsets = data["offsets"]
-            mark = HistoryMark.from_json(data["history"]) if "history" in data else None
-            return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
+            mark = HistoryPoint.from_json(data["history"]) if "history" in data else None
+            return CommitConsumerOffset(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
         case "kv" | "kv-parts":
             return snapshot_from_json(data, payload)
         case "tag":
             return Tag(data["name"], data["version"], data["uuid"], data["lake_snapshot"], data["retain_ms"])
         case "untag":
-            return Untag(tuple(data["names"]))
+            return DropTag(tuple(data["names"]))
         case "partitioning":
             return SetPartitioning.from_json(data)
         case "archive":
             return SetArchive.from_json(data)
         case "dropped-rows" | "dropped-file-rows":
-            return NameDropped.from_json(data)
+            return PartitionDropRows.from_json(data)
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "
@@ -461,7 +461,7 @@ def moves_rows(actions: Iterable[Action]) -> bool:
     return any(isinstance(a, Truncate | DeleteRows) or (isinstance(a, Append) and a.segments) for a in actions)
 
 
-def lake_to_json(pair: LakePair) -> dict[str, Any]:
+def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
     out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
     if pair.starts:
         out["starts"] = _to_json_map(pair.starts)
@@ -470,11 +470,11 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
     return {**out, "keeps_files": True} if pair.keeps_files else out
 
 
-def lake_from_json(data: Mapping[str, Any]) -> LakePair:
+def lake_from_json(data: Mapping[str, Any]) -> TieredSnapshot:
     starts = _from_json_map(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
     offsets, others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
-    return LakePair(data["snapshot_id"], offsets, data["time_ms"], starts, *held, others)
+    return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, others)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts only
 after it was read back and found to say what its writer knows; a floor is put only where two such lie at or above it
-(`log.commits.verified`), so that readers pass over a damaged one. Floor ``k`` is put-if-absent and says that
-records below a number are void and may be deleted after the grace; floors are found by reading, never by listing
-(`log.commits.floors`), so a process that slept through a clean-up learns of it before it trusts an absent,
+(`log.commits.checkpoint_verification`), so that readers pass over a damaged one. Floor ``k`` is put-if-absent and says
+that records below a number are void and may be deleted after the grace; floors are found by reading, never by listing
+(`log.commits.low_watermark`), so a process that slept through a clean-up learns of it before it trusts an absent,
 or a re-opened, record number.
 
 The hint names the newest checkpoint. Where requests take long, a small state that is newer stands in it, so that an
 opener has both at once. That state was not read back, so it gives no floor, and it counts only while the record that it
-ends with is in the log (`log.commits.opening`).
+ends with is in the log (`log.commits.bootstrap`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from streamhouse_spark.config.branch_mark import BRANCH
-from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import (
     checkpoint_hint_key,
     checkpoint_key,
@@ -29,17 +29,17 @@ from streamhouse_spark.core.paths import (
     parse_numbers,
     tag_key,
 )
-from streamhouse_spark.core.values import dataclass, replace
+from streamhouse_spark.core.post_commit import after_commit
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.framing import decode_frame, encode_frame, fields_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.schema.checks.check import has_constraints
-from streamhouse_spark.schema.generated.generated import has_generated
+from streamhouse_spark.schema.constraints.check_constraint import has_constraints
+from streamhouse_spark.schema.generated_columns.generated_column import has_generated
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead, ReadsMany
-from streamhouse_spark.storage.slots import fill, slot_of_bytes
+from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
+from streamhouse_spark.storage.put_if_absent import fill, slot_of_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -117,20 +117,20 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
     Each process would store the same state, so "exists" is success if the object holds the same state. Raises
     `CorruptDataError` if it does not; then the hint is not set.
     """
-    data = _encoded(state, floor_index, floor)
+    data = _encode_checkpoint(state, floor_index, floor)
     key = checkpoint_key(state.table_uuid, state.version)
     fill(storage, key, data)
     stored = storage.read(key)
-    if stored != data and _decoded(stored, state.table_uuid, state.version, url_of(storage, key)).state != as_stored(
-        state
-    ):
+    if stored != data and _decode_checkpoint(
+        stored, state.table_uuid, state.version, url_of(storage, key)
+    ).state != as_stored(state):
         raise CorruptDataError(f"{url_of(storage, key)} does not say what the records say; delete this file")
     _put_hint(storage, state, state.version, data)
 
 
 def write_hint(storage: Storage, state: TableState, named: int, *, floor_index: int = 0, floor: int = 0) -> None:
     """Let the hint name the newest known checkpoint, 0 for none, and hold a state behind it, if that is small."""
-    data = _encoded(state, floor_index, floor)
+    data = _encode_checkpoint(state, floor_index, floor)
     if len(data) <= HINT_BYTES_MAX:
         _put_hint(storage, state, named, data)
 
@@ -149,7 +149,7 @@ class Checkpointing:
         self._storage = storage
         self._newest = 0
 
-    def begun_at(self, found: Checkpoint) -> None:
+    def note_start(self, found: Checkpoint) -> None:
         self._newest = max(self._newest, found.stored)
 
     def store_if_due(self, state: TableState, floor_index: int, floor: int) -> None:
@@ -168,7 +168,7 @@ class Checkpointing:
 
 def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
     """Store the state under the uuid of a tag that is yet to name it. No hint leads to it."""
-    fill(storage, tag_key(state.table_uuid, tag_uuid), _encoded(state))
+    fill(storage, tag_key(state.table_uuid, tag_uuid), _encode_checkpoint(state))
 
 
 def read_tagged(storage: Storage, table_uuid: str, number: int, tag_uuid: str) -> TableState:
@@ -178,10 +178,10 @@ def read_tagged(storage: Storage, table_uuid: str, number: int, tag_uuid: str) -
 
 def read_tagged_object(storage: Storage, table_uuid: str, key: str, number: int | None = None) -> TableState:
     """Read the state in the object of a tag, whatever its version. Raises as `read_checkpoint`."""
-    return _decoded(storage.read(key), table_uuid, number, url_of(storage, key)).state
+    return _decode_checkpoint(storage.read(key), table_uuid, number, url_of(storage, key)).state
 
 
-def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
+def _encode_checkpoint(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     payload = Payload()
     header = state_to_json(state, payload)
     if floor_index:
@@ -222,7 +222,7 @@ def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
 
 def as_stored(state: TableState) -> TableState:
     """Return the state as its checkpoint reads back: empty values are written in one way only."""
-    return _decoded(_encoded(state), state.table_uuid, state.version, "").state
+    return _decode_checkpoint(_encode_checkpoint(state), state.table_uuid, state.version, "").state
 
 
 def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState:
@@ -230,17 +230,19 @@ def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableStat
     return _read(storage, table_uuid, number).state
 
 
-def read_from(ahead: ReadAhead, table_uuid: str, number: int) -> Checkpoint:
+def read_from(ahead: Prefetch, table_uuid: str, number: int) -> Checkpoint:
     """Read a checkpoint that was asked for ahead. Raises as `read_checkpoint`."""
     return _read(ahead.storage, table_uuid, number, ahead)
 
 
-def _read(storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | None = None) -> Checkpoint:
+def _read(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None) -> Checkpoint:
     key = checkpoint_key(table_uuid, number)
-    return _decoded(storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key))
+    return _decode_checkpoint(
+        storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key)
+    )
 
 
-def _decoded(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
+def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
     with fields_of("checkpoint", where):
         state = state_from_json(frame.header, frame.payload)
@@ -249,17 +251,17 @@ def _decoded(data: bytes, table_uuid: str, number: int | None, where: str) -> Ch
     return Checkpoint(state, *frame.header.get("floor", (0, 0)))
 
 
-def hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
+def read_hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
     """Return the state that stands in a hint; None if there is none that can be read."""
     _, _, data = hint.partition(b"\n")
     if not data:
         return None
     try:
-        found = _decoded(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
+        found = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
     except (CorruptDataError, FormatVersionError) as error:
         logger.warning("a checkpoint is passed over: %s", error)
         return None
-    return replace(found, named=parsed_hint(hint) or 0)
+    return replace(found, named=parse_hint(hint) or 0)
 
 
 def floor_index(data: bytes | None) -> int:
@@ -278,7 +280,7 @@ def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -
 
 
 def find_checkpoint(
-    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: ReadAhead | None = None, hint: bytes | None = None
+    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: Prefetch | None = None, hint: bytes | None = None
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
     """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
 
@@ -299,15 +301,15 @@ def find_checkpoint(
             pass
         return None
 
-    hinted = parsed_hint(read_hint(storage, table_uuid) if hint is None else hint)
+    hinted = parse_hint(read_hint(storage, table_uuid) if hint is None else hint)
     if ahead is not None and ahead.is_useful:
         first, others = keys_to_open(table_uuid, hinted, ahead.first)
         ahead.expect(first)
         records = [*first[1:], *others]
-        if hinted is None and at_least <= 1 and not ahead.found_absent(records[0]):
-            if not ahead.found_absent(first[-1]):
+        if hinted is None and at_least <= 1 and not ahead.is_known_absent(records[0]):
+            if not ahead.is_known_absent(first[-1]):
                 ahead.expect(others)
-            if ahead.found_absent(records[-1]) or not ahead.has(records[-1]):
+            if ahead.is_known_absent(records[-1]) or not ahead.has(records[-1]):
                 return None, []
     if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
         return found, []
@@ -330,7 +332,7 @@ def keys_to_open(table_uuid: str, hinted: int | None, num_first: int) -> tuple[l
     return [other, *records[:num_first]], records[num_first:]
 
 
-def read_hint(storage: Storage | ReadAhead, table_uuid: str) -> bytes:
+def read_hint(storage: Storage | Prefetch, table_uuid: str) -> bytes:
     """Read the hint; empty if there is none."""
     try:
         return storage.read(checkpoint_hint_key(table_uuid))
@@ -338,7 +340,7 @@ def read_hint(storage: Storage | ReadAhead, table_uuid: str) -> bytes:
         return b""
 
 
-def parsed_hint(hint: bytes) -> int | None:
+def parse_hint(hint: bytes) -> int | None:
     """Return the record of the checkpoint that a hint names; None for one that names none."""
     number, _, _ = hint.partition(b"\n")
     return int(number) or None if number.isdigit() and len(number) <= 20 else None
@@ -370,7 +372,7 @@ def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bo
         header, version = {**header, "landmark": True}, _LANDMARK_VERSION
     copies = [encode_frame("floor", header, version=version)] * _COPIES
     data = encode_frame("floor", header, copies, version=version)
-    return slot_of_bytes(storage, floor_key(table_uuid, index), data).take(data).won()
+    return slot_of_bytes(storage, floor_key(table_uuid, index), data).take(data).is_won()
 
 
 def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:

@@ -19,7 +19,7 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.tags import of_version
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.prefetch import Prefetch
 
 
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
@@ -43,13 +43,13 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     base = _checkpoint_before(storage, log.table_uuid, version)
     first = base.version + 1 if base is not None else 1
     try:
-        found = _folded(storage, log.table_uuid, base, version)
+        found = _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         if log.check_floor() <= first and isinstance(error, CorruptDataError):
             raise
-        raise _expired(newest, version) from error
+        raise _expired_error(newest, version) from error
     if log.check_floor() > first:
-        raise _expired(newest, version)
+        raise _expired_error(newest, version)
     return found
 
 
@@ -62,12 +62,12 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
     """
     base = _checkpoint_before(storage, log.table_uuid, version)
     try:
-        return _folded(storage, log.table_uuid, base, version)
+        return _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         first = base.version + 1 if base is not None else 1
         if isinstance(error, CorruptDataError) and log.check_floor() <= first:
             raise
-        raise _expired(log.state, version) from error
+        raise _expired_error(log.state, version) from error
 
 
 def newest_within(
@@ -94,7 +94,7 @@ def newest_within(
     within = state = base
     first = base.version + 1 if base is not None else 1
     try:
-        for record in records_from(ReadAhead(storage), uuid, first):
+        for record in records_from(Prefetch(storage), uuid, first):
             if record.number >= beyond.version:
                 break
             state = fold(state, record)
@@ -103,13 +103,13 @@ def newest_within(
                 break
             within = state
     except CorruptDataError:  # also of a manifest that was cleaned away
-        return base, _kept_beyond(storage, uuid, numbers[high:], newest)
+        return base, _oldest_kept_after(storage, uuid, numbers[high:], newest)
     if log.check_floor() > first:
-        return base, _kept_beyond(storage, uuid, numbers[high:], newest)
+        return base, _oldest_kept_after(storage, uuid, numbers[high:], newest)
     return within, beyond
 
 
-def _kept_beyond(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
+def _oldest_kept_after(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
     found = (_checkpoint(storage, table_uuid, number) for number in numbers)
     return next((state for state in found if state is not None), newest)
 
@@ -132,7 +132,7 @@ def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> Table
     return None
 
 
-def _folded(storage: Storage, table_uuid: str, base: TableState | None, version: int) -> TableState:
+def _fold_records(storage: Storage, table_uuid: str, base: TableState | None, version: int) -> TableState:
     state = base
     for number in range(base.version + 1 if base is not None else 1, version + 1):
         state = fold(state, read_record(storage, table_uuid, number)[0])
@@ -140,7 +140,7 @@ def _folded(storage: Storage, table_uuid: str, base: TableState | None, version:
     return state
 
 
-def _expired(newest: TableState, version: int) -> SnapshotExpiredError:
+def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"{newest.name} as of commit {version}: the records that say what it was are no longer kept; choose a later "
         f"commit of {newest.name}$commits, or a snapshot of {newest.name}$lake",

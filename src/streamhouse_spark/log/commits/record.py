@@ -15,10 +15,10 @@ import xxhash
 
 from streamhouse_spark.config.properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.clock import Author
-from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.paths import commit_key, manifest_key
-from streamhouse_spark.core.values import dataclass, replace
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, shown
+from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, quote
 from streamhouse_spark.log.commits.actions import (
     Action,
     Create,
@@ -27,9 +27,9 @@ from streamhouse_spark.log.commits.actions import (
     action_to_json,
     without_rows,
 )
-from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, fields_of, to_text
+from streamhouse_spark.log.commits.framing import Frame, decode_frame, encode_frame, fields_of, to_text
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
+from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
@@ -56,7 +56,7 @@ def time_behind(before_ms: int, now_ms: int) -> int:
     return before_ms if now_ms < before_ms <= now_ms + CLOCKS_APART_MS else now_ms
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """One of the attempts that share a record: its actions are the next ``num_actions`` of the record."""
 
     attempt: str
@@ -64,7 +64,7 @@ class Member(NamedTuple):
     transaction: Transaction | None = None
 
 
-class Attempt(NamedTuple):
+class CommitAttempt(NamedTuple):
     """One caller's part of a record."""
 
     attempt: str
@@ -85,21 +85,21 @@ class Record:
     manifest: str | None = None
     after: str | None = None
     """The attempt of the record before, if its writer knew it: a record of another history follows another."""
-    members: tuple[Member, ...] = ()
+    members: tuple[GroupMember, ...] = ()
     """The attempts that share the record, in their order; none where it is one attempt's. The record's own attempt then
     names this choice of members, and it has no transaction of its own."""
     author: Author | None = None
     """The user and the engine that wrote the record, for its readers alone; None in older records."""
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[CommitAttempt, ...]:
         """The attempts in the record: at least one."""
         if not self.members:
-            return (Attempt(self.attempt, self.actions, self.transaction),)
+            return (CommitAttempt(self.attempt, self.actions, self.transaction),)
         found, start = [], 0
         for member in self.members:
             end = start + member.num_actions
-            found.append(Attempt(member.attempt, self.actions[start:end], member.transaction))
+            found.append(CommitAttempt(member.attempt, self.actions[start:end], member.transaction))
             start = end
         return tuple(found)
 
@@ -112,7 +112,7 @@ class EncodedRecord(NamedTuple):
     """The record as it reads back."""
 
 
-class Body:
+class RecordBody:
     """The actions of a record that is being built, with their bytes: each attempt is encoded when it is added."""
 
     def __init__(self) -> None:
@@ -139,13 +139,13 @@ class Body:
         return True
 
 
-def encode_record(record: Record, manifest_uuid: str, body: Body | None = None) -> EncodedRecord:
+def encode_record(record: Record, manifest_uuid: str, body: RecordBody | None = None) -> EncodedRecord:
     """Return the bytes to store; a manifest, if one is needed, goes under ``manifest_uuid``.
 
     ``body`` has the record's actions, if they were encoded before.
     """
     if body is None:
-        body = Body()
+        body = RecordBody()
         body.add(record.actions)
     header: dict[str, Any] = {
         "number": record.number,
@@ -172,12 +172,12 @@ def encode_record(record: Record, manifest_uuid: str, body: Body | None = None) 
     return EncodedRecord(data, manifest, replace(record, actions=body.actions, manifest=manifest_uuid))
 
 
-def _with_actions(header: dict[str, Any], body: Body) -> str:
+def _with_actions(header: dict[str, Any], body: RecordBody) -> str:
     return f'{to_text(header)[:-1]},"actions":{body.text}}}'
 
 
 def read_record(
-    storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | None = None
+    storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None
 ) -> tuple[Record, memoryview]:
     """Read a record and the payload that its inline segments point into, from ``ahead`` where it was asked for.
 
@@ -250,14 +250,14 @@ class RecentRows:
         return self._rows.get(number)
 
 
-def few_ahead(storage: Storage) -> ReadAhead:
+def few_ahead(storage: Storage) -> Prefetch:
     """Return a reader for `read_taken`. If all records that this asks for are there, `records_from` asks for the next
     four, where it asks for many behind an opener's.
     """
-    return ReadAhead(storage, first=WINDOW - 4)
+    return Prefetch(storage, first=WINDOW - 4)
 
 
-def read_taken(ahead: ReadAhead, table_uuid: str, number: int) -> Record:
+def read_taken(ahead: Prefetch, table_uuid: str, number: int) -> Record:
     """Read the record that may have come before a put under its number, and ask for those behind it at the same time.
 
     ``ahead`` has them then, and that record too, for `records_from`. Raises as `read_record`, and for no other record.
@@ -273,7 +273,7 @@ def read_taken(ahead: ReadAhead, table_uuid: str, number: int) -> Record:
 
 
 def records_from(
-    ahead: ReadAhead, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
+    ahead: Prefetch, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
 ) -> Iterator[Record]:
     """Read the records from a number on, up to the first absent one. ``rows`` keeps those that stand in them.
 
@@ -297,12 +297,12 @@ def records_from(
         number += 1
 
 
-def has_record(storage: Storage | ReadAhead, table_uuid: str, number: int) -> bool:
+def has_record(storage: Storage | Prefetch, table_uuid: str, number: int) -> bool:
     """Tell whether there is the record. Of objects that were asked for ahead, whether it was there then."""
     key = commit_key(table_uuid, number)
-    if isinstance(storage, ReadAhead):
+    if isinstance(storage, Prefetch):
         if storage.has(key):
-            return not storage.found_absent(key)
+            return not storage.is_known_absent(key)
         storage = storage.storage
     try:
         storage.size_bytes(key)
@@ -344,7 +344,7 @@ def _require_possible(record: Record, where: str) -> None:
         if isinstance(action, Create) and not (
             type(action.num_buckets) is int and 1 <= action.num_buckets <= BUCKET_COUNT_MAX
         ):
-            found = shown(action.num_buckets)
+            found = quote(action.num_buckets)
             raise CorruptDataError(f"{where} creates a table with {found} buckets; restore this file")
 
 
@@ -372,16 +372,16 @@ def _require_members(record: Record, version: int, where: str) -> None:
         )
 
 
-def _member_to_json(member: Member) -> dict[str, Any]:
+def _member_to_json(member: GroupMember) -> dict[str, Any]:
     out: dict[str, Any] = {"attempt": member.attempt, "actions": member.num_actions}
     if member.transaction is not None:
         out["transaction"] = transaction_to_json(member.transaction)
     return out
 
 
-def _member_from_json(data: Mapping[str, Any]) -> Member:
+def _member_from_json(data: Mapping[str, Any]) -> GroupMember:
     transaction = data.get("transaction")
-    return Member(data["attempt"], data["actions"], transaction_from_json(transaction) if transaction else None)
+    return GroupMember(data["attempt"], data["actions"], transaction_from_json(transaction) if transaction else None)
 
 
 def transaction_to_json(transaction: Transaction) -> dict[str, Any]:

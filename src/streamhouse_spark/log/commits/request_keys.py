@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 
 KEPT_MS: Final = 24 * 3_600_000
 KEPT_MIN_MS: Final = 3_600_000

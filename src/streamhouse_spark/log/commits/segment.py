@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass, replace
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
 
 BLOCK_BYTES_MIN = 1 << 16

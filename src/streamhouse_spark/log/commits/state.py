@@ -7,29 +7,35 @@ from dataclasses import field
 
 import pyarrow as pa
 
-from streamhouse_spark.config.partition_history import FormerPartitioning, SetPartitioning, former_partitioning
+from streamhouse_spark.config.partition_specs import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
-from streamhouse_spark.config.schema_history import SchemaChange, followed_by
-from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, SetArchive
-from streamhouse_spark.core.deletion_marks import MarkedDeleted
-from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
-from streamhouse_spark.core.text_values import parse_names
-from streamhouse_spark.core.values import dataclass, replace
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits import deletions as masks
+from streamhouse_spark.log.commits import delete_vectors as masks
 from streamhouse_spark.log.commits import transactions as writers
-from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
-from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, ConsumerEntry, HistoryMark
-from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletions, DroppedRows, NameDropped, Truncation
-from streamhouse_spark.log.commits.record import Attempt, Record
+from streamhouse_spark.log.commits.actions import Action, KvSnapshot, TieredSnapshot
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive, SetArchive
+from streamhouse_spark.log.commits.delete_vectors import (
+    NO_DROPPED_ROWS,
+    Deletions,
+    DroppedPartitionRows,
+    PartitionDropRows,
+    Truncation,
+)
+from streamhouse_spark.log.commits.history_epochs import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.commits.record import CommitAttempt, Record
 from streamhouse_spark.log.commits.request_keys import NO_REQUEST_KEYS, RequestEntry, RequestKeys
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
+from streamhouse_spark.log.commits.tombstone import TombstonedFile
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
+from streamhouse_spark.schema.schema_log import SchemaChange, append_schemas
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
@@ -69,22 +75,22 @@ class TableState:
     properties: Mapping[str, str]
     lake_location: str
     buckets: Mapping[int, BucketLog]
-    lake: LakePair | None = None
+    lake: TieredSnapshot | None = None
     """The newest recorded lake snapshot of the table since its last truncation."""
-    lake_history: tuple[LakePair, ...] = ()
+    lake_history: tuple[TieredSnapshot, ...] = ()
     """The newest recorded lake snapshots, those from before a truncation included."""
     truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
     """Last versions of writers that have not written for long; none of them has an entry."""
     request_keys: RequestKeys = NO_REQUEST_KEYS
-    condemned: Mapping[str, MarkedDeleted] = field(default_factory=dict)
+    condemned: Mapping[str, TombstonedFile] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
-    consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
+    consumers: Mapping[str, ConsumerPosition] = field(default_factory=dict)
     deletions: Deletions = masks.NO_DELETIONS
     """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
-    dropped_rows: DroppedRows = NO_DROPPED_ROWS
+    dropped_rows: DroppedPartitionRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     tags: Tags = field(default_factory=dict)
@@ -107,7 +113,7 @@ class TableState:
     """Uuid of the table that took this one's place, and so its name, as it was dropped."""
     buried: bool = False
     """Whether the table is dropped for good: its files may go."""
-    anchors: Anchors = NO_ANCHORS
+    anchors: HistoryIndex = NO_ANCHORS
     """Marks of the records of this history."""
 
     @property
@@ -152,7 +158,7 @@ class TableState:
         return {bucket: log.end for bucket, log in self.buckets.items()}
 
     @property
-    def recorded_lake(self) -> LakePair | None:
+    def recorded_lake(self) -> TieredSnapshot | None:
         """The newest recorded lake snapshot, even where it is from before the last truncation."""
         return self.lake_history[-1] if self.lake_history else None
 
@@ -164,10 +170,10 @@ class TableState:
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         told, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
-        appended -= masks.num_rows_of(masks.pending(self.deletions, told, offsets))
+        appended -= masks.num_rows_of(masks.unapplied_deletes(self.deletions, told, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
-        of_files = masks.num_rows_of(masks.joined_files(masks.waiting(self.deletions, told)))
+        of_files = masks.num_rows_of(masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, told)))
         return max(0, appended - of_files - self.lake.dropped_own)  # other engines' rows may be among them
 
     @property
@@ -218,8 +224,8 @@ def fold(state: TableState | None, record: Record) -> TableState:
     state's newest.
     """
     if state is None:
-        state = _created(record)
-        parts: tuple[Attempt, ...] = (Attempt(record.attempt, record.actions[1:], record.transaction),)
+        state = _apply_create(record)
+        parts: tuple[CommitAttempt, ...] = (CommitAttempt(record.attempt, record.actions[1:], record.transaction),)
     elif record.number != state.version + 1:
         raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
     else:
@@ -233,20 +239,20 @@ def fold(state: TableState | None, record: Record) -> TableState:
         state = _without_empty_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
-    has_rows = act.moves_rows(remaining) or any(isinstance(action, NameDropped) for action in remaining)
-    anchors = state.anchors.followed_by(HistoryMark(record.number, record.attempt), has_rows=has_rows)
-    changes = followed_by(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
+    has_rows = act.moves_rows(remaining) or any(isinstance(action, PartitionDropRows) for action in remaining)
+    anchors = state.anchors.followed_by(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
+    changes = append_schemas(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
-    if "parsed" in before.__dict__ and _parsed_of(after) == _parsed_of(before):  # to parse them takes long
+    if "parsed" in before.__dict__ and _parse_actions(after) == _parse_actions(before):  # to parse them takes long
         after.__dict__["parsed"] = before.parsed
     return after
 
 
-def _parsed_of(state: TableState) -> tuple[object, ...]:
+def _parse_actions(state: TableState) -> tuple[object, ...]:
     return state.properties, state.schemas, state.schema_id, state.partition_by
 
 
-def with_attempt(state: TableState, part: Attempt, record: Record) -> TableState:
+def with_attempt(state: TableState, part: CommitAttempt, record: Record) -> TableState:
     """Return the state after one attempt of the ``record``, whose earlier attempts are in ``state``.
 
     Its version is still that of the record before.
@@ -266,7 +272,7 @@ def with_attempt(state: TableState, part: Attempt, record: Record) -> TableState
     return replace(state, transactions=entries, past_transactions=past)
 
 
-def _created(record: Record) -> TableState:
+def _apply_create(record: Record) -> TableState:
     create = record.actions[0] if record.actions else None
     if record.number != 1 or not isinstance(create, act.Create):
         raise CorruptDataError(f"record {record.number} of table {record.table_uuid} is not one that creates a table")
@@ -290,22 +296,22 @@ def _created(record: Record) -> TableState:
 def _apply(state: TableState, action: Action, record: Record) -> TableState:  # noqa: C901 - a case an action
     match action:
         case act.Append(segments):
-            return replace(state, buckets=_appended(state, segments))
+            return replace(state, buckets=_apply_append(state, segments))
         case act.Replace():
-            return _replaced(state, action, record)
+            return _apply_compaction(state, action, record)
         case masks.DeleteRows():
             return replace(state, deletions=_with_deleted(state, action, record))
         case act.Trim(starts):
-            return _trimmed(state, starts, record)
+            return _apply_trim(state, starts, record)
         case act.Truncate(offsets):
-            return _truncated(state, offsets, record)
-        case act.LakePair():
-            return _paired(state, action)
-        case NameDropped():
+            return _apply_truncate(state, offsets, record)
+        case act.TieredSnapshot():
+            return _apply_tiered_snapshot(state, action)
+        case PartitionDropRows():
             dropped = state.dropped_rows.with_action(action, record.number, record.time_ms)
             return replace(state, dropped_rows=dropped)
-        case act.Retier():
-            return _retiered(state, action, record)
+        case act.ResetLake():
+            return _apply_reset_lake(state, action, record)
         case act.SetProperties(changed, removed):
             kept = {k: v for k, v in state.properties.items() if k not in removed}
             return replace(state, properties={**kept, **changed})
@@ -317,10 +323,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, former_partitionings=(*state.former_partitionings, before), **changed)
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
-        case act.Condemn(keys, expiring):
+        case act.MarkOrphans(keys, expiring):
             marked = _with_marked(state, keys, record, orphan=True)
             return replace(state, condemned=marked, expiring=state.expiring if expiring is None else expiring)
-        case act.Purge(keys):
+        case act.ConfirmDeleted(keys):
             gone = set(keys)
             return replace(
                 state,
@@ -333,7 +339,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             if not state.dropped or state.buried:
                 raise CorruptDataError(f"record {record.number} of {state.name} brings back what was not dropped")
             return replace(state, dropped=False, successor=None, name=name, named=record.number)
-        case act.Bury():
+        case act.Tombstone():
             return replace(state, buried=True)
         case act.ForgetTransactions(app_ids):
             past = writers.without_past(state.past_transactions, app_ids)
@@ -341,15 +347,15 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.ExpireTransactions(app_ids):
             past = writers.with_past(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
-        case act.MoveConsumer(consumer_id, offsets, history):
+        case act.CommitConsumerOffset(consumer_id, offsets, history):
             others = {k: c for k, c in state.consumers.items() if k != consumer_id}
-            moved = {} if offsets is None else {consumer_id: ConsumerEntry(offsets, record.time_ms, history)}
+            moved = {} if offsets is None else {consumer_id: ConsumerPosition(offsets, record.time_ms, history)}
             return replace(state, consumers={**others, **moved})
         case act.KvSnapshot():
             return _with_snapshot(state, action, record)
         case act.Tag():
             return replace(state, tags=with_tag(state.tags, action, record.time_ms))
-        case act.Untag(names):
+        case act.DropTag(names):
             freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
             condemned = _with_marked(state, freed, record, orphan=False)
             return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
@@ -359,7 +365,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
 
-def _appended(state: TableState, segments: tuple[Segment, ...]) -> dict[int, BucketLog]:
+def _apply_append(state: TableState, segments: tuple[Segment, ...]) -> dict[int, BucketLog]:
     buckets = dict(state.buckets)
     for segment in segments:
         log = buckets[segment.bucket]
@@ -372,7 +378,7 @@ def _appended(state: TableState, segments: tuple[Segment, ...]) -> dict[int, Buc
     return buckets
 
 
-def _replaced(state: TableState, action: act.Replace, record: Record) -> TableState:
+def _apply_compaction(state: TableState, action: act.Replace, record: Record) -> TableState:
     log = state.buckets[action.bucket]
     before = tuple(s for s in log.segments if s.end_offset <= action.start)
     inputs = tuple(s for s in log.segments if action.start <= s.base_offset and s.end_offset <= action.end)
@@ -387,7 +393,7 @@ def _replaced(state: TableState, action: act.Replace, record: Record) -> TableSt
     )
 
 
-def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
+def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
     buckets = dict(state.buckets)
     gone: list[Segment] = []
     for bucket, start in starts.items():
@@ -402,7 +408,7 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
     return _without_told(trimmed)
 
 
-def _paired(state: TableState, pair: LakePair) -> TableState:
+def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
     paired = with_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
     if not state.primary_key and state.begins_at(pair.starts):
         dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
@@ -423,7 +429,7 @@ def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -
     pairs = state.lake_history, state.lake
     if (found := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
         raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {found}")
-    return masks.followed_by(state.deletions, action, record.number, record.time_ms)
+    return masks.append_deletion(state.deletions, action, record.number, record.time_ms)
 
 
 def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
@@ -439,7 +445,7 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
     return replace(state, snapshots={**state.snapshots, snapshot.bucket: snapshot}, condemned=marked)
 
 
-def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
+def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
     skipped = {bucket: end + 1 for bucket, end in state.ends.items()} if state.has_adopted_rows_alone else state.ends
     if offsets not in (state.ends, skipped):
         raise CorruptDataError(
@@ -467,7 +473,7 @@ def with_lake(state: TableState) -> TableState:
     return replace(state, lake=next((p for p in reversed(state.lake_history) if state.begins_at(p.starts)), None))
 
 
-def _retiered(state: TableState, action: act.Retier, record: Record) -> TableState:
+def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) -> TableState:
     former = (*state.former_lakes, state.lake_location)
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
@@ -501,6 +507,8 @@ def _without_empty_objects(before: TableState, state: TableState, record: Record
     return replace(state, condemned=_with_marked(state, keys, record, orphan=False))
 
 
-def _with_marked(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, MarkedDeleted]:
-    entry = MarkedDeleted(record.number, record.time_ms, orphan)
+def _with_marked(
+    state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool
+) -> dict[str, TombstonedFile]:
+    entry = TombstonedFile(record.number, record.time_ms, orphan)
     return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamhouse_spark.config.partition_history import FormerPartitioning
-from streamhouse_spark.config.schema_history import SchemaChange
-from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
-from streamhouse_spark.core.deletion_marks import MarkedDeleted
+from streamhouse_spark.config.partition_specs import FormerPartitioning
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
-from streamhouse_spark.log.commits.anchors import Anchors, ConsumerEntry, HistoryMark
-from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, Deletions, DroppedRows, Truncation
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive
+from streamhouse_spark.log.commits.delete_vectors import (
+    NO_DROPPED_ROWS,
+    Deletion,
+    Deletions,
+    DroppedPartitionRows,
+    Truncation,
+)
+from streamhouse_spark.log.commits.history_epochs import ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.commits.request_keys import RequestKeys
 from streamhouse_spark.log.commits.state import BucketLog, TableState, with_lake
 from streamhouse_spark.log.commits.tags import tags_from_json, tags_to_json
+from streamhouse_spark.log.commits.tombstone import TombstonedFile
+from streamhouse_spark.schema.schema_log import SchemaChange
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -108,10 +114,10 @@ def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
     return Truncation(data["commit"], data["time_ms"], {int(b): o for b, o in data["offsets"].items()})
 
 
-def _consumers_from_json(data: Mapping[str, Any]) -> dict[str, ConsumerEntry]:
-    marks = {name: HistoryMark.from_json(mark) for name, mark in data.get("consumer_histories", {}).items()}
+def _consumers_from_json(data: Mapping[str, Any]) -> dict[str, ConsumerPosition]:
+    marks = {name: HistoryPoint.from_json(mark) for name, mark in data.get("consumer_histories", {}).items()}
     return {
-        name: ConsumerEntry({int(b): o for b, o in offsets.items()}, ms, marks.get(name))
+        name: ConsumerPosition({int(b): o for b, o in offsets.items()}, ms, marks.get(name))
         for name, ms, offsets in data["consumers"]
     }
 
@@ -144,12 +150,14 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         transactions=writers.entries_from_json(data),
         past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
         request_keys=RequestKeys.from_bytes(payload[slice(*data.get("request_keys", (0, 0)))]),
-        condemned={key: MarkedDeleted(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
+        condemned={key: TombstonedFile(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
         manifests=dict(data["manifests"]),
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         deletions=Deletions(Deletion.from_json(found) for found in data.get("deletions", ())),
-        dropped_rows=DroppedRows.from_json(data["dropped_rows"]) if "dropped_rows" in data else NO_DROPPED_ROWS,
+        dropped_rows=DroppedPartitionRows.from_json(data["dropped_rows"])
+        if "dropped_rows" in data
+        else NO_DROPPED_ROWS,
         tags=tags_from_json(data.get("tags", {})),
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
@@ -161,6 +169,6 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         dropped=data["dropped"],
         successor=data.get("successor"),
         buried=data.get("buried", False),
-        anchors=Anchors.from_json(data.get("anchors")),
+        anchors=HistoryIndex.from_json(data.get("anchors")),
     )
     return with_lake(state)

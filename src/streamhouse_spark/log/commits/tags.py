@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.commits.actions import Tag
 
 
 @dataclass(frozen=True, slots=True)
-class NamedVersion:
+class TaggedVersion:
     """A version that has a name."""
 
     version: int
@@ -24,13 +24,13 @@ class NamedVersion:
     """Time from which on cleaning takes the name away; None for never."""
 
 
-Tags = Mapping[str, NamedVersion]
+Tags = Mapping[str, TaggedVersion]
 
 
 def with_tag(tags: Tags, tag: Tag, time_ms: int) -> Tags:
     """Return the tags with another one, as of a record of ``time_ms``."""
     until_ms = None if tag.retain_ms is None else time_ms + tag.retain_ms
-    return {**tags, tag.name: NamedVersion(tag.version, tag.uuid, time_ms, tag.lake_snapshot, until_ms)}
+    return {**tags, tag.name: TaggedVersion(tag.version, tag.uuid, time_ms, tag.lake_snapshot, until_ms)}
 
 
 def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
@@ -38,7 +38,7 @@ def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
     return {name: tag for name, tag in tags.items() if name not in gone}
 
 
-def of_version(tags: Tags, version: int) -> NamedVersion | None:
+def of_version(tags: Tags, version: int) -> TaggedVersion | None:
     """Return a tag of the version; None where no name keeps it."""
     return next((tag for tag in tags.values() if tag.version == version), None)
 
@@ -49,4 +49,4 @@ def tags_to_json(tags: Tags) -> dict[str, Any]:
 
 
 def tags_from_json(data: Mapping[str, Any]) -> Tags:
-    return {name: NamedVersion(**tag) for name, tag in data.items()}
+    return {name: TaggedVersion(**tag) for name, tag in data.items()}

@@ -1,9 +1,9 @@
 """The transactions that a table remembers of its writers, so that no write of theirs is stored twice.
 
 A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets that its last rows got. For others
-maintenance leaves a `PastTransaction`, 24 bytes whatever the names and the buckets: the version, and sums of the names.
-So time decides how long an outcome can be told in full, and never about storing: a stream that slept for years, or a
-clock that runs years ahead, adds each version once. A writer that comes back has an entry again.
+maintenance leaves a `CompactedTransaction`, 24 bytes whatever the names and the buckets: the version, and sums of the
+names. So time decides how long an outcome can be told in full, and never about storing: a stream that slept for years,
+or a clock that runs years ahead, adds each version once. A writer that comes back has an entry again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.log.commits.record import batch_from_json, batch_to_json, ranges_from_json, ranges_to_json
 
 
@@ -34,7 +34,7 @@ class TransactionEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PastTransaction:
+class CompactedTransaction:
     """The last version of an application id that has not written for long."""
 
     version: int
@@ -46,7 +46,7 @@ class PastTransaction:
         return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
 
 
-Past = Mapping[int, PastTransaction]
+Past = Mapping[int, CompactedTransaction]
 """Past transactions by the sum of the application id."""
 
 
@@ -55,7 +55,7 @@ def name_sum(name: str | None) -> int:
     return 0 if name is None else xxhash.xxh3_64_intdigest(name.encode()) or 1
 
 
-def stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
+def find_stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
     """Return the last version stored for an application id, however long ago; None for an unknown one."""
     found = entries.get(app_id) or past.get(name_sum(app_id))
     return None if found is None else found.version
@@ -64,7 +64,7 @@ def stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: 
 def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
     """Return the past with these entries in it."""
     found = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
-    return {**past, **{key: PastTransaction(entry.version, name_sum(entry.owner)) for key, entry in found.items()}}
+    return {**past, **{key: CompactedTransaction(entry.version, name_sum(entry.owner)) for key, entry in found.items()}}
 
 
 def without_past(past: Past, app_ids: Collection[str]) -> Past:
@@ -136,6 +136,6 @@ def past_from_bytes(data: memoryview | bytes) -> Past:
     rows: Any = np.frombuffer(data, "<u8").reshape(-1, 3)
     versions = rows[:, 1].astype("<u8").view("<i8").tolist()
     return {
-        key: PastTransaction(version, owner)
+        key: CompactedTransaction(version, owner)
         for key, version, owner in zip(rows[:, 0].tolist(), versions, rows[:, 2].tolist(), strict=True)
     }

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse_spark.config.branch_mark import BRANCH
-from streamhouse_spark.core.model import PUBLICATIONS
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import PUBLICATIONS
 from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.log.commits.idempotency import unsupported_on_branch_error
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.tags import NamedVersion
-from streamhouse_spark.log.commits.transaction_outcome import refused_of_branch
+from streamhouse_spark.log.commits.tags import TaggedVersion
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 
 BRANCH_TAG: Final = "branch:"
@@ -29,7 +29,7 @@ class Branch:
 
     name: str
     uuid: str
-    base: NamedVersion
+    base: TaggedVersion
     """The version with which it began."""
 
     @property
@@ -66,14 +66,14 @@ def require_branch(state: TableState, name: str) -> Branch:
     """Return a branch by its name. Raises `TableNotFoundError`, which tells of one that was published."""
     if (branch := find_branch(state, name)) is not None:
         return branch
-    if (entry := published(state, name)) is not None:
+    if (entry := find_publication(state, name)) is not None:
         found = f"it was published by commit {entry.commit}"
     else:
         found = f"its branches are: {', '.join(branch.name for branch in branches_of(state)) or 'none'}"
     raise TableNotFoundError(f"{state.name} has no branch {name!r}; {found}")
 
 
-def published(state: TableState, name: str) -> TransactionEntry | None:
+def find_publication(state: TableState, name: str) -> TransactionEntry | None:
     """Return the publication of the last branch of this name; None where the table knows of none."""
     return next((state.transactions[app_id] for app_id in publications(state, name)), None)
 
@@ -89,4 +89,4 @@ def publications(state: TableState, name: str) -> tuple[str, ...]:
 def require_no_branch(state: TableState, doing: str) -> None:
     """Raise `InvalidOptionError` for a branch, of which something is asked that only a table can do."""
     if BRANCH in state.properties:
-        raise refused_of_branch(state.name, doing)
+        raise unsupported_on_branch_error(state.name, doing)

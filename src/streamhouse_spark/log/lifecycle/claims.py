@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.core.fork_safety import new_event
 from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.storage.base import Storage
@@ -54,7 +54,7 @@ def release_claim(storage: Storage, table_uuid: str, service_id: str, *, work: C
 
 
 @contextmanager
-def claimed(storage: Storage, table_uuid: str, service_id: str, *, work: Claimed) -> Iterator[bool]:
+def claim_work(storage: Storage, table_uuid: str, service_id: str, *, work: Claimed) -> Iterator[bool]:
     """Claim work on a table until the block ends, however long that takes, and give it back then. Yields False while
     another service holds it. Raises `StorageError` where the claim cannot be written at all.
     """

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse_spark.log.commits.actions import Untag
+from streamhouse_spark.log.commits.actions import DropTag
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.low_watermark import newest_floor
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.commits.tags import TaggedVersion
 from streamhouse_spark.log.lifecycle.branches import branches_of
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 
 CLONE: Final = "clone:"
 """Begins the name of such a tag; the rest is the clone's uuid. People's tags have no colon."""
@@ -28,7 +28,7 @@ def clones_of(state: TableState) -> list[str]:
     return sorted(name.removeprefix(CLONE) for name in state.tags if name.startswith(CLONE))
 
 
-def version_of_clone(state: TableState, uuid: str) -> NamedVersion:
+def version_of_clone(state: TableState, uuid: str) -> TaggedVersion:
     """Return the version of a table with which a clone of it began. Raises `KeyError` for none that it knows."""
     return state.tags[f"{CLONE}{uuid}"]
 
@@ -49,7 +49,9 @@ def forget_gone(log: CommitLog, storage: Storage, state: TableState, *, dry_run:
     buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), list(known.values()))
     gone = [name for name, is_buried in zip(known, buried, strict=True) if is_buried]
     if gone and not dry_run:
-        log.commit(lambda current, _: (Untag(names),) if (names := tuple(n for n in gone if n in current.tags)) else ())
+        log.commit(
+            lambda current, _: (DropTag(names),) if (names := tuple(n for n in gone if n in current.tags)) else ()
+        )
     return gone
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streamhouse_spark.core.model import is_unicode
+from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.actions import Action, MoveConsumer
+from streamhouse_spark.log.commits.actions import Action, CommitConsumerOffset
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.position import LogPosition, require_position
+from streamhouse_spark.log.commits.log_position import LogPosition, require_position
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.retention import CONSUMER_RENEW_MS
 
@@ -37,9 +37,9 @@ def move_consumer(
         if unchanged:
             return ()
         if offsets is None:
-            return (MoveConsumer(consumer_id, None),)
+            return (CommitConsumerOffset(consumer_id, None),)
         history = offsets.history if isinstance(offsets, LogPosition) else state.anchors.rows
-        return (MoveConsumer(consumer_id, dict(offsets), history),)
+        return (CommitConsumerOffset(consumer_id, dict(offsets), history),)
 
     log.commit(plan)
 

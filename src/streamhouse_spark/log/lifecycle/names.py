@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import (
     RESERVED_DATABASES,
     WAREHOUSE_KEY,
@@ -30,20 +30,20 @@ from streamhouse_spark.core.paths import (
     parse_name_key,
     parse_table_name,
 )
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import (
     InvalidNameError,
     ObjectNotFoundError,
     StreamhouseError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.log.commits.chains import CHAIN_AHEAD, last_object
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
-from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
-from streamhouse_spark.log.lifecycle.stored_view import StoredView, ViewRenaming
+from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
+from streamhouse_spark.log.commits.sequence_search import CHAIN_AHEAD, last_object
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry, ViewRename
+from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
-from streamhouse_spark.storage.slots import Slot, fill
+from streamhouse_spark.storage.prefetch import Prefetch, at_once
+from streamhouse_spark.storage.put_if_absent import Slot, fill
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class NamePointer:
     uuid: str | None
     moved_to: str | None = None
     """The new name of the table or view, if renaming let this one mean nothing."""
-    view: StoredView | None = None
-    renaming: ViewRenaming | None = None
+    view: ViewEntry | None = None
+    renaming: ViewRename | None = None
     """A renaming that may still give a view this name, which means nothing until then."""
 
 
@@ -80,7 +80,7 @@ class DatabasePointer:
     comment: str | None = None
 
 
-def require_warehouse(storage: Storage, ahead: ReadAhead | None = None) -> None:
+def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
     if read_warehouse_file(storage, ahead) is None:
         raise WarehouseNotFoundError(
@@ -94,7 +94,7 @@ def warehouse_exists(storage: Storage) -> bool:
 
 
 def create_warehouse(
-    storage: Storage, world: World, *, around: str | None = None, ahead: ReadAhead | None = None
+    storage: Storage, world: World, *, around: str | None = None, ahead: Prefetch | None = None
 ) -> None:
     """Make the location a warehouse unless it is one. A location with foreign files is refused, except for the folder
     ``around``, around which the warehouse is made on purpose.
@@ -124,7 +124,7 @@ def ready_to_name(storage: Storage, world: World, path: TablePath) -> tuple[Data
 
     All three are looked at in the time of one request. Raises as `create_warehouse` and `resolve` do.
     """
-    ahead = ReadAhead(storage)
+    ahead = Prefetch(storage)
     pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
     ahead.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
     create_warehouse(storage, world, ahead=ahead)
@@ -143,7 +143,7 @@ def _first_files(database: str) -> list[str]:
 
 def first_database(storage: Storage, database: str) -> DatabasePointer:
     """Check that there is a warehouse and resolve a database, in the time of one request. Raises as these two do."""
-    ahead = ReadAhead(storage)
+    ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
     require_warehouse(storage, ahead)
     return resolve_database(storage, database, ahead)
@@ -158,10 +158,10 @@ def keep_database(storage: Storage, world: World, known: DatabasePointer) -> Non
     create_database(storage, known.name, world)
 
 
-def resolve_database(storage: Storage, database: str, ahead: ReadAhead | None = None) -> DatabasePointer:
+def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
     """Return the present state of the database: its last file. Raises `FormatVersionError` for a newer format."""
     if ahead is None:
-        ahead = ReadAhead(storage)
+        ahead = Prefetch(storage)
         ahead.expect(_first_files(database))
     number, data = last_object(storage, lambda n: database_key(database, n), ahead)
     if not number:
@@ -182,7 +182,7 @@ def point_database(
     def stored() -> dict[str, Any]:
         return decode_frame("database", storage.read(key), f"{storage.url}/{key}").header
 
-    return Slot(storage, key, stored, header.__eq__).take(encode_frame("database", header)).won()
+    return Slot(storage, key, stored, header.__eq__).take(encode_frame("database", header)).is_won()
 
 
 def database_exists(storage: Storage, database: str) -> bool:
@@ -217,27 +217,27 @@ def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, Nam
     """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
     logged.
     """
-    return named_tables(storage, named_paths(storage, database))
+    return iter_table_names(storage, list_paths(storage, database))
 
 
-def named_tables(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
+def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
     """Return those of the names that mean a table, as `list_names` does."""
-    return ((path, found) for path, found in _resolved(storage, paths) if found is None or found.uuid is not None)
+    return ((path, found) for path, found in _resolve_names(storage, paths) if found is None or found.uuid is not None)
 
 
-def named_paths(storage: Storage, database: str) -> list[TablePath]:
+def list_paths(storage: Storage, database: str) -> list[TablePath]:
     """Return the names of a database, whatever they mean, by one listing."""
     return [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
 
 
 def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
     """Return the names of a database that mean a view, sorted."""
-    found = _resolved(storage, named_paths(storage, database))
+    found = _resolve_names(storage, list_paths(storage, database))
     return (path for path, pointer in found if pointer is not None and pointer.view is not None)
 
 
-def _resolved(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    ahead = ReadAhead(storage)
+def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
+    ahead = Prefetch(storage)
     ahead.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
     for path in paths:
         try:
@@ -247,7 +247,7 @@ def _resolved(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[Ta
             yield path, None
 
 
-def listed_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
+def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
     """Return the number of each name's newest pointer by one listing: a hint of what to resolve again."""
     found: dict[TablePath, int] = {}
     for info in storage.list(f"{database}/"):
@@ -258,14 +258,14 @@ def listed_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
     return found
 
 
-def resolve(storage: Storage, path: TablePath, ahead: ReadAhead | None = None) -> NamePointer:
+def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) -> NamePointer:
     """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
     damaged.
     """
     number, data = last_object(storage, lambda n: name_key(path, n), ahead)
     if not number:
         return NamePointer(0, None)
-    header = _decoded_pointer(storage, path, number, data)
+    header = _decode_pointer(storage, path, number, data)
     if "view" in header:
         return _view_pointer(storage, number, header)
     return NamePointer(number, header["uuid"], header.get("moved_to"))
@@ -273,17 +273,17 @@ def resolve(storage: Storage, path: TablePath, ahead: ReadAhead | None = None) -
 
 def _view_pointer(storage: Storage, number: int, header: dict[str, Any]) -> NamePointer:
     """Return the meaning of a pointer with a view: while it is being renamed to this name, nothing."""
-    view = StoredView.from_header(header["view"])
+    view = ViewEntry.from_header(header["view"])
     if "renaming" not in header:
         return NamePointer(number, None, view=view)
-    renaming = ViewRenaming(**header["renaming"])
+    renaming = ViewRename(**header["renaming"])
     moved = _has_moved(storage, renaming)
     if moved is None:
         return NamePointer(number, None, renaming=renaming)
     return NamePointer(number, None, view=view if moved else None)
 
 
-def _has_moved(storage: Storage, renaming: ViewRenaming) -> bool | None:
+def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
     """Tell whether the view was renamed; None while it still may be."""
     old = parse_table_name(renaming.old).path
     try:
@@ -292,7 +292,7 @@ def _has_moved(storage: Storage, renaming: ViewRenaming) -> bool | None:
         return None
 
 
-def end_view_renaming(storage: Storage, world: World, renaming: ViewRenaming) -> bool:
+def end_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
     """Make sure that a view is not renamed any more, by a pointer of its old name. Returns False if it was renamed."""
     old = parse_table_name(renaming.old).path
     kept = resolve(storage, old)
@@ -303,13 +303,13 @@ def end_view_renaming(storage: Storage, world: World, renaming: ViewRenaming) ->
 
 def first_look(storage: Storage, path: TablePath) -> NamePointer:
     """Check that there is a warehouse and resolve a name, in the time of one request. Raises as these two do."""
-    ahead = ReadAhead(storage)
+    ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
     require_warehouse(storage, ahead)
     return resolve(storage, path, ahead)
 
 
-def damaged_pointer(storage: Storage, path: TablePath) -> NamePointer:
+def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointer:
     """Return a stand-in for a last pointer that cannot be read, for callers that let the name mean nothing from there
     on.
     """
@@ -323,7 +323,7 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     only this table's own renamings lie.
     """
     number, data = last_object(storage, lambda n: name_key(path, n))
-    pointer = _decoded_pointer(storage, path, number, data) if number else None
+    pointer = _decode_pointer(storage, path, number, data) if number else None
     while pointer is not None:
         found: str | None = pointer["uuid"]
         if found not in (None, uuid):
@@ -340,7 +340,7 @@ def tables_meant(storage: Storage, path: TablePath) -> Iterator[str]:
     """Return the tables that the name means and meant, the newest first, back to where it meant none."""
     number, data = last_object(storage, lambda n: name_key(path, n))
     while number:
-        found: str | None = _decoded_pointer(storage, path, number, data)["uuid"]
+        found: str | None = _decode_pointer(storage, path, number, data)["uuid"]
         if found is None:
             return
         yield found
@@ -356,8 +356,8 @@ def point(
     world: World,
     *,
     moved_to: TablePath | None = None,
-    view: StoredView | None = None,
-    renaming: ViewRenaming | None = None,
+    view: ViewEntry | None = None,
+    renaming: ViewRename | None = None,
     attempt: str | None = None,
 ) -> bool:
     """Let the name mean ``uuid``, the ``view`` or nothing from now on, if it still means ``previous``. Returns False
@@ -380,15 +380,15 @@ def point(
     )
     placed = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
     version = VIEW_VERSION if view is not None else placed
-    return slot.take(encode_frame("name", header, version=version)).won()
+    return slot.take(encode_frame("name", header, version=version)).is_won()
 
 
 def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any]:
     """Raises `ObjectNotFoundError`."""
-    return _decoded_pointer(storage, path, number, storage.read(name_key(path, number)))
+    return _decode_pointer(storage, path, number, storage.read(name_key(path, number)))
 
 
-def _decoded_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:
+def _decode_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:
     where = f"{storage.url}/{name_key(path, number)}"
     header = decode_frame("name", data, where, newest=VIEW_VERSION).header
     if header["name"] != str(path):

@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Rename, Undrop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names, succession
+from streamhouse_spark.log.lifecycle import names, replace_table
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.storage.base import Storage
 
@@ -66,7 +66,7 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
     renaming again is safe.
     """
     old_pointer = names.resolve(storage, old)
-    renamed = _given(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
+    renamed = _give_name(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
     if renamed:
         with after_commit(logger, "freeing the name", old):  # its pointer counts no longer
             names.point(storage, old, old_pointer, None, world, moved_to=new)
@@ -80,11 +80,11 @@ def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> b
     if others keep taking the name and leaving it. After `StorageError` and `CommitStateUnknownError` the table is
     dropped, or there; bringing it back again is safe.
     """
-    succession.settle(storage, world, log)
-    return _given(storage, world, log, path, Undrop(str(path)), _require_dropped)
+    replace_table.settle(storage, world, log)
+    return _give_name(storage, world, log, path, Undrop(str(path)), _require_dropped)
 
 
-def _given(
+def _give_name(
     storage: Storage,
     world: World,
     log: CommitLog,

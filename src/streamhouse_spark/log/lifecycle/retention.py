@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streamhouse_spark.config.auto_partition import AutoPartition
-from streamhouse_spark.config.partition_history import columns_at
-from streamhouse_spark.log.archive.pages import archived
+from streamhouse_spark.config.partition_specs import columns_at
+from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.commits.actions import Action, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.segment import Segment
@@ -75,7 +75,7 @@ def plan_trim(
     def waiting(bucket: int, end: int) -> list[int]:
         return [end, *(c.offsets.get(bucket, 0) for c in active)]
 
-    keeps_changes, held = state.parsed.changelog_retention_ms is not None, archived(state)
+    keeps_changes, held = state.parsed.changelog_retention_ms is not None, usable_archive(state)
     starts = {}
     for bucket, log in state.buckets.items():
         limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))

@@ -12,17 +12,17 @@ happen any more, and begins again.
 from __future__ import annotations
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import CommitConflictError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.renaming import free
-from streamhouse_spark.log.lifecycle.stored_view import StoredView, ViewRenaming
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry, ViewRename
 from streamhouse_spark.storage.base import Storage
 
 RACES_MAX = 20
 
 
-def require_view(storage: Storage, path: TablePath) -> StoredView:
+def require_view(storage: Storage, path: TablePath) -> ViewEntry:
     """Return the view that the name means now. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
     pointer = names.resolve(storage, path)
     if pointer.view is None:
@@ -30,20 +30,20 @@ def require_view(storage: Storage, path: TablePath) -> StoredView:
     return pointer.view
 
 
-def create_view(storage: Storage, world: World, path: TablePath, view: StoredView, *, replace: bool) -> None:
+def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry, *, replace: bool) -> None:
     """Let the name mean the view. Raises `TableExistsError` if it means a table, or without ``replace`` a view;
     `CommitConflictError` if others keep taking it and leaving it.
     """
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
         if not (pointer.view is not None and replace) and not free(storage, world, path, pointer):
-            raise _taken(storage, path, is_view=names.resolve(storage, path).view is not None)
+            raise _name_taken_error(storage, path, is_view=names.resolve(storage, path).view is not None)
         if names.point(storage, path, pointer, None, world, view=view):
             return
     raise _conflict("creating", path)
 
 
-def replace_view(storage: Storage, world: World, path: TablePath, view: StoredView) -> None:
+def replace_view(storage: Storage, world: World, path: TablePath, view: ViewEntry) -> None:
     """Let the name of a view mean this one. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `CommitConflictError`."""
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
@@ -74,8 +74,8 @@ def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) 
         if pointer.view is None:
             raise _absent(storage, old, pointer)
         if old == new or not free(storage, world, new, target):
-            raise _taken(storage, new, is_view=target.view is not None)
-        renaming = ViewRenaming(str(old), pointer.number + 1, world.ids.new_uuid())
+            raise _name_taken_error(storage, new, is_view=target.view is not None)
+        renaming = ViewRename(str(old), pointer.number + 1, world.ids.new_uuid())
         if not names.point(storage, new, target, None, world, view=pointer.view, renaming=renaming):
             continue
         if names.point(storage, old, pointer, None, world, moved_to=new, attempt=renaming.attempt):
@@ -92,7 +92,7 @@ def is_a_view(path: TablePath, url: str) -> TableNotFoundError:
     )
 
 
-def _taken(storage: Storage, path: TablePath, *, is_view: bool) -> TableExistsError:
+def _name_taken_error(storage: Storage, path: TablePath, *, is_view: bool) -> TableExistsError:
     what = "view" if is_view else "table"
     return TableExistsError(
         f"{what} {path} exists in {storage.url}; drop it first, or choose another name for the view",

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class StoredView:
+class ViewEntry:
     """A query under a name, as Spark describes it."""
 
     text: str
@@ -39,7 +39,7 @@ class StoredView:
         }
 
     @classmethod
-    def from_header(cls, header: Mapping[str, Any]) -> StoredView:
+    def from_header(cls, header: Mapping[str, Any]) -> ViewEntry:
         return cls(
             header["text"],
             header["schema"],
@@ -53,7 +53,7 @@ class StoredView:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewRenaming:
+class ViewRename:
     """The pointer of the old name whose ``attempt`` lets a view have its new one: pointer ``number`` of ``old``."""
 
     old: str

@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.row_ids import NO_PLACE, row_ids
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.segments.reader import LogBatch
+from streamhouse_spark.log.segments.row_ids import NO_PLACE, row_ids
 
 CHANGE_TYPE = pa.field("_change_type", pa.string(), nullable=False)
 BUCKET = pa.field("_bucket", pa.int32(), nullable=False)
@@ -19,7 +19,7 @@ LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
 COMMIT_VERSION = pa.field("_commit_version", pa.int64(), nullable=False)
 ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
-"""A row's place as one number, see `core.row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
+"""A row's place as one number, see `log.segments.row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.forks import new_lock
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,
@@ -30,22 +30,22 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.commits.anchors import out_of_mixed
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history_epochs import out_of_mixed
 from streamhouse_spark.log.commits.record import RecentRows, read_record
 from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.segments.messages import (
+from streamhouse_spark.log.segments.ipc_format import (
     FILE_HEAD_BYTES,
     PREFIX_BYTES,
-    BatchPieces,
-    ChosenColumns,
+    ColumnSelection,
+    IpcBatchLayout,
     head_end,
 )
-from streamhouse_spark.log.segments.part_ranges import ONE_REQUEST_BYTES_MAX, PartRanges
-from streamhouse_spark.log.segments.segment_bytes import BlockSums, FetchedBytes, MappedBytes, SegmentBytes
+from streamhouse_spark.log.segments.range_reader import ONE_REQUEST_BYTES_MAX, PartRanges
+from streamhouse_spark.log.segments.segment_bytes import BlockChecksums, MmapReader, RangeFetcher, SegmentBytes
 from streamhouse_spark.query import row_selection
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
+from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, at_once
 
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
@@ -183,7 +183,7 @@ class InlineRecords:
                 failures = self._read([segment.commit, *self._window()])
                 if isinstance(error := failures.get(segment.commit), ObjectNotFoundError):
                     key = commit_key(self._table_uuid, segment.commit)
-                    raise _missing(self._storage, self._table_uuid, segment, key) from error
+                    raise _missing_object_error(self._storage, self._table_uuid, segment, key) from error
                 if error is not None:
                     raise error
             payload = self._payloads[segment.commit]
@@ -202,7 +202,7 @@ class InlineRecords:
         """Read records at the same time. Returns the errors of those that cannot be read, which counts once they are
         asked for.
         """
-        ahead = ReadAhead(self._storage)
+        ahead = Prefetch(self._storage)
         ahead.expect(commit_key(self._table_uuid, number) for number in numbers)
         failures: dict[int, StreamhouseError] = {}
         for number in numbers:
@@ -257,7 +257,7 @@ def _object_batches(
                 )
             yield segment.base_offset + int(row_starts[position]), batch
     except ObjectNotFoundError as error:
-        raise _missing(storage, table_uuid, segment, key) from error
+        raise _missing_object_error(storage, table_uuid, segment, key) from error
 
 
 def _batches(
@@ -271,11 +271,11 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     source: SegmentBytes
     if storage.local_path(key) is not None:
-        source = MappedBytes(storage, key, segment)
+        source = MmapReader(storage, key, segment)
         if not segment.compressed:
-            return _mapped_batches(source, url_of(storage, key), segment, positions, columns)
+            return _read_mapped_batches(source, url_of(storage, key), segment, positions, columns)
     else:
-        source = FetchedBytes(storage, key, segment, records.parts.take(segment) if records is not None else None)
+        source = RangeFetcher(storage, key, segment, records.parts.take(segment) if records is not None else None)
     if columns is None:
         return _whole_batches(source, segment, schema, positions)
     if set(columns) == set(schema.names):
@@ -290,8 +290,8 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
         try:
             data = storage.read(key) if segment.part is None else _read_part(storage, key, segment)
         except ObjectNotFoundError as error:
-            raise _missing(storage, table_uuid, segment, key) from error
-        sums = BlockSums(url_of(storage, key), segment)
+            raise _missing_object_error(storage, table_uuid, segment, key) from error
+        sums = BlockChecksums(url_of(storage, key), segment)
         sums.check_size((segment.part or 0) + len(data))
         sums.check(data, 0, len(data))
     rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
@@ -306,7 +306,7 @@ def _read_part(storage: Storage, key: str, segment: Segment) -> bytes:
     return storage.read_ranges(key, [(at, at + segment.size_bytes)])[0]
 
 
-def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
+def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
     """Return the error for an absent object: damage, or a reader that slept for longer than the grace."""
     try:
         state = CommitLog(storage, table_uuid, World()).refresh()
@@ -332,8 +332,8 @@ def _damage(storage: Storage, table_uuid: str, segment: Segment, key: str) -> Co
     )
 
 
-def _mapped_batches(
-    mapped: MappedBytes, where: str, segment: Segment, positions: range, columns: Sequence[str] | None
+def _read_mapped_batches(
+    mapped: MmapReader, where: str, segment: Segment, positions: range, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Return batches of an uncompressed file without copying them, each verified before it is returned."""
     _verify_footer(where, mapped, segment.size_bytes)
@@ -375,14 +375,14 @@ def _narrow_batches(
     start, end = _extent(segment, positions)
     if end - start <= ONE_REQUEST_BYTES_MAX:
         source.expect([(start, end)])
-    chosen = ChosenColumns.of(schema, columns)
+    chosen = ColumnSelection.of(schema, columns)
     file_head_bytes = FILE_HEAD_BYTES + schema.serialize().size
     starts = [int(segment.index.batch_starts[position]) for position in positions]
     source.expect((at, at + chosen.head_bytes_max + (0 if at else file_head_bytes)) for at in starts)
     pieces = []
     for position in positions:
         head, end = _read_head(source, segment, position)
-        pieces.append(BatchPieces.of(head, end, chosen))
+        pieces.append(IpcBatchLayout.of(head, end, chosen))
     source.expect(found for piece in pieces for found in piece.ranges)
     for piece in pieces:
         yield piece.batch([source.read(start, end) for start, end in piece.ranges]).select(list(columns))

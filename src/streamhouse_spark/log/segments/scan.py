@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
-from streamhouse_spark.schema.evolution import fitting_of, is_stored_alike
+from streamhouse_spark.schema.evolution import cast_of_column, is_stored_alike
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -46,7 +46,7 @@ class LogSplit:
     @property
     def size_bytes(self) -> int:
         """Estimated bytes of the split's rows in memory."""
-        return sum(_covered_bytes(s, self.offsets) for s in self.segments)
+        return sum(_bytes_of_range(s, self.offsets) for s in self.segments)
 
     @property
     def num_rows(self) -> int:
@@ -129,7 +129,7 @@ def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
         )
 
 
-def cut_split(split: LogSplit, target_bytes: int) -> list[LogSplit]:
+def split_by_size(split: LogSplit, target_bytes: int) -> list[LogSplit]:
     """Cut a split into pieces of about ``target_bytes``, between segments and between the batches of large ones."""
     pieces: list[LogSplit] = []
     start = split.offsets.start
@@ -147,7 +147,7 @@ def cut_split(split: LogSplit, target_bytes: int) -> list[LogSplit]:
 
 def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Iterator[tuple[int, int]]:
     """Return offsets at which the segment may be cut, each with the bytes since the one before."""
-    size_bytes = _covered_bytes(segment, inside)
+    size_bytes = _bytes_of_range(segment, inside)
     if size_bytes <= target_bytes or not segment.index_bytes:
         yield inside.end, size_bytes
         return
@@ -166,7 +166,7 @@ def _sub_split(split: LogSplit, offsets: OffsetRange) -> LogSplit:
     return replace(split, offsets=offsets, segments=segments, deleted=deleted)
 
 
-def _covered_bytes(segment: Segment, offsets: OffsetRange) -> int:
+def _bytes_of_range(segment: Segment, offsets: OffsetRange) -> int:
     return segment.memory_bytes * len(segment.offsets.intersect(offsets)) // segment.num_rows
 
 
@@ -202,7 +202,7 @@ class Adapter:
     def __init__(self, written: TableSchema, wanted: TableSchema) -> None:
         by_id = {c.id: c for c in written.columns}
         sources = [(by_id.get(c.id), c) for c in wanted.columns]
-        self._sources = [None if old is None else (old.name, fitting_of(old, new)) for old, new in sources]
+        self._sources = [None if old is None else (old.name, cast_of_column(old, new)) for old, new in sources]
         self._schema = wanted.arrow
         named = [old.name for old, _ in sources if old is not None]
         is_alike = all(old is not None and is_stored_alike(old, new) for old, new in sources)

@@ -27,7 +27,7 @@ class SegmentBytes(Protocol):
         """Return verified bytes ``[start, end)``. Raises `CorruptDataError`."""
 
 
-class BlockSums:
+class BlockChecksums:
     """Verifies byte ranges of a segment against its block sums, each block once."""
 
     def __init__(self, where: str, segment: Segment) -> None:
@@ -38,7 +38,7 @@ class BlockSums:
         self._part = segment.part
         self._verified = bytearray(len(self._sums))
 
-    def aligned(self, start: int, end: int) -> Range:
+    def align_range(self, start: int, end: int) -> Range:
         """Return the smallest run of whole blocks around a byte range."""
         size = self.block_bytes
         return start // size * size, min(-(-end // size) * size, self._size_bytes)
@@ -55,7 +55,7 @@ class BlockSums:
         }
         runs = groupby(enumerate(sorted(asked)), key=lambda numbered: numbered[1] - numbered[0])
         found = [[block for _, block in run] for _, run in runs]
-        return [self.aligned(run[0] * size, (run[-1] + 1) * size) for run in found]
+        return [self.align_range(run[0] * size, (run[-1] + 1) * size) for run in found]
 
     def check_size(self, object_bytes: int) -> None:
         """Verify the length of the object."""
@@ -70,7 +70,7 @@ class BlockSums:
         at = self._part or 0
         size = self.block_bytes
         view = memoryview(data)
-        origin = self.aligned(start, end)[0]
+        origin = self.align_range(start, end)[0]
         for block in range(start // size, -(-end // size)):
             if self._verified[block]:
                 continue
@@ -84,11 +84,11 @@ class BlockSums:
             self._verified[block] = 1
 
 
-class MappedBytes:
+class MmapReader:
     """A memory-mapped segment. Bytes are verified where they lie."""
 
     def __init__(self, storage: Storage, key: str, segment: Segment) -> None:
-        self._blocks = BlockSums(url_of(storage, key), segment)
+        self._blocks = BlockChecksums(url_of(storage, key), segment)
         self._blocks.check_size(storage.size_bytes(key))
         self._size_bytes = segment.size_bytes
         with pa.memory_map(storage.local_path(key)) as file:
@@ -101,12 +101,12 @@ class MappedBytes:
 
     def read(self, start: int, end: int) -> memoryview:
         end = min(end, self._size_bytes)
-        low, high = self._blocks.aligned(start, end)
+        low, high = self._blocks.align_range(start, end)
         self._blocks.check(self._view[low:high], start, end)
         return self._view[start:end]
 
 
-class FetchedBytes:
+class RangeFetcher:
     """A segment on a remote store: whole blocks are fetched, each once, and kept as long as this object."""
 
     def __init__(self, storage: Storage, key: str, segment: Segment, held: memoryview | None = None) -> None:
@@ -115,7 +115,7 @@ class FetchedBytes:
         self._key = key
         self._at = segment.part or 0
         self._size_bytes = segment.size_bytes
-        self._blocks = BlockSums(url_of(storage, key), segment)
+        self._blocks = BlockChecksums(url_of(storage, key), segment)
         self._runs: list[tuple[int, int, memoryview]] = []
         """Begin and end of adjacent blocks, and their bytes, in order."""
         if held is not None:

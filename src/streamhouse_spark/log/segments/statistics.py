@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.arrow_groupby import distinct
 from streamhouse_spark.core.python_values import to_ticks
-from streamhouse_spark.query.predicate_tree import ONLY_NULLS, Bounds, family_of, ordered
+from streamhouse_spark.query.predicates import ONLY_NULLS, Bounds, family_of, to_comparable
 from streamhouse_spark.schema.literals import value_to_json
 
 PARTITIONS_MAX = 64
@@ -32,7 +32,7 @@ def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> di
     return out
 
 
-def united_stats(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
+def merge_statistics(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
     """Combine the statistics of rows that were seen part by part; a column that lacks them in some part has none."""
     out = {}
     for name in parts[0] if parts else ():
@@ -73,7 +73,7 @@ def collect_partitions(
     return tuple(zip(*columns, strict=True))
 
 
-def united_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
+def merge_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
     """Combine the results of `collect_partitions` for rows that were seen part by part."""
     found: dict[tuple[Any, ...], None] = {}
     for part in parts:
@@ -88,13 +88,13 @@ def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) ->
     low, high, nulls = stats
     if low is None:
         return ONLY_NULLS
-    low, high = stored_value(low, data_type), stored_value(high, data_type)
+    low, high = decode_stored_value(low, data_type), decode_stored_value(high, data_type)
     if low is None or high is None:
         return Bounds(may_be_null=bool(nulls), may_have_value=nulls < num_rows)
-    return Bounds(ordered(low), ordered(high), may_be_null=bool(nulls), may_have_value=nulls < num_rows)
+    return Bounds(to_comparable(low), to_comparable(high), may_be_null=bool(nulls), may_have_value=nulls < num_rows)
 
 
-def stored_value(value: Any, data_type: pa.DataType) -> Any:
+def decode_stored_value(value: Any, data_type: pa.DataType) -> Any:
     """Read a value of a record's JSON as one that the predicate tree compares; None where it cannot be told."""
     try:
         match family_of(data_type):

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from streamhouse_spark.config.partition_history import FormerPartitioning, columns_at
+from streamhouse_spark.config.partition_specs import FormerPartitioning, columns_at
+from streamhouse_spark.core.arrow_chunking import combine_small_chunks
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.core.slicing import compacted
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -64,7 +64,7 @@ def stage_inline(rows: pa.Table, bucket: int, options: SegmentOptions) -> Staged
     Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
     """
     data = one_batch(rows).serialize().to_pybytes()
-    return StagedSegment(_described(rows, bucket, options, len(data)), data)
+    return StagedSegment(_describe_segment(rows, bucket, options, len(data)), data)
 
 
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
@@ -83,8 +83,8 @@ def stage_object(
 
 def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
     """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
-    size_bytes, index = write_file(sink, rows.schema, rebatched(rows), rows.nbytes, options.codec)
-    described = _described(rows, bucket, options, size_bytes)
+    size_bytes, index = write_file(sink, rows.schema, rechunk_batches(rows), rows.nbytes, options.codec)
+    described = _describe_segment(rows, bucket, options, size_bytes)
     segment = replace(
         described,
         uuid=segment_uuid,
@@ -140,12 +140,12 @@ class ArrowFile:
         return self._summing.size_bytes, index
 
 
-def _described(rows: pa.Table, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
-    segment = staged_rows(rows.num_rows, bucket, options, size_bytes)
+def _describe_segment(rows: pa.Table, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
+    segment = make_staged_segment(rows.num_rows, bucket, options, size_bytes)
     return replace(segment, partitions=collect_partitions(rows, options.partition_by))
 
 
-def staged_rows(num_rows: int, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
+def make_staged_segment(num_rows: int, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
     """Return a segment that no record names yet, without the facts that only its rows tell."""
     return Segment(
         bucket=bucket,
@@ -159,10 +159,10 @@ def staged_rows(num_rows: int, bucket: int, options: SegmentOptions, size_bytes:
     )
 
 
-def rebatched(rows: pa.Table) -> list[pa.RecordBatch]:
+def rechunk_batches(rows: pa.Table) -> list[pa.RecordBatch]:
     """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
     if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
-        rows = compacted(rows)
+        rows = combine_small_chunks(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
     batches: list[pa.RecordBatch] = rows.to_batches(
         max_chunksize=max(1, min(BATCH_ROWS_MAX, BATCH_BYTES_MAX // row_bytes))

@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from streamhouse_spark.core.change_archive import Archive, pages_between
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.commit_rows import CommitRows
-from streamhouse_spark.log.archive.pages import archived, read_page, read_pages
+from streamhouse_spark.log.archive.pages import read_page, read_pages, usable_archive
+from streamhouse_spark.log.commits.archive_metadata import Archive, pages_between
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.commit_runs import CommitRuns
-from streamhouse_spark.read.pieces import ArchivePiece, ChangesPiece
+from streamhouse_spark.read.commit_ranges import CommitRanges
+from streamhouse_spark.read.offset_range_scan import archive_pieces
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.read.ranges import archive_pieces
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask, ChangesScanTask
 from streamhouse_spark.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivedCommits:
+class ArchiveScan:
     """The changes of the commits from a first one on, as far as the archive has them."""
 
     state: TableState
@@ -43,17 +43,17 @@ class ArchivedCommits:
         """Return the time behind which those of later commits are shown."""
         return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
 
-    def pieces(self, pruning: Pruning) -> Iterator[ChangesPiece]:
+    def pieces(self, pruning: Pruning) -> Iterator[ChangesScanTask]:
         """Give the changes of each bucket that may have some that are wanted, in the order of their offsets."""
         allowed = pruning.buckets(self.state)
         for bucket in np.unique(self.rows.buckets).tolist():
             if allowed is None or bucket in allowed:
                 yield from self._of_bucket(bucket)
 
-    def _of_bucket(self, bucket: int) -> Iterator[ChangesPiece]:
+    def _of_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
         rows = self.rows.taken(self.rows.buckets == bucket)
         grouped = rows.grouped.astype(np.bool_)
-        commits = CommitRuns(
+        commits = CommitRanges(
             rows.starts, rows.ends, rows.versions, rows.times_us, grouped, np.zeros(len(grouped), np.bool_)
         )
         for page, start, end in pages_between(self.held, bucket):
@@ -61,19 +61,19 @@ class ArchivedCommits:
                 continue
             pieces = list(archive_pieces(self.held, bucket, of_page.range))
             if of_page.is_grouped.any():  # whose net changes are worked out from all changes of a commit
-                pieces = [ArchivePiece(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
+                pieces = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
             for piece in pieces:
                 if part := of_page.within(piece.offsets):
-                    yield ChangesPiece(piece, part, key=self.state.primary_key if part.is_grouped.any() else ())
+                    yield ChangesScanTask(piece, part, key=self.state.primary_key if part.is_grouped.any() else ())
 
 
-def archived_commits(
+def scan_archived_commits(
     table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
-) -> ArchivedCommits | None:
+) -> ArchiveScan | None:
     """Return the archived changes of the commits from ``first`` to ``last``; None where the archive does not tell those
     of ``first``. Times are later than ``after_us``, and rise.
     """
-    held = archived(state)
+    held = usable_archive(state)
     if not held or not held.first_commit <= first <= held.last_commit:
         return None
     befores = [0, *(page.last_commit for page in held.pages)]
@@ -84,10 +84,10 @@ def archived_commits(
     ]
     contents = read_pages(table.storage, state, wanted)
     rows = CommitRows.joined([content.commits for content in contents]).between(first, last)
-    return ArchivedCommits(state, held, rows if after_us is None else _shown_after(rows, after_us))
+    return ArchiveScan(state, held, rows if after_us is None else _with_ascending_times(rows, after_us))
 
 
-def _shown_after(rows: CommitRows, after_us: int) -> CommitRows:
+def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
     """Show the first commit later than ``after_us``, and each later than the one before."""
     versions, first, place = np.unique(rows.versions, return_index=True, return_inverse=True)
     steps = np.arange(len(versions), dtype=np.int64)
@@ -101,7 +101,7 @@ def first_archived_after(
     """Return the first archived commit that is shown behind a time, or at it, where ``includes`` says so; ``reached``,
     the first commit whose record is kept, where none is. None where commits that are no longer told may be.
     """
-    held = archived(state)
+    held = usable_archive(state)
     if not held:
         return None
     if start_us is None:
@@ -123,7 +123,7 @@ def last_archived_before(storage: Storage, state: TableState, end_us: int, *, in
     """Return the last archived commit that is shown before a time, or at it; 0 for none."""
     most_us = end_us if includes else end_us - 1
     found = 0
-    for page in archived(state).pages:
+    for page in usable_archive(state).pages:
         rows = read_page(storage, state, page.uuid).commits
         found = max(found, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
         if page.last_us > most_us:

@@ -14,37 +14,37 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from streamhouse_spark.config.properties import CHANGELOG_IMAGE
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import archived
+from streamhouse_spark.log.archive.pages import usable_archive
+from streamhouse_spark.log.commit_reader import Commit, commits_back, deletions_in, find_partition_drop, newest_first
 from streamhouse_spark.log.commits.actions import moves_rows
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.told import Commit, commits_back, deletions_in, dropped_in, newest_first
 from streamhouse_spark.read.change_feed.archived_changes import (
-    archived_commits,
     first_archived_after,
     last_archived_before,
+    scan_archived_commits,
 )
-from streamhouse_spark.read.change_feed.change_pieces import (
-    RowChanges,
+from streamhouse_spark.read.change_feed.change_scan_tasks import (
+    CommitDiff,
     changes_of,
     file_pieces,
     pieces_of,
     require_rows,
     with_cold,
 )
-from streamhouse_spark.read.change_feed.commit_parts import FIRST, Parts, net_of, parts_of
-from streamhouse_spark.read.change_feed.emptied_rows import emptied_pieces, rows_of
-from streamhouse_spark.read.change_feed.older_files import OlderFiles
-from streamhouse_spark.read.change_feed.untold import NotTold, require_told, untold
+from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, net_of, parts_of
+from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError, require_told, untold
+from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
+from streamhouse_spark.read.change_feed.truncated_rows import rows_of, truncation_scan_tasks
 from streamhouse_spark.read.change_feed.version_rows import version_pieces
-from streamhouse_spark.read.commit_runs import CommitRuns
-from streamhouse_spark.read.pieces import ChangesPiece, LogPiece
+from streamhouse_spark.read.commit_ranges import CommitRanges
 from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask
 from streamhouse_spark.storage.base import Storage
 
 
@@ -52,7 +52,7 @@ from streamhouse_spark.storage.base import Storage
 class ChangesPlan:
     state: TableState
     """The state whose log has the rows, with the columns of the state that was asked for."""
-    pieces: tuple[ChangesPiece, ...]
+    pieces: tuple[ChangesScanTask, ...]
 
 
 def range_of_times(
@@ -126,7 +126,7 @@ def plan_changes(
     require_changes(state)
     first, is_net = max(first, FIRST), is_net and not state.primary_key
     with _its_error():
-        older = archived_commits(table, state, first, last, after_us)
+        older = scan_archived_commits(table, state, first, last, after_us)
         if older is None:
             return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
         pieces = tuple(older.pieces(pruning))
@@ -146,7 +146,7 @@ def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
     while first <= last:
         try:
             return in_changelog(_plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
-        except NotTold as found:
+        except ChangesUnavailableError as found:
             first = found.first
     return ChangesPlan(state, ())
 
@@ -158,7 +158,7 @@ def in_changelog(plan: ChangesPlan) -> ChangesPlan:
 
 def plan_deleted(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
-) -> tuple[ChangesPiece, ...]:
+) -> tuple[ChangesScanTask, ...]:
     """Find the rows of a table without a primary key that the commits from ``first`` to ``last`` deleted, those that
     went with their partition too, as far as their offsets are below some.
 
@@ -177,9 +177,9 @@ def plan_deleted(
                     "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
                     "the deletion with skipChangeCommits=true"
                 )
-        told = ((bucket, CommitRuns.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
+        told = ((bucket, CommitRanges.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
         read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in told]
-        deleted = [RowChanges(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
+        deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
         changes = with_cold(table, state, deleted, is_emptied=False)
         require_rows(state, changes, first)
         return in_changelog(ChangesPlan(state, tuple(pieces_of(state, changes, Pruning())))).pieces
@@ -187,10 +187,10 @@ def plan_deleted(
 
 @contextmanager
 def _its_error() -> Iterator[None]:
-    """Raise in place of `NotTold` the error that it has."""
+    """Raise in place of `ChangesUnavailableError` the error that it has."""
     try:
         yield
-    except NotTold as found:
+    except ChangesUnavailableError as found:
         raise found.error from found.__cause__
 
 
@@ -212,18 +212,18 @@ def _plan_of_records(
     place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
     if place is None or (is_emptied and not place):
         return _plan_of_commits(table, state, then, commits, pruning, is_net=is_net, is_emptied=is_emptied)
-    older = _emptied(table, state, commits[: place + 1], pruning, is_net=is_net)
+    older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
     newer = _plan_of_commits(table, state, then, commits[place:], pruning, is_net=is_net, is_emptied=True)
     return replace(newer, pieces=(*older, *newer.pieces))
 
 
-def _emptied(
+def _truncation_tasks(
     table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
-) -> tuple[ChangesPiece, ...]:
+) -> tuple[ChangesScanTask, ...]:
     """Find the changes of commits of which the last emptied the table: its rows are deletions. For a net change no row
     came that went in them.
 
-    Raises `NotTold` where they are no longer kept, or it is not known which rows these were.
+    Raises `ChangesUnavailableError` where they are no longer kept, or it is not known which rows these were.
     """
     first, last = commits[0].record, commits[-1]
     added = parts_of(commits[:-1])[0] if is_net else {}
@@ -232,12 +232,12 @@ def _emptied(
         if before.primary_key:
             found = list(version_pieces(table, before, state.schema, last, pruning))
         else:
-            found = _without_key(table, state, before, last, added, OlderFiles(table, first.number))
+            found = _without_key(table, state, before, last, added, PreexistingFiles(table, first.number))
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
             older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
             found = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *found]
-        segments = [s for piece in found if isinstance(piece.rows, LogPiece) for s in piece.rows.split.segments]
+        segments = [s for piece in found if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
         require_kept(table.log, before, segments)
     except SnapshotExpiredError as error:
         raise untold(state, last.record, "removed all rows at once") from error
@@ -245,8 +245,8 @@ def _emptied(
 
 
 def _without_key(
-    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: OlderFiles
-) -> list[ChangesPiece]:
+    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
+) -> list[ChangesScanTask]:
     """Return the rows of the table but those that are ``added`` in the range, of which a net change says nothing."""
     rows = rows_of(table, before)
     if not rows.is_sure or (added and not older.have(rows.files)):
@@ -254,7 +254,7 @@ def _without_key(
     source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
     snapshot_id = before.lake.snapshot_id if before.lake is not None else None
     rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
-    return list(emptied_pieces(source, rows, last, snapshot_id))
+    return list(truncation_scan_tasks(source, rows, last, snapshot_id))
 
 
 def _plan_of_commits(
@@ -281,7 +281,7 @@ def _plan_of_commits(
     return ChangesPlan(source, (*pieces_of(source, changes, pruning), *of_files))
 
 
-class News(NamedTuple):
+class NewCommits(NamedTuple):
     """The last commit of a range that added or removed rows."""
 
     commit: int
@@ -291,7 +291,7 @@ class News(NamedTuple):
     """The time that it is shown with."""
 
 
-def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> News | None:
+def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> NewCommits | None:
     """Return the last commit from ``first`` to ``last`` that added or removed rows; None where none did.
 
     Raises as `plan_changes` does for records that are no longer kept.
@@ -299,19 +299,23 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
     first = max(first, FIRST)
     if last < first:
         return None
-    older = archived_commits(table, state, first, last, after_us)
+    older = scan_archived_commits(table, state, first, last, after_us)
     found = None
     if older is not None and len(older.rows.versions):
-        found = News(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
+        found = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
     if older is not None and (last <= older.last or older.has_all):
         return found
     if older is not None:
         first, after_us = older.last + 1, older.after_us(after_us)
     with _its_error():
         commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
-    moving = (c for c in reversed(commits) if moves_rows(c.record.actions) or dropped_in(c.record.actions) is not None)
+    moving = (
+        c
+        for c in reversed(commits)
+        if moves_rows(c.record.actions) or find_partition_drop(c.record.actions) is not None
+    )
     newest = next(moving, None)
-    return found if newest is None else News(newest.record.number, newest.record.attempt, newest.time_us)
+    return found if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
@@ -339,11 +343,11 @@ def _commits(storage: Storage, then: TableState, first: int, last: int, after_us
     return found
 
 
-def _not_kept(state: TableState, first: int, reached: int) -> NotTold:
-    if held := archived(state):
+def _not_kept(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
+    if held := usable_archive(state):
         reached = min(reached, held.first_commit)
     error = OffsetsTrimmedError(
         f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
         f"is {reached}"
     )
-    return NotTold(error, reached)
+    return ChangesUnavailableError(error, reached)

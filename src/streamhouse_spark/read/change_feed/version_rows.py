@@ -9,47 +9,57 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commit_reader import Commit
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.told import Commit
-from streamhouse_spark.read.change_feed.untold import untold
-from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
-from streamhouse_spark.read.pieces import ChangesPiece, KeyedPiece, LakePiece, ReadPlan, VersionRowsPiece, splits_of
-from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
+from streamhouse_spark.read.change_feed.feed_validation import untold
+from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
+from streamhouse_spark.read.planner import Pruning, ScanRequest, plan_pin
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.scan_tasks import (
+    ChangesScanTask,
+    KeyedScanTask,
+    LakeScanTask,
+    ScanPlan,
+    VersionRowsScanTask,
+    splits_of,
+)
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def version_pieces(
     table: TableHandle, before: TableState, schema: TableSchema, commit: Commit, pruning: Pruning
-) -> Iterator[ChangesPiece]:
+) -> Iterator[ChangesScanTask]:
     """Give the rows of the state before a commit, by the columns of a schema, as deletions of the commit.
 
-    Raises `SnapshotExpiredError` where they are no longer kept, `NotTold` where columns of the key have other names.
+    Raises `SnapshotExpiredError` where they are no longer kept, `ChangesUnavailableError` where columns of the key have
+    other names.
     """
     if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
         raise untold(before, commit.record, "removed all rows at once, whose key had a column of another name")
     newest = 1 + max(before.schemas)
     now = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
-    plan = plan_pin(table, pin_newest(now), Wanted(None)).plan(table)
+    plan = plan_pin(table, take_latest_snapshot(now), ScanRequest(None)).plan(table)
     require_kept(table.log, before, [segment for split in splits_of(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
-    parts: dict[int | None, list[KeyedPiece | LakePiece]] = {}
+    parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
     for piece in plan.pieces:
-        assert isinstance(piece, KeyedPiece | LakePiece)
+        assert isinstance(piece, KeyedScanTask | LakeScanTask)
         parts.setdefault(piece.bucket, []).append(piece)
     for bucket, pieces in parts.items():
         if allowed is None or bucket is None or bucket in allowed:
-            rows = VersionRowsPiece(bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces))
-            every = OfCommit(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
-            yield ChangesPiece(rows, CommitRuns.of([every]), is_deleted=True)
+            rows = VersionRowsScanTask(
+                bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces)
+            )
+            every = CommitRange(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
+            yield ChangesScanTask(rows, CommitRanges.of([every]), is_deleted=True)
 
 
-def _num_rows(piece: KeyedPiece | LakePiece, plan: ReadPlan) -> int:
+def _num_rows(piece: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:
     """Return how many rows a piece has at most."""
-    if isinstance(piece, LakePiece):
+    if isinstance(piece, LakeScanTask):
         return piece.split.num_rows
     if piece.lake is not None:
         return piece.lake.num_rows

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, type_name, unquoted_text
+from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, type_name, unquote_text
 from streamhouse_spark.schema.expressions.functions import (
     FUNCTIONS,
     UnsuitableError,
@@ -178,16 +178,16 @@ class _Parser:
         if kind != "text":
             self._tokens.refuse(reason)
         self._tokens.take()
-        return unquoted_text(literal)
+        return unquote_text(literal)
 
     def _compared(self, operator: str, left: Part, right: Part, begin: int) -> Part:
-        left, right = self._converted(left, right.type), self._converted(right, left.type)
+        left, right = self._convert_part(left, right.type), self._convert_part(right, left.type)
         families = {_family(left.type), _family(right.type)}
         if len(families) > 1 or families & {"other", "null"}:
             self._tokens.refuse(f"compares a {_name(left.type)} with a {_name(right.type)}", begin)
         return Part(operator, _BOOLEAN, (left, right))
 
-    def _converted(self, part: Part, wanted: pa.DataType) -> Part:
+    def _convert_part(self, part: Part, wanted: pa.DataType) -> Part:
         """Return a constant NULL, or text beside dates and timestamps, as a value of the other side's type."""
         if part.type == _NULL:
             return Part("constant", wanted, (), None)

@@ -11,8 +11,8 @@ from typing import Final
 from pyarrow import flight
 
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.answers import status_of
 from streamhouse_spark.serve.refusal import Refusal
+from streamhouse_spark.serve.responses import status_of
 
 _TEXT_BYTES_MAX: Final = 1_200
 """Bytes of a text: gRPC's clients take 8 KiB of headers, in which it stands several times."""
@@ -31,7 +31,7 @@ def flight_error(error: StreamhouseError) -> flight.FlightError:
     return _error(status_of(error), error.condition, error.kind.value, str(error))
 
 
-def refused(refusal: Refusal) -> flight.FlightError:
+def rejection_error(refusal: Refusal) -> flight.FlightError:
     """Return the error of a call without a client, or beyond its limit."""
     condition = _CONDITIONS[refusal.status]
     kind = "invalid" if refusal.status == 401 else "unavailable"
@@ -47,10 +47,10 @@ def internal(request_id: str) -> flight.FlightError:
 
 def _error(status: int, condition: str, kind: str, text: str) -> flight.FlightError:
     info = json.dumps({"condition": condition, "kind": kind, "status": status})
-    return _KINDS.get(status, flight.FlightServerError)(_fitted(text), info.encode())
+    return _KINDS.get(status, flight.FlightServerError)(_fit_header(text), info.encode())
 
 
-def _fitted(text: str) -> str:
+def _fit_header(text: str) -> str:
     """Return a text that fits into a header, with its end, which has the remedy."""
     text = text.encode("ascii", "backslashreplace").decode()
     if len(text) <= _TEXT_BYTES_MAX:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, shown
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.errors import InvalidOptionError, quote
 
 PARTS_DEFAULT: Final = 4
 PARTS_MAX: Final = 64
@@ -81,7 +81,7 @@ def ticket_of(ticket: bytes) -> ReadTicket:
     request = _request(found, "the ticket", (*_FIELDS, *_PLACE))
     if not any(name in found for name in _PLACE):
         return ReadTicket(request)
-    uuid, plan = (_typed(found, "the ticket", name, str) for name in ("uuid", "plan"))
+    uuid, plan = (_optional_text(found, "the ticket", name, str) for name in ("uuid", "plan"))
     part = _number(found, "the ticket", "part", 0)
     if uuid is None or plan is None or part is None:
         raise InvalidOptionError("the ticket has uuid, plan and part in part only; ask for the flight's info again")
@@ -95,7 +95,7 @@ def _object(text: bytes, of: str) -> Mapping[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
-            f'{of} is no JSON: {shown(str(error))}; send an object, such as {{"table": "sales.orders"}}'
+            f'{of} is no JSON: {quote(str(error))}; send an object, such as {{"table": "sales.orders"}}'
         ) from error
     if not isinstance(found, dict):
         raise InvalidOptionError(f'{of} is JSON, and no object; send one, such as {{"table": "sales.orders"}}')
@@ -107,14 +107,14 @@ def _request(found: Mapping[str, Any], of: str, known: Sequence[str]) -> ReadReq
         if name not in known:
             near = nearest(name, _FIELDS)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(_FIELDS)}"
-            raise InvalidOptionError(f"{of} has an unknown field {shown(name)}; {hint}")
-    table = _typed(found, of, "table", str)
+            raise InvalidOptionError(f"{of} has an unknown field {quote(name)}; {hint}")
+    table = _optional_text(found, of, "table", str)
     if table is None:
         raise InvalidOptionError(f'{of} names no table; say for example {{"table": "sales.orders"}}')
     return ReadRequest(
         table,
         _columns(found, of),
-        _typed(found, of, "where", str),
+        _optional_text(found, of, "where", str),
         _number(found, of, "limit", 0),
         _version(found, of),
         _number(found, of, "snapshot", -_NUMBER_MAX),
@@ -127,7 +127,7 @@ def _columns(found: Mapping[str, Any], of: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
-        raise InvalidOptionError(f"{of}: columns is {shown(value)}, expected a list of names")
+        raise InvalidOptionError(f"{of}: columns is {quote(value)}, expected a list of names")
     return tuple(value)
 
 
@@ -136,10 +136,10 @@ def _version(found: Mapping[str, Any], of: str) -> int | str | None:
     return value if isinstance(value, str) else _number(found, of, "version", 1)
 
 
-def _typed(found: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
+def _optional_text(found: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
     value = found.get(name)
     if value is not None and not isinstance(value, kind):
-        raise InvalidOptionError(f"{of}: {name} is {shown(value)}, expected a text")
+        raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a text")
     return value
 
 
@@ -148,7 +148,7 @@ def _number(found: Mapping[str, Any], of: str, name: str, least: int, most: int 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidOptionError(f"{of}: {name} is {shown(value)}, expected a number from {least} to {most}")
+        raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a number from {least} to {most}")
     return value
 
 
@@ -156,4 +156,4 @@ def _text(word: bytes) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError as error:
-        raise InvalidOptionError(f"the path has {shown(word)}, which is no UTF-8; send a table's name") from error
+        raise InvalidOptionError(f"the path has {quote(word)}, which is no UTF-8; send a table's name") from error

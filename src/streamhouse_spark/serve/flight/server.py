@@ -20,11 +20,12 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from pyarrow import flight
 
-from streamhouse_spark.core.forks import new_event, new_lock
+from streamhouse_spark.core.fork_safety import new_event, new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
-from streamhouse_spark.serve.flight.bulk_reads import BulkReads, Offer, rows_of
-from streamhouse_spark.serve.flight.calls import Call, CallRefusedError, FlightCalls
-from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
+from streamhouse_spark.serve.app_context import Shared
+from streamhouse_spark.serve.flight.errors import flight_error, internal, rejection_error
+from streamhouse_spark.serve.flight.middleware import Call, CallRefusedError, FlightCalls
+from streamhouse_spark.serve.flight.read_service import FlightReadService, Offer, rows_of
 from streamhouse_spark.serve.flight.requests import (
     ReadRequest,
     ReadTicket,
@@ -32,11 +33,10 @@ from streamhouse_spark.serve.flight.requests import (
     request_of_path,
     ticket_of,
 )
-from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.listen_address import ListenAddress
 from streamhouse_spark.serve.refusal import Refusal
-from streamhouse_spark.serve.shared import Shared
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.warehouse.table_batch import open_all
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +62,11 @@ def _without_its_path(method: Method) -> Method:
 class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Listens from the beginning on. Safe for threads: each call has one of its own."""
 
-    def __init__(self, shared: Shared, listening: Listening) -> None:
+    def __init__(self, shared: Shared, listening: ListenAddress) -> None:
         """Raises `InvalidOptionError` for an address that nothing can listen at."""
         self._shared = shared
         self._calls = FlightCalls(shared)
-        self._reads = BulkReads(shared.tables)
+        self._reads = FlightReadService(shared.tables)
         self._clock = shared.tables.warehouse.world.clock
         self._stopping = new_event()
         self._lock = new_lock()
@@ -111,7 +111,7 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         def answer(call: Call) -> flight.FlightInfo:
-            request = _asked(call, descriptor)
+            request = _parse_descriptor(call, descriptor)
             return _info(self._reads.offer(request), descriptor)
 
         return self._calls.answered("GetFlightInfo", context, answer)
@@ -123,7 +123,7 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         """
 
         def answer(call: Call) -> flight.SchemaResult:
-            return flight.SchemaResult(self._reads.schema(_asked(call, descriptor)))
+            return flight.SchemaResult(self._reads.schema(_parse_descriptor(call, descriptor)))
 
         try:
             return self._calls.answered("GetSchema", context, answer)
@@ -149,7 +149,7 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
             return []
         opened = open_all(self._shared.tables.warehouse, database)
         opened.tables = [table for table in opened.tables if call.known.may("read", table.path)]
-        return opened.each(_listed_info)
+        return opened.each(_make_listed_info)
 
     def _sees(self, call: Call, database: str) -> bool:
         """Tell whether a database is there and the client has a right on a table of it."""
@@ -190,9 +190,9 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         try:
             for batch in rows:
                 if self._stopping.is_set():
-                    raise refused(Refusal(503, "this server ends; ask another one, or later"))
+                    raise rejection_error(Refusal(503, "this server ends; ask another one, or later"))
                 if ends_s is not None and self._clock.now_ms() / 1000 >= ends_s:
-                    raise refused(Refusal(401, "the token has ended; send a valid one"))
+                    raise rejection_error(Refusal(401, "the token has ended; send a valid one"))
                 yield batch
         except StreamhouseError as error:
             raise flight_error(error) from None
@@ -225,7 +225,7 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         raise AssertionError
 
 
-def _asked(call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
+def _parse_descriptor(call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
     """Return the request of a descriptor, for a table that the client may read."""
     is_path = descriptor.descriptor_type == flight.DescriptorType.PATH
     request = request_of_path(descriptor.path) if is_path else request_of_command(descriptor.command or b"")
@@ -241,14 +241,14 @@ def _info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInf
     return flight.FlightInfo(offer.schema, descriptor, endpoints, num_rows, num_bytes, app_metadata=pinned)
 
 
-def _listed_info(table: Table) -> flight.FlightInfo:
+def _make_listed_info(table: Table) -> flight.FlightInfo:
     """Return a table's info with a ticket for all rows of the state that is then the newest."""
     state = table.state
     offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), rows_of(state))
     return _info(offer, flight.FlightDescriptor.for_path(table.name))
 
 
-def _certificates(listening: Listening) -> list[tuple[bytes, bytes]] | None:
+def _certificates(listening: ListenAddress) -> list[tuple[bytes, bytes]] | None:
     if listening.tls_cert is None or listening.tls_key is None:
         return None
     return [(Path(listening.tls_cert).read_bytes(), Path(listening.tls_key).read_bytes())]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.storage.s3.temporary import SESSION_POLICY_CHARS_MAX
+from streamhouse_spark.storage.s3.sts import SESSION_POLICY_CHARS_MAX
 
 _SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
 """Characters that mean more than themselves in a policy."""

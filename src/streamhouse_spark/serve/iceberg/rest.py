@@ -17,14 +17,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
-from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
-from streamhouse_spark.serve.iceberg.stand_in import StandIns
-from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.stale_fallback import StaleFallback
+from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
 from streamhouse_spark.serve.iceberg.validators import is_current
-from streamhouse_spark.serve.iceberg.vending import Vended, Vending
+from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
+from streamhouse_spark.serve.responses import iceberg_answer, iceberg_error
 from streamhouse_spark.serve.rights import absent_database, client_of, require, table_asked_for, without_hidden_names
-from streamhouse_spark.table.views import LAKE
+from streamhouse_spark.table.system_views import LAKE
 
 LAKE_ONLY: Final = "lake"
 """Warehouse, and prefix, of the catalog that shows lake tables alone."""
@@ -66,9 +66,9 @@ _Handler = Callable[[Request], Response]
 def iceberg_routes(
     tables: VirtualTables,
     client_config: Mapping[str, str],
-    vending: Vending | None = None,
+    vending: CredentialVendor | None = None,
     system: SystemDocuments | None = None,
-    stand_ins: StandIns | None = None,
+    stand_ins: StaleFallback | None = None,
 ) -> list[Route]:
     """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
     return _Catalog(tables, client_config, vending, system or SystemDocuments(), stand_ins).routes()
@@ -79,9 +79,9 @@ class _Catalog:
         self,
         tables: VirtualTables,
         client_config: Mapping[str, str],
-        vending: Vending | None,
+        vending: CredentialVendor | None,
         system: SystemDocuments,
-        stand_ins: StandIns | None,
+        stand_ins: StaleFallback | None,
     ) -> None:
         self._tables = tables
         self._warehouse = tables.warehouse
@@ -199,18 +199,18 @@ class _Catalog:
             return _no_content(request)
         document, stands_in = self._document(table, suffix)
         asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
-        vended = self._vended(request, table, suffix) if _VENDED in asked else None
+        vended = self._vend_credentials(request, table, suffix) if _VENDED in asked else None
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
         if stands_in is not None:
-            headers["Warning"] = _warning(stands_in)
+            headers["Warning"] = _format_warning(stands_in)
         if is_current(request.headers.getlist("if-none-match"), headers["ETag"]):
             return Response(status_code=304, headers=headers)
         if vended is not None:
-            headers |= _given(request, vended)
-        return Response(self._loaded(document, snapshots, vended), media_type="application/json", headers=headers)
+            headers |= _audit_credentials(request, vended)
+        return Response(self._load_table(document, snapshots, vended), media_type="application/json", headers=headers)
 
-    def _loaded(self, document: Document, snapshots: str, vended: Vended | None) -> str:
+    def _load_table(self, document: Document, snapshots: str, vended: VendedCredentials | None) -> str:
         text = _with_refs_only(document.text) if snapshots == "refs" else document.text
         more: dict[str, Any] = {"config": self._client_config}
         if vended is not None:
@@ -221,11 +221,11 @@ class _Catalog:
     def _credentials(self, request: Request) -> Response:
         table, suffix = self._readable(request)
         self._require_loadable(table, suffix)
-        vended = self._vended(request, table, suffix)
+        vended = self._vend_credentials(request, table, suffix)
         if vended is None or request.method == "HEAD":
             return _no_content(request)
         body = {"storage-credentials": vended.storage_credentials(self._client_config)}
-        return JSONResponse(body, headers=_given(request, vended))
+        return JSONResponse(body, headers=_audit_credentials(request, vended))
 
     def _require_loadable(self, table: ServedTable, suffix: str | None) -> None:
         """Raise as `_document` does for a table that this catalog does not have; makes nothing."""
@@ -241,7 +241,7 @@ class _Catalog:
         self._require_loadable(*self._readable(request))
         return _no_content(request)
 
-    def _vended(self, request: Request, table: ServedTable, suffix: str | None) -> Vended | None:
+    def _vend_credentials(self, request: Request, table: ServedTable, suffix: str | None) -> VendedCredentials | None:
         if self._vending is None:
             return None
         if suffix not in (None, LAKE):
@@ -249,13 +249,13 @@ class _Catalog:
         return self._vending.vended(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
 
 
-def _given(request: Request, vended: Vended) -> dict[str, str]:
+def _audit_credentials(request: Request, vended: VendedCredentials) -> dict[str, str]:
     """Note for the audit log that a client gets credentials; returns the headers of the answer with them."""
     request.scope.setdefault("state", {})["credentials_until"] = vended.ends
     return {"Cache-Control": "no-store"}
 
 
-def _warning(reason: str) -> str:
+def _format_warning(reason: str) -> str:
     """Return the value of a header `Warning`, whatever characters the reason has."""
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
     return f'199 streamhouse "the rows of the lake alone: {plain[:300]}"'

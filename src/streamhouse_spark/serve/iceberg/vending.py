@@ -13,27 +13,27 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
+from streamhouse_spark.lake.iceberg.metadata.out_of_place_files import stray_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.serve.iceberg.read_policy import read_policy
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.storage.s3.temporary import Roles, TemporaryCredentials, partition_of
+from streamhouse_spark.storage.s3.sts import StsRoles, TemporaryCredentials, partition_of
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _KEPT_MAX: Final = 1_000
 
 
-class AssumesRoles(Protocol):
+class StsClient(Protocol):
     def assume(self, role_arn: str, session: str, policy: str, seconds: int) -> TemporaryCredentials: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Vended:
+class VendedCredentials:
     """Credentials, and the beginnings of the locations that they open."""
 
     credentials: TemporaryCredentials
@@ -61,24 +61,26 @@ class Vended:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    vended: Vended
+    vended: VendedCredentials
     until_boot_ms: int
 
 
-class Vending:
+class CredentialVendor:
     """Gives credentials for tables of one warehouse. Safe for threads. Whoever asks has to have the right to read."""
 
-    def __init__(self, warehouse: Warehouse, options: VendOptions, roles: AssumesRoles | None = None) -> None:
+    def __init__(self, warehouse: Warehouse, options: VendOptions, roles: StsClient | None = None) -> None:
         """Raises `InvalidOptionError`, `MissingExtraError`."""
         options.require_usable(warehouse.url)
         self._options = options
         self._partition = partition_of(options.role_arn)
         self._clock = warehouse.world.clock
-        self._roles = roles or Roles(warehouse.settings)
+        self._roles = roles or StsRoles(warehouse.settings)
         self._lock = new_lock()
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
-    def vended(self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both") -> Vended:
+    def vended(
+        self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both"
+    ) -> VendedCredentials:
         """Return credentials for the files that the table's newest state names, or its lake alone, or its virtual
         tables alone, as those of system tables are.
 
@@ -101,7 +103,7 @@ class Vending:
             self._require_at_home(table)
         began_ms, seconds = self._clock.boot_ms(), self._options.seconds
         credentials = self._roles.assume(self._options.role_arn, f"streamhouse-{client}", policy, seconds)
-        vended = Vended(credentials, tuple(f"{table.storage.url.rstrip('/')}/{one}" for one in keys))
+        vended = VendedCredentials(credentials, tuple(f"{table.storage.url.rstrip('/')}/{one}" for one in keys))
         with self._lock:
             self._kept[key] = _Kept(vended, began_ms + seconds * 500)
             self._kept.move_to_end(key)

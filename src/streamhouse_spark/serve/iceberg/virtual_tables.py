@@ -1,9 +1,9 @@
 """The tables of a warehouse as Iceberg documents with the hot rows in them, made when they are asked for.
 
 A document is of one state of the table: the newest lake snapshot, and the log's rows beyond its offsets as Parquet
-files in a virtual table (see `streamhouse_spark.lake.iceberg.virtual`). It is made anew only if the log or the lake
-moved on, and then from the one before. A virtual table is used for an epoch of half the grace at most, and deleted when
-the grace is over: a reader that takes longer finds a file missing, never a wrong row.
+files in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is made anew only if the log or the
+lake moved on, and then from the one before. A virtual table is used for an epoch of half the grace at most, and deleted
+when the grace is over: a reader that takes longer finds a file missing, never a wrong row.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     LakeRolledBackError,
@@ -27,19 +27,19 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.iceberg.virtual import (
-    IcebergDocument,
-    VirtualLake,
+from streamhouse_spark.lake.iceberg.virtual_table import (
+    IcebergMetadata,
+    VirtualTable,
     lake_as_virtual,
     newest_document,
     virtual_key,
 )
-from streamhouse_spark.lake.tiering.ahead import tier_ahead
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.lake.tiering.round import plan_round
+from streamhouse_spark.lake.tiering.virtual_tiering import tier_ahead
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.serve.options import GRACE_MS
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -81,7 +81,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    lake: IcebergDocument | None
+    lake: IcebergMetadata | None
     recorded: int | None
     """The snapshot that the log had recorded before the lake was looked at: this has it, or had it."""
     state: TableState
@@ -120,9 +120,11 @@ class ServedTable:
         real, state = self._newest_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
         found = lake_as_virtual(self.table.storage, state, real, key)
-        return Document(found.location, backdated(found.metadata.model_dump_json(), self._newest_ms()), state.version)
+        return Document(
+            found.location, backdate_snapshots(found.metadata.model_dump_json(), self._newest_ms()), state.version
+        )
 
-    def _newest_lake(self) -> tuple[IcebergDocument, TableState]:
+    def _newest_lake(self) -> tuple[IcebergMetadata, TableState]:
         state = self._checked(self.table.refresh())
         found = self._lake_document(state)
         if found is None:
@@ -208,7 +210,7 @@ class ServedTable:
                     raise
                 continue  # the lake moved on, and the log was trimmed up to where it is now
             found = virtual.document()
-            text = backdated(found.metadata.model_dump_json(), self._newest_ms())
+            text = backdate_snapshots(found.metadata.model_dump_json(), self._newest_ms())
             document = Document(found.location, text, state.version)
             now_ms = self._boot_ms()
             return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
@@ -231,20 +233,20 @@ class ServedTable:
         )
 
     def _begun(
-        self, state: TableState, real: IcebergDocument | None, epoch: int, generation: int
-    ) -> tuple[VirtualLake, int]:
+        self, state: TableState, real: IcebergMetadata | None, epoch: int, generation: int
+    ) -> tuple[VirtualTable, int]:
         """Return a virtual table that goes on from the lake's version and has room for a round."""
         table = self.table
         while True:
             key = virtual_key(state, real, epoch, generation)
-            virtual = VirtualLake.of(table.storage, table.settings, table.world, state, key)
+            virtual = VirtualTable.of(table.storage, table.settings, table.world, state, key)
             with virtual.one_look():
                 virtual.begin(real)
                 if virtual.document().num_rounds < ROUNDS_MAX:
                     return virtual, generation
             generation += 1
 
-    def _lake_document(self, state: TableState) -> IcebergDocument | None:
+    def _lake_document(self, state: TableState) -> IcebergMetadata | None:
         if not state.has_lake:
             return None
         lake = self.table.open_lake()
@@ -267,7 +269,7 @@ class ServedTable:
         return self.table.world.clock.boot_ms()
 
 
-def backdated(text: str, newest_ms: int) -> str:
+def backdate_snapshots(text: str, newest_ms: int) -> str:
     """Return the metadata with no snapshot later than a time, and each later than those before it.
 
     It has no log of earlier metadata: DuckDB looks there for a transaction that is older than the metadata, and fails

@@ -15,11 +15,11 @@ from streamhouse_spark.errors import MissingExtraError, StorageError
 from streamhouse_spark.storage.azure.settings import AzureAddress
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
-from streamhouse_spark.storage.remote.connected import Connected
+from streamhouse_spark.storage.remote.client_cache import ClientCache
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.token_file import TokenFile, token_file
-from streamhouse_spark.storage.remote.upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
 
 try:
     import requests
@@ -241,4 +241,4 @@ def _credential(address: AzureAddress) -> Any:
     return DefaultAzureCredential(managed_identity_client_id=address.client_id)
 
 
-CLIENTS: Connected[AzureAddress, AzureBlobs] = Connected(AzureBlobs)
+CLIENTS: ClientCache[AzureAddress, AzureBlobs] = ClientCache(AzureBlobs)

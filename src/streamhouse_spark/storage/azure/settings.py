@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    chosen,
     hidden,
     parse_seconds,
+    select_settings,
 )
 
 _PREFIX: Final = "adls."
@@ -80,7 +80,7 @@ class AzureAddress:
         prefix = (match["prefix"] or "").rstrip("/")
         if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
             raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
-        ours = chosen(settings, _PREFIX, (*_NAMES, *_IGNORED))
+        ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
         address = cls(
             account=match["account"],
             domain=match["domain"],

@@ -19,11 +19,11 @@ from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.gcs.settings import GcsAddress
 from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
-from streamhouse_spark.storage.remote.connected import Connected
+from streamhouse_spark.storage.remote.client_cache import ClientCache
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.token_file import TokenFile, token_file
-from streamhouse_spark.storage.remote.upload import ATTEMPT
 
 try:
     import google.auth
@@ -222,7 +222,7 @@ class _Resumable:
             answer = self._blobs.send_part(self._url, data[stored - self._begin :], span)
             if answer.status_code != _UNFINISHED:
                 break
-            before, stored = stored, _stored_bytes(answer)
+            before, stored = stored, _count_stored_bytes(answer)
             if stored >= end and not is_last:
                 break
             if stored <= before:  # the caller sends the part again, or begins anew
@@ -236,7 +236,7 @@ class _Resumable:
         self._blobs.cancel(self._url)
 
 
-def _stored_bytes(answer: requests.Response) -> int:
+def _count_stored_bytes(answer: requests.Response) -> int:
     held = answer.headers.get("Range", "")
     return int(held.rpartition("-")[2]) + 1 if held else 0
 
@@ -303,4 +303,4 @@ def _credentials(address: GcsAddress) -> Any:
     return google.auth.default(scopes=[_SCOPE], quota_project_id=address.project_id)[0]
 
 
-CLIENTS: Connected[GcsAddress, GcsBlobs] = Connected(GcsBlobs)
+CLIENTS: ClientCache[GcsAddress, GcsBlobs] = ClientCache(GcsBlobs)

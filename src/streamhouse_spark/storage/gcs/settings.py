@@ -8,16 +8,16 @@ from dataclasses import field
 from typing import Final
 from urllib.parse import urlsplit
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    chosen,
     hidden,
     parse_boolean,
     parse_seconds,
     parse_url,
+    select_settings,
 )
 
 _PREFIX: Final = "gcs."
@@ -63,7 +63,7 @@ class GcsAddress:
         prefix = (match["prefix"] or "").rstrip("/")
         if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
             raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
-        ours = chosen(settings, _PREFIX, (*_NAMES, *_IGNORED))
+        ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
         address = cls(
             bucket=match["bucket"],
             host=parse_url("gcs.service.host", ours.get("gcs.service.host"), "gcs.oauth2.token") or _HOST,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.storage.gcs.client import CLIENTS, GcsBlobs
 from streamhouse_spark.storage.gcs.settings import GcsAddress
 from streamhouse_spark.storage.remote.blob_storage import BlobStorage
-from streamhouse_spark.storage.remote.patience import Patience
+from streamhouse_spark.storage.remote.retry import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +27,4 @@ def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = Non
     credentials of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = GcsAddress.parse(url, settings)
-    return BlobStorage(url, prefix, GcsBucket(address), world, Patience.parse(settings))
+    return BlobStorage(url, prefix, GcsBucket(address), world, RetryPolicy.parse(settings))

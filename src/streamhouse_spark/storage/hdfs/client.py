@@ -15,10 +15,10 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.hdfs.settings import TOKEN_FILE, HdfsAddress
-from streamhouse_spark.storage.remote.connected import Connected
+from streamhouse_spark.storage.remote.client_cache import ClientCache
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.token_file import token_file
@@ -324,4 +324,4 @@ def _text_of(error: Exception) -> str:
     return str(error)
 
 
-CLIENTS: Connected[HdfsAddress, WebHdfs] = Connected(WebHdfs)
+CLIENTS: ClientCache[HdfsAddress, WebHdfs] = ClientCache(WebHdfs)

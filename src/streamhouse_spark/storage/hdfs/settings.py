@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    chosen,
     hidden,
     parse_seconds,
     parse_url,
+    select_settings,
 )
 
 _PREFIX: Final = "hdfs."
@@ -64,7 +64,7 @@ class HdfsAddress:
             raise InvalidOptionError(f"warehouse URL {url!r}: its path has an empty, '.' or '..' part; remove it")
         if ":" in path:
             raise InvalidOptionError(f"warehouse URL {url!r}: its path holds a colon, which HDFS does not take")
-        ours = chosen(settings, _PREFIX, (*_NAMES, _KERBEROS, *_IGNORED))
+        ours = select_settings(settings, _PREFIX, (*_NAMES, _KERBEROS, *_IGNORED))
         if _KERBEROS in ours:
             raise InvalidOptionError(
                 f"{_KERBEROS}: Kerberos is not supported; get a delegation token with the WebHDFS operation "

@@ -15,16 +15,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink
 from streamhouse_spark.storage.hdfs.client import CLIENTS, Entries, Entry, WebHdfs
-from streamhouse_spark.storage.hdfs.held_file import HeldFile
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
-from streamhouse_spark.storage.remote.patience import Patience
-from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.hdfs.spooled_upload import HeldFile
+from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.remote_storage import READS_MAX, RemoteStorage
+from streamhouse_spark.storage.remote.retry import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _TemporaryNames:
 def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
     """Return the store at ``hdfs://host:port/path``, with the settings ``hdfs.*``. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
-    return HdfsStorage(url, path, Cluster(address), world, Patience.parse(settings))
+    return HdfsStorage(url, path, Cluster(address), world, RetryPolicy.parse(settings))
 
 
 class HdfsStorage(RemoteStorage[WebHdfs]):

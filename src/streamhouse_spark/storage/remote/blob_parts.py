@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 
 from streamhouse_spark.storage.remote.blobs import Blobs, LargeBlob
-from streamhouse_spark.storage.remote.sender import Sender
+from streamhouse_spark.storage.remote.request_executor import RequestExecutor
 
 
 class BlobParts:
     """The requests of one object, as `upload.Parts` names them."""
 
-    def __init__(self, sender: Sender[Blobs], key: str, attempt: str) -> None:
+    def __init__(self, sender: RequestExecutor[Blobs], key: str, attempt: str) -> None:
         self.in_flight_max = sender.bucket.blobs().parts_in_flight_max
         self._sender = sender
         self._key = key

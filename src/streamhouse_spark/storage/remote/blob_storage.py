@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.remote.blob_parts import BlobParts
 from streamhouse_spark.storage.remote.blobs import Blobs, Page
-from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.remote.multipart_upload import Upload
 from streamhouse_spark.storage.remote.remote_storage import RemoteStorage
-from streamhouse_spark.storage.remote.upload import Upload
 
 
 class BlobStorage(RemoteStorage[Blobs]):

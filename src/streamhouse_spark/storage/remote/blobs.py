@@ -10,7 +10,7 @@ import io
 from collections.abc import Sequence
 from typing import Protocol
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.failures import Failure
 from streamhouse_spark.storage.remote.store_clock import StoreClock
@@ -50,7 +50,7 @@ class LargeBlob(Protocol):
         """Remove the parts that were sent."""
 
 
-class Remote(Protocol):
+class BlobClient(Protocol):
     """A connected client of a store: the requests that every store has. Safe for threads, for one process."""
 
     clock: StoreClock
@@ -79,7 +79,7 @@ class Remote(Protocol):
         """Send a small request, whose answer tells `clock` the store's time."""
 
 
-class Blobs(Remote, Protocol):
+class Blobs(BlobClient, Protocol):
     """A connected client of one bucket of an object store."""
 
     parts_in_flight_max: int

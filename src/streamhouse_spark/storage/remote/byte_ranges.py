@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 GAP_BYTES_MAX = 64 << 10
 """Ranges nearer than this are fetched together: reading the gap costs less than another request."""

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Final
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 
 _MESSAGE_CHARS_MAX: Final = 200

@@ -7,18 +7,18 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, Generic, TypeVar
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.base import Offer, OnlyTurn, Turn
-from streamhouse_spark.storage.remote.blobs import Remote
+from streamhouse_spark.storage.base import CommitLock, NoLock, Offer
+from streamhouse_spark.storage.remote.blobs import BlobClient
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
-from streamhouse_spark.storage.remote.patience import USUAL, Patience
-from streamhouse_spark.storage.remote.sender import Bucket, Sender
+from streamhouse_spark.storage.remote.request_executor import Bucket, RequestExecutor
+from streamhouse_spark.storage.remote.retry import USUAL, RetryPolicy
 
 READS_MAX: Final = 48
 """Requests that are under way at the same time: as many as there are connections."""
 
-R = TypeVar("R", bound=Remote)
+R = TypeVar("R", bound=BlobClient)
 
 
 class RemoteStorage(Generic[R]):
@@ -29,20 +29,20 @@ class RemoteStorage(Generic[R]):
     """
 
     def __init__(
-        self, url: str, prefix: str, bucket: Bucket[R], world: World | None = None, patience: Patience = USUAL
+        self, url: str, prefix: str, bucket: Bucket[R], world: World | None = None, patience: RetryPolicy = USUAL
     ) -> None:
         """``prefix`` is the root's name in the bucket, empty or without slashes at its ends."""
         self._url = url.rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._bucket = bucket
         self._world = world or World()
-        self._sender: Sender[R] = Sender(self._url, self._prefix, bucket, self._world, patience)
+        self._sender: RequestExecutor[R] = RequestExecutor(self._url, self._prefix, bucket, self._world, patience)
         self._send = self._sender.send
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
 
-    def __reduce__(self) -> tuple[type[Any], tuple[str, str, Bucket[R], World, Patience]]:
+    def __reduce__(self) -> tuple[type[Any], tuple[str, str, Bucket[R], World, RetryPolicy]]:
         return type(self), (self._url, self._prefix.rstrip("/"), self._bucket, self._world, self._sender.patience)
 
     @property
@@ -94,8 +94,8 @@ class RemoteStorage(Generic[R]):
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:  # noqa: ARG002
-        return nullcontext(OnlyTurn())
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:  # noqa: ARG002
+        return nullcontext(NoLock())
 
     def _read_if_there(self, key: str) -> bytes | None:
         try:

@@ -14,7 +14,7 @@ REQUEST_TIMEOUT_SECONDS: Final = 60.0
 _SECRET_CHARS_MIN: Final = 6
 
 
-def chosen(settings: Mapping[str, str], prefix: str, known: Collection[str]) -> dict[str, str]:
+def select_settings(settings: Mapping[str, str], prefix: str, known: Collection[str]) -> dict[str, str]:
     """Return the settings that begin with ``prefix``; others belong to other components. Raises
     `InvalidOptionError` for an unknown one.
     """

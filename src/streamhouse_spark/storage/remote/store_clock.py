@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 
 _DATE_RESOLUTION_MS = 1000
 

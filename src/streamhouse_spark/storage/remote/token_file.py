@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.storage.remote.settings import hidden
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
-from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.s3.settings import S3Settings
@@ -24,7 +24,7 @@ try:
     from botocore.handlers import add_expect_header
 
     from streamhouse_spark.storage.s3 import errors as failures
-    from streamhouse_spark.storage.s3.short_gets import Answer, ShortGets
+    from streamhouse_spark.storage.s3.fast_get import Answer, FastGetClient
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
@@ -65,7 +65,7 @@ class Client:
         self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
         self._api.meta.events.unregister(_BEFORE_CALL, add_expect_header)
         self._api.meta.events.register(_BEFORE_CALL, _ask_before_large_bodies)
-        self._short = ShortGets(self._api)
+        self._short = FastGetClient(self._api)
         self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
         self._finalizer.atexit = False
 
@@ -105,7 +105,7 @@ class Client:
     async def get(self, bucket: str, key: str, byte_range: str | None) -> Answer:
         """Read an object, or a range of it, with one request through the client, which shows the short way."""
         ranged = {} if byte_range is None else {"Range": byte_range}
-        with self._short.learning(bucket, key):
+        with self._short.observe_get(bucket, key):
             answer = await self.send("get_object", Bucket=bucket, Key=key, **ranged)
             async with answer["Body"] as body:
                 data: bytes = await body.read()  # checks the length that the answer announced

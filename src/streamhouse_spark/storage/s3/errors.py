@@ -127,10 +127,10 @@ def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[s
     """Return the package's error for a failed request. ``secrets`` are cut out of the store's text."""
     kind = classify(error)
     refused = kind is FailureKind.FINAL and error_code(error) in _REFUSED_CODES
-    return Failure(kind, _what_happened(error, secrets), _remedy(error, kind), refused).error(doing, where)
+    return Failure(kind, _describe_failure(error, secrets), _remedy(error, kind), refused).error(doing, where)
 
 
-def _what_happened(error: BaseException, secrets: tuple[str, ...]) -> str:
+def _describe_failure(error: BaseException, secrets: tuple[str, ...]) -> str:
     if isinstance(error, ClientError):
         told = str(_error_fields(error).get("Message") or "")
         request_id = _metadata(error).get("RequestId")

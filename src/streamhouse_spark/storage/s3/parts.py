@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any, Protocol
 
-from streamhouse_spark.storage.remote.upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
 
 
 class Send(Protocol):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    chosen,
     hidden,
     parse_boolean,
     parse_seconds,
     parse_url,
+    select_settings,
 )
 
 _PREFIX = "s3."
@@ -38,7 +38,7 @@ class S3Settings:
         """Choose the settings that begin with ``s3.``; others belong to other components. Raises
         `InvalidOptionError`.
         """
-        ours = chosen(settings, _PREFIX, _NAMES)
+        ours = select_settings(settings, _PREFIX, _NAMES)
         parsed = cls(
             endpoint=parse_url("s3.endpoint", ours.get("s3.endpoint"), "s3.access-key-id"),
             region=ours.get("s3.region") or None,

@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, OnlyTurn, Sink, Turn
+from streamhouse_spark.storage.base import Bytes, CommitLock, NoLock, ObjectInfo, Offer, Sink
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
+from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.patience import Patience, sent
-from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.remote.multipart_upload import Upload
+from streamhouse_spark.storage.remote.retry import RetryPolicy, send_with_retries
 from streamhouse_spark.storage.remote.store_clock import StoreClock
-from streamhouse_spark.storage.remote.upload import Upload
-from streamhouse_spark.storage.requests import METER, Requests
+from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
-from streamhouse_spark.storage.s3.counted import CountedClient
-from streamhouse_spark.storage.s3.held_puts import put_together
+from streamhouse_spark.storage.s3.concurrent_puts import put_together
 from streamhouse_spark.storage.s3.parts import S3Parts
+from streamhouse_spark.storage.s3.request_counter import CountedClient
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class S3Storage:
         self._bucket, prefix = _parse_url(self._url)
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = S3Settings.parse(settings)
-        self._patience = Patience.parse(settings)
+        self._patience = RetryPolicy.parse(settings)
         self._world = world or World()
 
     def __repr__(self) -> str:
@@ -165,8 +165,8 @@ class S3Storage:
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:  # noqa: ARG002
-        return nullcontext(OnlyTurn())
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:  # noqa: ARG002
+        return nullcontext(NoLock())
 
     def check_writable(self) -> None:
         """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
@@ -183,7 +183,7 @@ class S3Storage:
             return await put_together(await client.put_url(self._bucket, self._prefix + key), bodies)
 
         statuses = self._client().run(put_all)
-        METER.note(self._url, key, Requests(puts=len(bodies), sent_bytes=sum(map(len, bodies))))
+        METER.note(self._url, key, RequestCounts(puts=len(bodies), sent_bytes=sum(map(len, bodies))))
         return [None if 200 <= status < 300 else _refusal(status, where) for status in statuses]
 
     # -- internals ------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class S3Storage:
             return request(CountedClient(client, self._url, self._prefix))
 
         def patiently(client: Client) -> T:
-            return sent(
+            return send_with_retries(
                 lambda: client.run(counted),
                 self._world,
                 failures.S3_FAILURES,

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
 from streamhouse_spark.config.properties import MERGE_ENGINE
 from streamhouse_spark.config.view_definition import VIEW
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_branch, tag_key
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -29,7 +29,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Action, Drop, ForgetTransactions, SetProperties, Tag, Untag
+from streamhouse_spark.log.commits.actions import Action, Drop, DropTag, ForgetTransactions, SetProperties, Tag
 from streamhouse_spark.log.commits.checkpoint import write_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
@@ -43,8 +43,8 @@ from streamhouse_spark.log.lifecycle.branches import (
     tag_of,
 )
 from streamhouse_spark.log.lifecycle.clones import CLONE
+from streamhouse_spark.table.fork_log import begin_history, copy_rows, first, make_fork_state
 from streamhouse_spark.table.tags import keep_version
-from streamhouse_spark.table.version_copy import begin_history, begun, copy_rows, first
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class TableBranch:
 
 def list_branches(table: TableHandle) -> list[TableBranch]:
     """Return the branches by name; see `Table.branches`."""
-    return [_described(branch) for branch in branches_of(table.refresh())]
+    return [_describe_branch(branch) for branch in branches_of(table.refresh())]
 
 
 def create_branch(table: TableHandle, name: str) -> TableBranch:
@@ -74,7 +74,7 @@ def create_branch(table: TableHandle, name: str) -> TableBranch:
     for attempt in range(_TRIES):
         now = table.refresh()
         _require_branchable(now)
-        dropped = _dropped(table, now, name)
+        dropped = _find_dropped_branch(table, now, name)
         _require_free(now, name, dropped)
         try:
             return _make(table, now, name, dropped)
@@ -98,7 +98,7 @@ def drop_branch(table: TableHandle, name: str) -> None:
     branch = require_branch(table.refresh(), parse_branch(name))
     with suppress(TableNotFoundError):  # an earlier run came so far that cleaning has taken the files away
         end_log(CommitLog(table.storage, branch.uuid, table.world))
-    table.log.commit(lambda state, _: (Untag((branch.tag,)),) if branch.tag in state.tags else ())
+    table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
 
 
 def end_log(log: CommitLog) -> None:
@@ -107,11 +107,11 @@ def end_log(log: CommitLog) -> None:
     log.commit(lambda state, _: () if state.dropped else (Drop(),))
 
 
-def _described(branch: Branch) -> TableBranch:
+def _describe_branch(branch: Branch) -> TableBranch:
     return TableBranch(branch.name, branch.base.version, branch.base.time_ms, branch.base.lake_snapshot)
 
 
-def _dropped(table: TableHandle, state: TableState, name: str) -> Branch | None:
+def _find_dropped_branch(table: TableHandle, state: TableState, name: str) -> Branch | None:
     """Return the branch of a name whose dropping came so far that only its name is left."""
     branch = find_branch(state, name)
     if branch is None:
@@ -155,7 +155,7 @@ def _require_branchable(state: TableState) -> None:
 def _make(table: TableHandle, then: TableState, name: str, dropped: Branch | None) -> TableBranch:
     storage, world = table.storage, table.world
     path, uuid = table.path.of_branch(name), world.ids.new_uuid()
-    before = begun(then, str(path), uuid, storage.now_ms(), then.properties)
+    before = make_fork_state(then, str(path), uuid, storage.now_ms(), then.properties)
     mark = BranchMark(then.table_uuid, name, then.version)
     state = first(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
     keep_version(table, f"{CLONE}{uuid}", then, then.kept_segments())
@@ -163,9 +163,9 @@ def _make(table: TableHandle, then: TableState, name: str, dropped: Branch | Non
     log = begin_history(table, state, path)
     branch = _name(table, then, tag_of(name, uuid), name, dropped)
     if log.refresh().dropped:  # its creator slept for so long that cleaning took it for one without a name
-        table.log.commit(lambda state, _: (Untag((branch.tag,)),) if branch.tag in state.tags else ())
+        table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
         raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
-    return _described(branch)
+    return _describe_branch(branch)
 
 
 def _name(table: TableHandle, then: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
@@ -182,7 +182,7 @@ def _name(table: TableHandle, then: TableState, tag: str, name: str, dropped: Br
             raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
         gone = (kept,) if dropped is None or dropped.tag not in state.tags else (kept, dropped.tag)
         forgotten = publications(state, name)
-        naming = (Tag(tag, then.version, uuid, lake_snapshot), Untag(gone))
+        naming = (Tag(tag, then.version, uuid, lake_snapshot), DropTag(gone))
         return (*naming, ForgetTransactions(forgotten)) if forgotten else naming
 
     return require_branch(table.log.commit(plan).state, name)

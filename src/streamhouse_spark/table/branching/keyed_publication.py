@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv.keyed_properties import engine_of
-from streamhouse_spark.kv.keyed_writer import KeyedWriter
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.rebase import Rebase
+from streamhouse_spark.kv.conflict_detection import ConflictChecker
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
@@ -25,10 +25,17 @@ from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.union_read import read_pin
-from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
-from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
+from streamhouse_spark.table.branching.branch_diff import (
+    BranchChanges,
+    Publication,
+    describe_divergence,
+    report_publication,
+    require_same,
+    seal_branch,
+)
+from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 LOOKUP_ROWS: Final = 1 << 20
 """Keys that are looked up at once."""
@@ -46,28 +53,28 @@ class _Net:
 
 def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
     """Publish the branch, as `publication` says."""
-    keyed = KeyedTable(table)
+    keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
     shape = keyed.shape(table.state)
     net = _net(table, shape, changes, log)
     _judge(table, shape, changes, net)
-    before, changes = changes.made, sealed(changes, log)
+    before, changes = changes.made, seal_branch(changes, log)
     if changes.made.ends != before.ends:
         net = _net(table, shape, changes, log)
     engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)
 
     def beside(state: TableState) -> Sequence[Action]:
         _require_same_columns(state, changes)
-        return changes.ending(state)
+        return changes.make_end_actions(state)
 
-    writer = KeyedWriter(table.log, keyed.stager(shape, engine), beside)
+    writer = UpsertCommitter(table.log, keyed.stager(shape, engine), beside)
     try:
         _, committed = writer.write(
             net.batches, transaction=changes.transaction, overwrite=changes.is_emptied, read=_read(changes)
         )
     except CommitConflictError as error:
-        raise _told(changes, error) from error
-    return told(table, changes, committed, net.num_written, net.num_deleted)
+        raise _conflict_error(changes, error) from error
+    return report_publication(table, changes, committed, net.num_written, net.num_deleted)
 
 
 def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
@@ -76,14 +83,14 @@ def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
         raise changes.conflict("columns of the table changed")
 
 
-def _read(changes: BranchChanges) -> ReadBase:
+def _read(changes: BranchChanges) -> ReadVersion:
     """Return the state that the branch read, and of it the rows: none where it only wrote by key."""
     rewrites = any(
         segment.rewrites and segment.end_offset > changes.base.buckets[bucket].end
         for bucket, log in changes.made.buckets.items()
         for segment in log.segments
     )
-    read = replace(ReadBase.of(changes.base), is_strict=changes.is_emptied)
+    read = replace(ReadVersion.of(changes.base), is_strict=changes.is_emptied)
     return read if rewrites else replace(read, scope=_reads_nothing)
 
 
@@ -91,31 +98,31 @@ def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
     return False
 
 
-def _judge(table: TableHandle, shape: KeyedSchema, changes: BranchChanges, net: _Net) -> None:
+def _judge(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _Net) -> None:
     """Raise `CommitConflictError` where the changes are not right behind the table's newest state, before the branch
     is sealed.
     """
-    if moved(table.state, changes.base) is None:
+    if describe_divergence(table.state, changes.base) is None:
         return
     try:
-        Rebase(_read(changes), table.storage, shape.layout).judge(table.state, net.batches)
+        ConflictChecker(_read(changes), table.storage, shape.layout).judge(table.state, net.batches)
     except CommitConflictError as error:
-        raise _told(changes, error) from error
+        raise _conflict_error(changes, error) from error
 
 
-def _told(changes: BranchChanges, error: CommitConflictError) -> CommitConflictError:
+def _conflict_error(changes: BranchChanges, error: CommitConflictError) -> CommitConflictError:
     why = str(error).partition(" was running: ")[2].partition("; nothing was")[0]
     return changes.conflict(f"others changed what the branch depends on ({why or error})")
 
 
-def _net(table: TableHandle, shape: KeyedSchema, changes: BranchChanges, log: CommitLog) -> _Net:
+def _net(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, log: CommitLog) -> _Net:
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
     if changes.is_emptied:
-        rows = read_pin(branch, pin_newest(changes.made), Projection.of(changes.made.schema, None, None))
+        rows = read_pin(branch, take_latest_snapshot(changes.made), Projection.of(changes.made.schema, None, None))
         gone = np.zeros(rows.num_rows, np.bool_)
         return _Net(shape.batches(rows, gone), rows.num_rows, None)
-    keys = _changed_keys(table, shape, changes)
-    lookup, parts = Lookup(KeyedTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
+    keys = _list_changed_keys(table, shape, changes)
+    lookup, parts = Lookup(PrimaryKeyTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
     found = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
     if not found:
         return _Net({}, 0, 0)
@@ -126,7 +133,7 @@ def _net(table: TableHandle, shape: KeyedSchema, changes: BranchChanges, log: Co
     return _Net(batches, int((~gone).sum()), int(gone.sum()))
 
 
-def _changed_keys(table: TableHandle, shape: KeyedSchema, changes: BranchChanges) -> pa.Table:
+def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:
     """Return the keys that the branch changed, each once."""
     made, names = changes.made, list(shape.key_schema.names)
     records = InlineRecords(table.storage, made.table_uuid)

@@ -10,7 +10,7 @@ are right behind what others committed:
 
 * of a table without a primary key if the branch only added rows;
 * of a table with one if nobody changed a key that the branch changed, and no statement read what the other changed
-  (`kv.rebase`). The changes are then the net change of each key.
+  (`kv.conflict_detection`). The changes are then the net change of each key.
 """
 
 from __future__ import annotations
@@ -20,22 +20,29 @@ from collections.abc import Sequence
 from typing import Final
 
 from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.paths import parse_branch
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, shown
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, quote
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.append import appending, ends_after, truncating
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.checkpoint import read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.deletions import have_same_files, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import have_same_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.branches import find_branch, published
+from streamhouse_spark.log.lifecycle.branches import find_branch, find_publication
+from streamhouse_spark.log.staging import ends_after, make_append_action, make_truncate_actions
+from streamhouse_spark.table.branching.branch_diff import (
+    BranchChanges,
+    Publication,
+    describe_divergence,
+    report_publication,
+    require_same,
+    seal_branch,
+)
 from streamhouse_spark.table.branching.branches import end_log, open_log
-from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
-from streamhouse_spark.table.branching.published_rows import staged_rows
-from streamhouse_spark.table.row_deletion import commit_behind_looks, deleting
+from streamhouse_spark.table.branching.publish_rows import stage_branch_rows
+from streamhouse_spark.table.row_deletion import commit_behind_looks, make_delete_actions
 
 logger = logging.getLogger(__name__)
 
@@ -46,19 +53,19 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
     """Publish a branch; see `Table.fast_forward`."""
     if to.strip().lower() != MAIN:
         raise InvalidOptionError(
-            f"fast_forward(to={shown(to)}): a branch is published to its table, which is called 'main'; leave it out"
+            f"fast_forward(to={quote(to)}): a branch is published to its table, which is called 'main'; leave it out"
         )
     name = parse_branch(name)
     try:
-        return _published(table, name)
+        return _commit_publication(table, name)
     except TableNotFoundError:  # perhaps because others were faster
         state = table.refresh()
-        if find_branch(state, name) is not None or (entry := published(state, name)) is None:
+        if find_branch(state, name) is not None or (entry := find_publication(state, name)) is None:
             raise
         return Publication(table.name, name, entry.commit)
 
 
-def _published(table: TableHandle, name: str) -> Publication:
+def _commit_publication(table: TableHandle, name: str) -> Publication:
     branch, log = open_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
     if base.primary_key:
@@ -74,23 +81,23 @@ def _published(table: TableHandle, name: str) -> Publication:
 def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
     """Publish a branch of a table without a primary key."""
     _require_right(table.state, changes)
-    changes = sealed(changes, log)
+    changes = seal_branch(changes, log)
     deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
-    staged = staged_rows(table, changes.made, changes.added, rewrites=bool(deleted or files))
+    staged = stage_branch_rows(table, changes.made, changes.added, rewrites=bool(deleted or files))
 
-    def plan(state: TableState, time_ms: int, read: ReadBase) -> Sequence[Action]:
+    def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
         _require_right(state, changes)
-        emptying = truncating(state) if is_emptied else ()
-        deletions = deleting(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
-        added = (appending(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
-        return (*emptying, *deletions, *added, *changes.ending(state))
+        emptying = make_truncate_actions(state) if is_emptied else ()
+        deletions = make_delete_actions(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
+        added = (make_append_action(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
+        return (*emptying, *deletions, *added, *changes.make_end_actions(state))
 
-    read, transaction = ReadBase.of(changes.base), changes.transaction
+    read, transaction = ReadVersion.of(changes.base), changes.transaction
     committed = commit_behind_looks(table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms)
     num_deleted: int | None = num_rows_of(deleted) + num_rows_of(files)
     if is_emptied:
         num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
-    return told(table, changes, committed, staged.num_rows, num_deleted)
+    return report_publication(table, changes, committed, staged.num_rows, num_deleted)
 
 
 def _require_right(state: TableState, changes: BranchChanges) -> None:
@@ -98,7 +105,7 @@ def _require_right(state: TableState, changes: BranchChanges) -> None:
     require_same(state, changes.branch)
     if changes.is_additive:
         return
-    if (why := moved(state, changes.base)) is not None:
+    if (why := describe_divergence(state, changes.base)) is not None:
         raise changes.conflict(f"{why}, and the branch did not only add rows,")
     before, now = (one.lake.snapshot_id if one.lake is not None else None for one in (changes.base, state))
     if changes.files and not have_same_files(state.lake_history, before, now):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 MODULES = ("ddl.tables", "ddl.views", "ddl.databases", "ddl.alter", "procedures.procedures", "scan.scan")
 
@@ -54,11 +54,11 @@ def _operation(name: str) -> Any:
 
 def struct(ddl: str) -> str:
     """The JSON of a Spark schema text, without a session."""
-    from streamhouse_spark.datasource.spark_schema import offered_schema
+    from streamhouse_spark.datasource.spark_schema import read_schema
     from streamhouse_spark.schema.table_schema import TableSchema
 
     schema = TableSchema.of(ddl)
-    found: StructType = offered_schema(schema.arrow, schema)
+    found: StructType = read_schema(schema.arrow, schema)
     return found.json()
 
 

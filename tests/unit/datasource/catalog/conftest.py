@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from unit.datasource.catalog.calls import Catalog
 
 

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from streamhouse_spark import Table
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.scan import aggregates, scan
-from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.python_reader import (
+from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import (
     BATCH_COLUMN,
     COUNTS_KEY,
     PythonReader,
     partitions_of,
 )
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def tier(table: Table) -> None:
@@ -83,7 +83,7 @@ class Planned:
     arrow: pa.Schema = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arrow", compat.arrow_schema_of(self.schema))
+        object.__setattr__(self, "arrow", spark_versions.arrow_schema_of(self.schema))
 
     def __getitem__(self, name: str) -> Any:
         return self.reply[name]
@@ -109,7 +109,7 @@ class Planned:
         return [[one for batch in reader.read(task) for one in self._streams(batch)] for task in tasks]
 
     def _streams(self, batch: pa.RecordBatch) -> list[pa.Table]:
-        assert batch.schema.equals(compat.arrow_schema_of(BATCH_COLUMN))
+        assert batch.schema.equals(spark_versions.arrow_schema_of(BATCH_COLUMN))
         found = []
         for stream in batch.column(0):
             reader = pa.ipc.open_stream(stream.as_py())

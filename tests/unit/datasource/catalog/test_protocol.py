@@ -15,21 +15,21 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from streamhouse_spark import StreamhouseError
-from streamhouse_spark.datasource.catalog import internal_options
-from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
+from streamhouse_spark.datasource.catalog import rpc_options
 from streamhouse_spark.datasource.catalog.ddl import alter
 from streamhouse_spark.datasource.catalog.procedures.tasks import outcome
+from streamhouse_spark.datasource.catalog.rpc import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
-from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import COUNTS_KEY
+from streamhouse_spark.datasource.catalog.scan.bin_packing import groups_to_json, pack_by_bucket
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import s3a_settings
-from streamhouse_spark.datasource.catalog.scan.pruned_stream import StreamParts
+from streamhouse_spark.datasource.catalog.scan.input_splits import ParquetSplit
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.datasource.catalog.scan.python_reader import COUNTS_KEY
-from streamhouse_spark.datasource.catalog.scan.units import NativeUnit
-from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
+from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamParts
+from streamhouse_spark.datasource.catalog.transforms import format_partitioning, parse_partitioning
 from streamhouse_spark.datasource.source import StreamhouseDataSource
-from streamhouse_spark.datasource.write import row_level
-from streamhouse_spark.datasource.write.staging_task import StagedMessage, counted
+from streamhouse_spark.datasource.write import row_level_writer
+from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, with_task_metrics
 from unit.datasource.catalog.calls import struct
 from unit.datasource.catalog.procedures.job_driver import JobDriver
 
@@ -191,7 +191,7 @@ def check_keys(found: Any, kind: str) -> None:
 
 
 def test_native_groups_and_their_files_have_the_names_that_are_listed():
-    unit = NativeUnit("file:///a", 0, 1, 1, 0, 1, 1)
+    unit = ParquetSplit("file:///a", 0, 1, 1, 0, 1, 1)
     groups = groups_to_json(pack_by_bucket([unit], [], 1 << 20, 2))
     check_keys(groups["native"], "native_group")
     check_keys([file for group in groups["native"] for file in group["files"]], "file")
@@ -200,9 +200,9 @@ def test_native_groups_and_their_files_have_the_names_that_are_listed():
 
 @pytest.mark.usefixtures("catalog")
 def test_the_reply_is_an_answer_or_an_error(connection):
-    call = {internal_options.CALL_OPTION: "databases", internal_options.ARGUMENTS_OPTION: "{}"}
+    call = {rpc_options.CALL_OPTION: "databases", rpc_options.ARGUMENTS_OPTION: "{}"}
     found = [json.loads(answer(lambda: connection, call).fields[0].metadata["json"])]
-    call = {internal_options.CALL_OPTION: "load", internal_options.ARGUMENTS_OPTION: '{"database": "a", "table": "b"}'}
+    call = {rpc_options.CALL_OPTION: "load", rpc_options.ARGUMENTS_OPTION: '{"database": "a", "table": "b"}'}
     found.append(json.loads(answer(lambda: connection, call).fields[0].metadata["json"]))
     assert [name for reply in found for name in reply] == PROTOCOL["answered"]["reply"]
     assert sorted(found[1]["error"]) == sorted(PROTOCOL["answered"]["error"])
@@ -210,35 +210,33 @@ def test_the_reply_is_an_answer_or_an_error(connection):
 
 def test_options_are_those_that_are_listed():
     found = {
-        name.removesuffix("_OPTION"): value
-        for name, value in vars(internal_options).items()
-        if name.endswith("_OPTION")
+        name.removesuffix("_OPTION"): value for name, value in vars(rpc_options).items() if name.endswith("_OPTION")
     }
-    assert {**found, "PART_PROPERTY": row_level._PART_PROPERTY} == PROTOCOL["options"]
+    assert {**found, "PART_PROPERTY": row_level_writer._PART_PROPERTY} == PROTOCOL["options"]
     listed = [name for name in PROTOCOL["options"].values() if name.startswith("__")]
-    assert all(internal_options.is_internal(name) for name in listed)
+    assert all(rpc_options.is_internal(name) for name in listed)
 
 
 def test_what_a_query_needs_of_a_stream_is_read_by_the_names_that_are_listed(catalog, connection, warehouse_path):
     declared = {"schema": struct("id BIGINT"), "partitioning": [], "properties": {}, "primary_key": []}
     catalog.call("create_table", database="sales", table="orders", **declared, like={})
     connection.table("sales.orders").append([{"id": 1}])
-    options = {"path": "sales.orders", "warehouse": warehouse_path, internal_options.NEED_OPTION: "true"}
+    options = {"path": "sales.orders", "warehouse": warehouse_path, rpc_options.NEED_OPTION: "true"}
     reader = StreamhouseDataSource(options).streamReader(StructType().add("id", LongType()))
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     seen: set[str] = set()
     schema = json.loads(struct("id BIGINT"))
     need = Read({"columns": ["id"], "schema": schema, "filters": []}, seen)
-    (part,) = reader.partitions({**start, internal_options.NEED_OPTION: need}, end)
+    (part,) = reader.partitions({**start, rpc_options.NEED_OPTION: need}, end)
     assert seen == set(PROTOCOL["given"]["need"])
-    check_keys(reader.reportLatestOffset()[internal_options.LAG_OPTION], "lag")
+    check_keys(reader.reportLatestOffset()[rpc_options.LAG_OPTION], "lag")
     last = list(StreamParts(connection).read(part))[-1].column(0)[0].as_py()
     check_keys(json.loads(pa.ipc.open_stream(last).schema.metadata[COUNTS_KEY.encode()]), "counts")
 
 
 def test_counts_of_a_write():
-    message = counted(lambda: StagedMessage(None))
+    message = with_task_metrics(lambda: StagedCommitMessage(None))
     check_keys(json.loads(message.counts.removeprefix(COUNTS_KEY)), "counts_of_write")
     assert pickle.dumps(message).rindex(COUNTS_KEY.encode()) > pickle.dumps(message).rindex(b"partitions")
 
@@ -315,4 +313,4 @@ def test_transforms_have_the_names_that_are_listed(wh):
     assert parse_partitioning([Read(bucket, seen), Read(shown("dt"), seen)]).fields == ("dt",)
     assert seen == set(PROTOCOL["given"]["transform"])
     table = wh.create_table("d.t", "id BIGINT, dt DATE", partition_by=["dt"])
-    check_keys(partitioning_of(table.state), "transform")
+    check_keys(format_partitioning(table.state), "transform")

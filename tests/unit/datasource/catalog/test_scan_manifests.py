@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from unit.datasource.catalog.scans import Scans, tier
 
 DAYS = [dt.date(2026, 1, day) for day in (1, 2, 3)]

@@ -9,7 +9,7 @@ from kit.schema_registry import running_registry
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.datasource.cdc import avro
 from streamhouse_spark.datasource.cdc.avro import AvroSchemas
-from streamhouse_spark.datasource.cdc.registry import SchemaRegistry
+from streamhouse_spark.datasource.cdc.schema_registry import SchemaRegistry
 
 
 class JavaPackage:

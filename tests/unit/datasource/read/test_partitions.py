@@ -7,8 +7,8 @@ import pytest
 from property.stream_driver import Opened
 from streamhouse_spark.datasource.read.batch import plan_view
 from streamhouse_spark.datasource.read.partitions import partitions, read_plan
-from streamhouse_spark.read import parts as pieces
-from streamhouse_spark.read.pieces import BinlogPiece
+from streamhouse_spark.read import split_planning as pieces
+from streamhouse_spark.read.scan_tasks import BinlogScanTask
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -21,7 +21,7 @@ def test_a_binlog_is_a_task_a_bucket(wh, monkeypatch):
     monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 1)
     tasks = [task.plan() for task in partitions(plan_view(table, table.state, "binlog"), parallelism=100)]
     assert [[piece.split.bucket for piece in task.pieces] for task in tasks] == [[0], [1], [2]]
-    assert all(isinstance(piece, BinlogPiece) for task in tasks for piece in task.pieces)
+    assert all(isinstance(piece, BinlogScanTask) for task in tasks for piece in task.pieces)
     found = [row for task in tasks for batch in read_plan(Opened(wh), task, ()) for row in batch.to_pylist()]
     expected = wh.view("t$binlog").to_arrow().to_pylist()
     assert found == expected

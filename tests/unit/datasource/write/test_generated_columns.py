@@ -8,11 +8,11 @@ import pytest
 from kit.rows import sorted_tuples
 from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.write.replaced import ReplacedPart
-from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.schema.ddl import parse_columns
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 SUM = {"table.generated.s": "a + b"}
 
@@ -25,7 +25,7 @@ def connection(tmp_path, own_cache):
 
 
 def frame(ddl):
-    return compat.spark_schema_of(pa.schema([pa.field(c.name, c.type) for c in parse_columns(ddl)]))
+    return spark_versions.spark_schema_of(pa.schema([pa.field(c.name, c.type) for c in parse_columns(ddl)]))
 
 
 def write(connection, name, ddl, rows, *, batch=None, replaced=None, **options):
@@ -35,7 +35,7 @@ def write(connection, name, ddl, rows, *, batch=None, replaced=None, **options):
     else:
         given = parse_stream_write_options({"txnappid": "q", **options})
         writer = StreamhouseStreamWriter(connection, name, given, None, schema)
-    rows = pa.RecordBatch.from_pylist(rows, compat.arrow_schema_of(schema))
+    rows = pa.RecordBatch.from_pylist(rows, spark_versions.arrow_schema_of(schema))
     messages = [writer.write(iter([rows]))]
     writer.commit(messages, *(() if batch is None else (batch,)))
 

@@ -11,11 +11,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from streamhouse_spark import CommitConflictError, DifferentHistoryError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
-from streamhouse_spark.datasource.write.row_level import RowLevelWriter
-from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.datasource.write.row_level_writer import RowLevelWriter
+from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.warehouse.process_cache import Connection
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -26,7 +26,7 @@ FRAME = StructType([StructField("id", LongType(), nullable=False), StructField("
 def writer_of(kind, wh, table, *, is_clustered):
     opened = Connection.of(wh.url, {})
     if kind == "statement":
-        return RowLevelWriter(opened, NAME, ReadBase.of(table.refresh()), FRAME, is_clustered=is_clustered)
+        return RowLevelWriter(opened, NAME, ReadVersion.of(table.refresh()), FRAME, is_clustered=is_clustered)
     if kind == "stream":
         options = parse_stream_write_options({"path": NAME, "txnAppId": "app"})
         return StreamhouseStreamWriter(opened, NAME, options, None, FRAME, is_clustered=is_clustered)

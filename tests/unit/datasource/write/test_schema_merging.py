@@ -7,11 +7,11 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.write.schema_merging import merge_columns, merged_state
-from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.write.schema_merging import merge_columns, merge_frame_columns
+from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter, StreamhouseWriter
 from streamhouse_spark.schema.ddl import parse_columns
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 MERGE = {"mergeschema": "true"}
 
@@ -35,7 +35,7 @@ def keyed(connection):
 
 def frame(ddl):
     columns = parse_columns(ddl)
-    found = compat.spark_schema_of(pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns]))
+    found = spark_versions.spark_schema_of(pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns]))
     for field, column in zip(found.fields, columns, strict=True):
         field.metadata = {"comment": column.comment} if column.comment else {}
     return found
@@ -44,7 +44,7 @@ def frame(ddl):
 def write(connection, name, ddl, rows, *, overwrite=False, **options):
     schema = frame(ddl)
     writer = StreamhouseWriter(connection, name, parse_write_options(MERGE | options), schema, overwrite=overwrite)
-    batch = pa.RecordBatch.from_pylist(rows, compat.arrow_schema_of(schema))
+    batch = pa.RecordBatch.from_pylist(rows, spark_versions.arrow_schema_of(schema))
     writer.commit([writer.write(iter([batch]))])
 
 
@@ -64,7 +64,7 @@ def test_a_stream_adds_them_too(connection, table):
     schema, options = frame("id INT NOT NULL, note STRING"), parse_stream_write_options(MERGE | {"txnappid": "q"})
     for batch in (0, 1, 1):
         writer = StreamhouseStreamWriter(connection, "d.t", options, None, schema)
-        rows = pa.RecordBatch.from_pylist([{"id": batch, "note": "x"}], compat.arrow_schema_of(schema))
+        rows = pa.RecordBatch.from_pylist([{"id": batch, "note": "x"}], spark_versions.arrow_schema_of(schema))
         writer.commit([writer.write(iter([rows]))], batch)
     assert table.to_arrow().to_pylist() == [{"id": i, "name": None, "note": "x"} for i in range(2)]
     assert len(table.refresh().schemas) == 2
@@ -90,7 +90,7 @@ def test_writers_at_once_add_each_column_once(memory, world):
 
 def test_what_is_tried_before_is_not_taken_for_what_another_writer_adds(connection, keyed):
     table = connection.table("d.k")
-    tried = merged_state(table, frame("id INT NOT NULL, a INT"), None)
+    tried = merge_frame_columns(table, frame("id INT NOT NULL, a INT"), None)
     table.keyed.require_partial(("a",), tried)
     connection.warehouse().table("d.k").add_columns("b INT")
     assert table.refresh().schema_id == tried.schema_id

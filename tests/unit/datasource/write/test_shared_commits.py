@@ -11,9 +11,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from faults.turns import in_turns
 from streamhouse_spark import Warehouse
 from streamhouse_spark.config.spark_options import parse_write_options
-from streamhouse_spark.datasource.write.writer import StreamhouseWriter
+from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 NAME = "d.t"
 FRAME = StructType([StructField("id", LongType(), nullable=False), StructField("n", IntegerType())])

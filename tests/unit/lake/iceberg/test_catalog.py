@@ -13,7 +13,7 @@ from faults.faulty_storage import FaultyStorage
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.lake.iceberg.catalog import FLOOR_GRACE_MS, FileCatalog
-from streamhouse_spark.lake.iceberg.versions import DROPPED
+from streamhouse_spark.lake.iceberg.metadata_versions import DROPPED
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage

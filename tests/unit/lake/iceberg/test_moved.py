@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark import CorruptDataError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
-from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_record
+from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_record_paths
 
 SCHEMA = {
     "type": "record",
@@ -76,7 +76,7 @@ def test_damage_is_an_error():
 
 def test_which_values_are_locations():
     move = Move("/old", "s3://new")
-    assert moved_record({"manifest_path": "/old/m.avro", "other": "/old/x"}, move) == {
+    assert rewrite_record_paths({"manifest_path": "/old/m.avro", "other": "/old/x"}, move) == {
         "manifest_path": "s3://new/m.avro",
         "other": "/old/x",
     }
@@ -87,10 +87,10 @@ def test_which_values_are_locations():
         "partition": {"file_path": "/old/mine"},
         "lower_bounds": bounds,
     }
-    found = moved_record({"status": 1, "data_file": data}, move)["data_file"]
+    found = rewrite_record_paths({"status": 1, "data_file": data}, move)["data_file"]
     assert found == {**data, "file_path": "s3://new/d.parquet"}, "of rows, values are the user's"
     deletes = {**data, "content": 1, "upper_bounds": (0, None), "referenced_data_file": (1, "/old/d.parquet")}
-    found = moved_record({"status": 1, "data_file": deletes}, move)["data_file"]
+    found = rewrite_record_paths({"status": 1, "data_file": deletes}, move)["data_file"]
     assert found["lower_bounds"][1][0]["value"] == b"s3://new/d.parquet"
     assert found["lower_bounds"][1][1]["value"] == b"/old/mine"
     assert found["upper_bounds"] == (0, None)
@@ -101,5 +101,5 @@ def test_which_values_are_locations():
 def test_bounds_that_were_cut_off_go():
     bounds = (1, [{"key": 2147483546, "value": b"/old/plac"}])
     data = {"content": 1, "file_path": "/old/place/x", "lower_bounds": bounds, "upper_bounds": (0, None)}
-    moved = moved_record({"status": 1, "data_file": data}, Move("/old/place", "/new"))
+    moved = rewrite_record_paths({"status": 1, "data_file": data}, Move("/old/place", "/new"))
     assert moved["data_file"]["lower_bounds"] == (1, [])

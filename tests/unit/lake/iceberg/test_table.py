@@ -50,7 +50,7 @@ def test_created_as_the_design_says(store):
 
 
 def test_several_bucket_keys_are_refused(store):
-    from streamhouse_spark.core.model import TablePath
+    from streamhouse_spark.core.types import TablePath
     from streamhouse_spark.lake.iceberg.table import LakeTableSpec
 
     spec = LakeTableSpec(TABLE_UUID, TablePath("a", "b"), "lake/a/b", EVENTS, (), ("id", "region"), 2)

@@ -20,7 +20,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.paimon import commit as paimon_commit
-from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
+from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.foreign_commits import PaimonCommits, RacingPuts, rows_from
@@ -198,7 +198,7 @@ def test_two_thousand_snapshots_cost_few_requests(lake, memory, hint, requests_m
     if hint is not None:
         memory.put(f"{PLACE}/snapshot/LATEST", hint)
     counting = FaultyStorage(memory)
-    assert SnapshotFolder(counting, PLACE).newest().id == 2000
+    assert SnapshotManager(counting, PLACE).newest().id == 2000
     assert len(counting.trace) <= requests_max
 
 

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from interop.lake_cases import EVERY_TYPE, TABLE_UUID
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.lake.paimon.evolution import evolved
-from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, _text_above, decoded, encoded
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.lake.paimon.evolution import evolve_lake
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, _text_above, decode_field, encode_field
 from streamhouse_spark.lake.paimon.schema import differences, lake_schema, paimon_schema
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -34,8 +34,8 @@ def _bounds(schema: TableSchema, rows: pa.Table, row_group_rows: int = 1000) -> 
     fields = {field.id: field for field in shape.schema.fields}
     return {
         fields[i].name: (
-            decoded(found["lower_bounds"][i], fields[i]),
-            decoded(found["upper_bounds"][i], fields[i]),
+            decode_field(found["lower_bounds"][i], fields[i]),
+            decode_field(found["upper_bounds"][i], fields[i]),
             null_count,
         )
         for i, null_count in found["null_counts"].items()
@@ -111,13 +111,13 @@ def test_schemas_there_and_back():
     ids = [field.id for field in lake.fields]
     assert ids == list(range(len(ids)))
     assert lake.highest_field_id == len(ids) + 1, "the fields of the struct come behind"
-    assert evolved(lake, _spec(EVERY_TYPE), 0).schema is lake
+    assert evolve_lake(lake, _spec(EVERY_TYPE), 0).schema is lake
 
 
 def test_added_columns_get_ids_that_none_ever_had():
     first = paimon_schema(_spec(TableSchema.of("id bigint, s struct<x: int>")), 0)
     wider = TableSchema.of("id bigint, s struct<x: int>, t struct<y: int>, n int")
-    second = evolved(first, _spec(wider), 0).schema
+    second = evolve_lake(first, _spec(wider), 0).schema
     assert [(f.id, f.name) for f in second.fields] == [(0, "id"), (1, "s"), (3, "t"), (4, "n")]
     assert (second.id, first.highest_field_id, second.highest_field_id) == (1, 2, 5)
     assert differences(second, _spec(wider)) == []
@@ -127,4 +127,4 @@ def test_added_columns_get_ids_that_none_ever_had():
 @pytest.mark.parametrize("value", [None, 0, -1, 2**62])
 def test_single_values_in_paimons_binary_form(value):
     (field, *_) = paimon_schema(_spec(TableSchema.of("id bigint")), 0).fields
-    assert decoded(encoded(value, field), field) == value
+    assert decode_field(encode_field(value, field), field) == value

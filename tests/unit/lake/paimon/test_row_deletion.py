@@ -8,21 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pypaimon.read.scanner.delta_follow_up_scanner import DeltaFollowUpScanner
+from unit.lake.paimon.test_commit_races import Renaming
 
 from interop.paimon_cases import Stock
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier
 from streamhouse_spark import LakeMismatchError, OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake.paimon.table import PaimonLake
-from streamhouse_spark.lake.parquet import row_rewrite
+from streamhouse_spark.lake.parquet import copy_on_write
 from streamhouse_spark.lake.parquet.reader import offset_file
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table.row_deletion import commit_deletion
-from unit.lake.paimon.test_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 PAIMON = {"table.datalake.format": "paimon"}
@@ -95,7 +95,7 @@ def test_a_file_that_loses_all_rows_goes_unread(table, monkeypatch):
         table.append(rows(*range(first, first + 4)))
         tier(table)
     delete(table, 4, 5, 6, 7)
-    monkeypatch.setattr(row_rewrite, "read_split", None)
+    monkeypatch.setattr(copy_on_write, "read_split", None)
     tier(table)
     assert list(offsets_of(table).values()) == [[0, 1, 2, 3]]
     assert ids(table.to_arrow()) == [0, 1, 2, 3]
@@ -252,7 +252,7 @@ class TestOtherEngines:
         table = wh.create_table("d.t", "id BIGINT, day INT", properties=PAIMON, partition_by=["day"])
         table.append(rows(*range(6)))
         tier(table)
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         table.drop_partition({"day": 0})
         stock = Stock(table.storage, tmp_path)
         stock.append("d.t", rows(100, 0))
@@ -271,7 +271,7 @@ class TestOtherEngines:
         table = wh.create_table("d.t", "id BIGINT, day INT", buckets=3, partition_by=["day"], properties=properties)
         table.append(rows(*range(12)))
         tier(table)
-        read = ReadBase.of(table.refresh())
+        read = ReadVersion.of(table.refresh())
         table.drop_partition({"day": 0})
         Stock(table.storage, tmp_path).append("d.t", rows(100))
         buckets = buckets_of(pa.array([*range(12), 100], pa.int64()), 3, "paimon")

@@ -18,17 +18,17 @@ from kit.lake_rows import lake_rows
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.iceberg import upsert as iceberg_keyed
+from streamhouse_spark.lake.iceberg import merge_changes as iceberg_keyed
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.position_deletes import _SCHEMA as DELETES
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.iceberg.snapshot_builder import MANIFESTS_MIN_TO_MERGE, Change
-from streamhouse_spark.lake.model.live_files import DeletedRows
+from streamhouse_spark.lake.model.data_files import DeletedRows
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.parquet import key_cursor as key_merge
 from streamhouse_spark.lake.parquet import key_lookup
 from streamhouse_spark.lake.parquet import reader as parquet_read
-from streamhouse_spark.lake.parquet.access import parquet_sink
+from streamhouse_spark.lake.parquet import sorted_merge as key_merge
+from streamhouse_spark.lake.parquet.parquet_io import parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage

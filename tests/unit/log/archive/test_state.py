@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from streamhouse_spark import FormatVersionError
-from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, ArchivePage, SetArchive, pages_between
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.actions import Retier
+from streamhouse_spark.log.commits.actions import ResetLake
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive, ArchivePage, SetArchive, pages_between
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 
 PAGES = (
@@ -69,7 +69,7 @@ def test_a_checkpoint_has_it_which_older_versions_refuse(table, store, monkeypat
 
 
 def test_it_ends_where_rows_are_given_up(table):
-    table.log.commit(lambda _state, _ms: (Retier("lake/other"),))
+    table.log.commit(lambda _state, _ms: (ResetLake("lake/other"),))
     assert table.refresh().archive == HELD
-    table.log.commit(lambda state, _ms: (Retier("lake/third", state.ends),))
+    table.log.commit(lambda state, _ms: (ResetLake("lake/third", state.ends),))
     assert not table.refresh().archive

@@ -17,8 +17,8 @@ from streamhouse_spark.log.commits.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from streamhouse_spark.log.commits.verified import verified_checkpoints
-from streamhouse_spark.log.lifecycle.cleaning import clean
+from streamhouse_spark.log.commits.checkpoint_verification import verify_checkpoints
+from streamhouse_spark.log.lifecycle.garbage_collection import clean
 
 COMMITS = 3 * CHECKPOINT_INTERVAL + 7
 
@@ -198,7 +198,7 @@ def test_a_checkpoint_that_says_something_else_does_not_count(table, memory):
     stored = read_checkpoint(memory, table.uuid, newest)
     memory.delete(checkpoint_key(table.uuid, newest))
     write_checkpoint(memory, replace(stored, properties={"table.log.ttl": "1d"}))
-    counted = verified_checkpoints(memory, table.refresh())
+    counted = verify_checkpoints(memory, table.refresh())
     assert [state.version for state in counted] == list_checkpoints(memory, table.uuid)[:-1][::-1]
 
 

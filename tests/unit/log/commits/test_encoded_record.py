@@ -7,10 +7,10 @@ import pytest
 from streamhouse_spark import Transaction
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key, manifest_key
-from streamhouse_spark.log.append import Routing, Stager
-from streamhouse_spark.log.commits.actions import Append, LakePair, Trim
+from streamhouse_spark.log.commits.actions import Append, TieredSnapshot, Trim
 from streamhouse_spark.log.commits.record import RECORD_BYTES_MAX, Record, encode_record, read_record
 from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.staging import BucketRouter, RowStager
 from streamhouse_spark.storage.memory import MemoryStorage
 
 UUID = "0" * 32
@@ -23,8 +23,8 @@ def test_the_stored_form_is_what_reading_gives(repeated):
     days = pa.array(np.arange(100, dtype=np.int32)).cast(pa.date32())
     rows = pa.table({"id": np.arange(100), "day": days, "name": ["x"] * 100})
     shape = SegmentOptions(1, ("name",), ("id", "day", "name"))
-    inline = Stager(storage, UUID, shape, Routing(4, ("id",)), World()).stage(rows)
-    objects = Stager(storage, UUID, shape, Routing(4, ("id",)), World(), inline_bytes_max=0).stage(rows)
+    inline = RowStager(storage, UUID, shape, BucketRouter(4, ("id",)), World()).stage(rows)
+    objects = RowStager(storage, UUID, shape, BucketRouter(4, ("id",)), World(), inline_bytes_max=0).stage(rows)
     staged = (*inline.segments, *objects.segments) * repeated
     placed = tuple(s.segment.placed(10 * i, 7, 1234) for i, s in enumerate(staged))
     record = Record(
@@ -32,7 +32,7 @@ def test_the_stored_form_is_what_reading_gives(repeated):
         table_uuid=UUID,
         attempt="a",
         time_ms=1234,
-        actions=(Append(placed, tuple(s.inline_rows for s in staged)), Trim({1: 5}), LakePair(3, {0: 9}, 8)),
+        actions=(Append(placed, tuple(s.inline_rows for s in staged)), Trim({1: 5}), TieredSnapshot(3, {0: 9}, 8)),
         transaction=Transaction("app", 3, "owner"),
     )
 

@@ -7,9 +7,9 @@ import pytest
 from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from unit.log.commits.states import SCHEMA, UUID, appended, created, record, segment
 
 
@@ -81,10 +81,10 @@ def test_a_transaction_remembers_the_offsets_of_its_record():
 
 
 def test_condemned_files_are_remembered_until_they_are_purged():
-    state = fold(appended(segment(0, 3, uuid="a")), record(3, act.Condemn(("x", "y")), time_ms=1))
-    state = fold(state, record(4, act.Condemn(("x",)), time_ms=9))
+    state = fold(appended(segment(0, 3, uuid="a")), record(3, act.MarkOrphans(("x", "y")), time_ms=1))
+    state = fold(state, record(4, act.MarkOrphans(("x",)), time_ms=9))
     assert state.condemned["x"].time_ms == 1, "the grace counts from the first time"
-    assert set(fold(state, record(5, act.Purge(("x",)))).condemned) == {"y"}
+    assert set(fold(state, record(5, act.ConfirmDeleted(("x",)))).condemned) == {"y"}
 
 
 def test_folding_changes_nothing_that_was_there():
@@ -96,8 +96,8 @@ def test_folding_changes_nothing_that_was_there():
 
 def test_a_state_goes_through_its_checkpoint_unchanged():
     state = appended(segment(0, 3, uuid="a", time_ms=5), segment(3, 2))
-    state = fold(state, record(4, act.LakePair(11, {0: 3}, 6), transaction=Transaction("app", 1)))
-    state = fold(state, record(5, act.SetProperties({"k": "v"}), act.Condemn(("x",))))
+    state = fold(state, record(4, act.TieredSnapshot(11, {0: 3}, 6), transaction=Transaction("app", 1)))
+    state = fold(state, record(5, act.SetProperties({"k": "v"}), act.MarkOrphans(("x",))))
     payload = act.Payload()
     data = state_to_json(state, payload)
     assert state_from_json(data, memoryview(b"".join(payload.parts))) == state
@@ -105,7 +105,7 @@ def test_a_state_goes_through_its_checkpoint_unchanged():
 
 def test_readers_need_the_segments_and_the_records_with_inline_rows():
     state = appended(segment(0, 3, uuid="a"), segment(3, 2, commit=3))
-    assert referenced_keys(state) == {segment_key(UUID, "a"), commit_key(UUID, 3)}
+    assert list_referenced_keys(state) == {segment_key(UUID, "a"), commit_key(UUID, 3)}
     assert state.oldest_inline_commit() == 3
     assert appended(segment(0, 3, uuid="a")).oldest_inline_commit() is None
 

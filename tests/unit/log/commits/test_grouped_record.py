@@ -7,11 +7,11 @@ import pytest
 from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
 from streamhouse_spark.log.commits.record import (
     GROUP_VERSION,
-    Attempt,
-    Member,
+    CommitAttempt,
+    GroupMember,
     Record,
     encode_record,
     read_attempt,
@@ -25,7 +25,8 @@ FIRST, SECOND, THIRD = Append((segment(0, 3, uuid="a"),)), Append((segment(3, 2,
 GROUP = Record(
     2, UUID, "group", 5, (FIRST, SECOND, THIRD),
     members=(
-        Member("one", 1, Transaction("app-1", 7)), Member("two", 1), Member("three", 1, Transaction("app-3", 0)),
+        GroupMember("one", 1, Transaction("app-1", 7)), GroupMember("two", 1),
+        GroupMember("three", 1, Transaction("app-3", 0)),
     ),
 )  # fmt: skip
 
@@ -35,9 +36,9 @@ def test_the_attempts_read_back_with_their_own_transactions_and_actions():
     storage.put_if_absent(commit_key(UUID, 2), encode_record(GROUP, "f" * 32).data)
     stored, _ = read_record(storage, UUID, 2)
     assert stored.attempts == (
-        Attempt("one", (FIRST,), Transaction("app-1", 7)),
-        Attempt("two", (SECOND,), None),
-        Attempt("three", (THIRD,), Transaction("app-3", 0)),
+        CommitAttempt("one", (FIRST,), Transaction("app-1", 7)),
+        CommitAttempt("two", (SECOND,), None),
+        CommitAttempt("three", (THIRD,), Transaction("app-3", 0)),
     )
     assert read_attempt(storage, UUID, 2) == "group"
 
@@ -70,7 +71,7 @@ def test_a_record_of_one_attempt_is_written_as_ever():
     "shares", [(1, 1), (1, 1, 2), (0, 2, 1), (-1, 2, 2), ()], ids=["fewer", "more", "none", "negative", "nobody"]
 )
 def test_attempts_that_do_not_share_the_actions_are_damage(shares):
-    members = tuple(Member(f"m{n}", share) for n, share in enumerate(shares))
+    members = tuple(GroupMember(f"m{n}", share) for n, share in enumerate(shares))
     storage = MemoryStorage()
     data = encode_record(GROUP, "f" * 32).data
     frame = decode_frame("commit", data, "here", newest=GROUP_VERSION)

@@ -15,9 +15,9 @@ from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import (
     CHECKPOINT_INTERVAL,
     HINT_EVERY,
-    hinted_state,
     list_checkpoints,
-    parsed_hint,
+    parse_hint,
+    read_hinted_state,
 )
 
 ROWS = CHECKPOINT_INTERVAL + HINT_EVERY + 5
@@ -44,7 +44,7 @@ def right(store, rows: int = ROWS) -> None:
 
 
 def held(store, table):
-    return hinted_state(store.read(checkpoint_hint_key(table.uuid)), table.uuid)
+    return read_hinted_state(store.read(checkpoint_hint_key(table.uuid)), table.uuid)
 
 
 def test_the_writer_of_each_twentieth_record_puts_its_state_there(table, remote, world):
@@ -86,7 +86,7 @@ def test_a_large_state_is_left_out(remote, world, monkeypatch):
 
 def test_any_damage_of_it_costs_time_and_nothing_else(table, remote, memory):
     hint = remote.read(checkpoint_hint_key(table.uuid))
-    assert parsed_hint(hint) == CHECKPOINT_INTERVAL
+    assert parse_hint(hint) == CHECKPOINT_INTERVAL
     shortened = [hint[:length] for length in range(0, len(hint), 97)]
     flipped = [hint[:at] + bytes([hint[at] ^ 4]) + hint[at + 1 :] for at in range(0, len(hint), 61)]
     for damaged in [*shortened, *flipped, b"0" + hint[2:], b"\n" + hint.partition(b"\n")[2]]:

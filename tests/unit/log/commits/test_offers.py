@@ -19,9 +19,9 @@ from streamhouse_spark import CommitStateUnknownError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World
 from streamhouse_spark.log.commits import offers
 from streamhouse_spark.log.commits.actions import Payload
+from streamhouse_spark.log.commits.group_commit import CommitQueue, CommitResult, PendingCommit
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.waiting import Calls, Committed, Waiting
-from streamhouse_spark.storage import local_turns
+from streamhouse_spark.storage import local_commit_lock
 from streamhouse_spark.storage.local import LocalStorage
 
 
@@ -37,7 +37,7 @@ def opened(root: Path, author: Author | None = None) -> Any:
 
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(local_turns, "WAIT_MS_MAX", 60_000)
+    monkeypatch.setattr(local_commit_lock, "WAIT_MS_MAX", 60_000)
     Warehouse(str(tmp_path / "w")).create_table("d.t", "id INT")
     return tmp_path / "w"
 
@@ -51,20 +51,20 @@ def meet(taker: Any, own: Callable[[], Any], waiting: list[Callable[[], Any]]) -
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(waiting))]
     folder = f"{taker.storage.local_path('')}tables/{taker.uuid}/commits/.tmp-offers"
-    take = local_turns.LocalTurn.take
+    take = local_commit_lock.LocalCommitLock.take
 
-    def take_all(turn: local_turns.LocalTurn) -> list[bytes]:
+    def take_all(turn: local_commit_lock.LocalCommitLock) -> list[bytes]:
         if not any(thread.ident for thread in threads):
             for thread in threads:
                 thread.start()
             for _ in range(12_000):
-                if len(local_turns._offered(folder)) == len(threads):
+                if len(local_commit_lock._list_offers(folder)) == len(threads):
                     break
                 time.sleep(0.005)
         return take(turn)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(local_turns.LocalTurn, "take", take_all)
+        patched.setattr(local_commit_lock.LocalCommitLock, "take", take_all)
         first = own()
         for thread in threads:
             thread.join(60)
@@ -135,7 +135,7 @@ def test_an_offer_that_cannot_be_read_is_left_to_its_process(damage):
     table, storage = run.open(), FaultyStorage(run.memory)
     given = Given([damage])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(table.storage, "contention_hint", lambda _key, _offer=None: _entered(given), raising=False)
+        patched.setattr(table.storage, "commit_lock", lambda _key, _offer=None: _entered(given), raising=False)
         run.append()
     assert given.offers == []
     run.check()
@@ -175,7 +175,7 @@ def test_one_whose_offer_was_taken_and_that_begins_at_a_checkpoint_does_not_know
 @pytest.mark.parametrize("state", ["landed", "unanswered", "failures", "conflicts"])
 def test_what_may_be_in_the_log_or_in_other_hands_is_offered_to_nobody(root, state):
     table = opened(root)
-    calls: list[Waiting] = []
+    calls: list[PendingCommit] = []
     commit = table.log._answer
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(table.log, "_answer", lambda call: calls.append(call) or commit(call))
@@ -195,7 +195,7 @@ def test_what_may_be_in_the_log_or_in_other_hands_is_offered_to_nobody(root, sta
 def test_a_transaction_that_follows_a_version_is_offered_to_nobody(root):
     taker, other = opened(root), opened(root)
     transaction = Transaction("app", 7, follows=-1)
-    calls: list[Waiting] = []
+    calls: list[PendingCommit] = []
     answer = other.log._answer
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(other.log, "_answer", lambda call: calls.append(call) or answer(call))
@@ -219,16 +219,16 @@ def test_only_few_rows_that_are_added_are_offered(root):
 
 
 def test_who_has_an_answer_keeps_it_where_sight_is_lost():
-    calls = Calls()
+    calls = CommitQueue()
     given = {
-        name: Waiting(lambda *_: (), None, 0, name, is_shared=True)
+        name: PendingCommit(lambda *_: (), None, 0, name, is_shared=True)
         for name in ("new", "foreign", "taken", "landed", "answered")
     }
     for name, call in given.items():
         call.unanswered = int(name not in ("new", "foreign"))
         calls.add(call)
     given["foreign"].is_foreign = True
-    found = Committed(None, None)
+    found = CommitResult(None, None)
     given["landed"].landed, given["answered"].outcome = found, found
-    calls.lose_sight("a store")
+    calls.fail_unresolved("a store")
     assert [name for name, call in given.items() if call.error is not None] == ["foreign", "taken"]

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import FormatVersionError, Transaction
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import IdempotencyKeyReusedError
 from streamhouse_spark.log.commits import checkpoint, request_keys
 from streamhouse_spark.log.commits.actions import Append, Payload
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.commits.request_keys import KEPT_MIN_MS, KEPT_MS, NO_REQUEST_KEYS, RequestEntry, RequestKeys
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from unit.log.commits.states import appended, record, segment
 
 HOUR_MS = 3_600_000
@@ -38,10 +38,10 @@ def test_a_request_is_in_the_state_of_its_commit():
     state = fold(appended(), record(2, Append((segment(0, 3),)), transaction=request, time_ms=7))
     assert state.transactions == {}
     assert state.request_keys.get(digest(1)) == RequestEntry(digest(2), 2, 7, {0: OffsetRange(0, 3)})
-    assert known_transaction(state, request).offsets == {0: OffsetRange(0, 3)}
-    assert known_transaction(state, Transaction.of_request(digest(9), digest(2))) is None
+    assert find_stored_transaction(state, request).offsets == {0: OffsetRange(0, 3)}
+    assert find_stored_transaction(state, Transaction.of_request(digest(9), digest(2))) is None
     with pytest.raises(IdempotencyKeyReusedError, match="commit 2"):
-        known_transaction(state, Transaction.of_request(digest(1), digest(3)))
+        find_stored_transaction(state, Transaction.of_request(digest(1), digest(3)))
 
 
 def test_checkpoints_hold_the_keys_and_stop_older_versions_of_the_package(monkeypatch):
@@ -55,10 +55,10 @@ def test_checkpoints_hold_the_keys_and_stop_older_versions_of_the_package(monkey
     assert payload.size_bytes < 100 * 60
     assert "request_keys" not in state_to_json(replace(state, request_keys=NO_REQUEST_KEYS), Payload())
     assert checkpoint.as_stored(state) == state
-    data = checkpoint._encoded(state)
+    data = checkpoint._encode_checkpoint(state)
     monkeypatch.setattr(checkpoint, "NEWEST_VERSION", checkpoint.VARIANTS_VERSION)
     with pytest.raises(FormatVersionError):
-        checkpoint._decoded(data, state.table_uuid, state.version, "")
+        checkpoint._decode_checkpoint(data, state.table_uuid, state.version, "")
 
 
 def test_a_key_is_kept_for_a_day():

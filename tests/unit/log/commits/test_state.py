@@ -9,24 +9,24 @@ from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.log.commits.actions import (
     Append,
-    Condemn,
+    CommitConsumerOffset,
+    ConfirmDeleted,
     Create,
     Drop,
     ForgetTransactions,
-    LakePair,
-    MoveConsumer,
+    MarkOrphans,
     Payload,
-    Purge,
     Replace,
     SetProperties,
     SetSchema,
+    TieredSnapshot,
     Trim,
 )
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 UUID = "0" * 32
@@ -110,7 +110,7 @@ def test_replace_and_trim_condemn_what_they_free():
     trimmed = folded((Trim({0: 7}),), state=merged)
     assert trimmed.buckets[0].offsets == OffsetRange(7, 7)
     assert set(trimmed.condemned) == {segment_key(UUID, "b" * 32), segment_key(UUID, "c" * 32)}
-    assert referenced_keys(trimmed) == {segment_key(UUID, "a" * 32)}
+    assert list_referenced_keys(trimmed) == {segment_key(UUID, "a" * 32)}
     again = folded((Trim({0: 3}),), state=trimmed)
     assert again.buckets[0].start == 7, "a start never goes back"
 
@@ -122,7 +122,7 @@ def test_a_replace_that_does_not_fit_the_segments(start, end):
 
 
 def test_lake_pairs():
-    pairs = [(LakePair(i, {0: i % 8}, i),) for i in range(LAKE_HISTORY_MAX + 5)]
+    pairs = [(TieredSnapshot(i, {0: i % 8}, i),) for i in range(LAKE_HISTORY_MAX + 5)]
     state = folded((CREATE,), *pairs)
     assert state.lake.snapshot_id == LAKE_HISTORY_MAX + 4
     assert len(state.lake_history) == LAKE_HISTORY_MAX
@@ -136,10 +136,10 @@ def test_the_rest():
         (CREATE,),
         (SetProperties({"table.log.ttl": "1d"}, ("comment",)),),
         (SetSchema(2, changed),),
-        (Condemn(("x", "y")),),
-        (Purge(("x",)),),
-        (MoveConsumer("c", {0: 1}), MoveConsumer("d", {0: 2})),
-        (MoveConsumer("d", None),),
+        (MarkOrphans(("x", "y")),),
+        (ConfirmDeleted(("x",)),),
+        (CommitConsumerOffset("c", {0: 1}), CommitConsumerOffset("d", {0: 2})),
+        (CommitConsumerOffset("d", None),),
     )
     assert state.properties == {"table.log.ttl": "1d"}
     assert state.schema == changed
@@ -169,7 +169,9 @@ def test_folding_is_pure():
 
 def test_a_checkpoint_is_the_state():
     merged = Replace(0, 0, 7, (segment(0, 0, 7, 4, "c" * 32),))
-    state = folded((merged, LakePair(7, {0: 2}, 5), Condemn(("k",)), MoveConsumer("c", {1: 1})), state=appended())
+    state = folded(
+        (merged, TieredSnapshot(7, {0: 2}, 5), MarkOrphans(("k",)), CommitConsumerOffset("c", {1: 1})), state=appended()
+    )
     state = fold(state, record(5, Append((segment(1, 2, 1, 5),)), transaction=Transaction("a", 1), manifest="d" * 32))
     payload = Payload()
     data = state_to_json(state, payload)

@@ -12,11 +12,11 @@ from streamhouse_spark import FormatVersionError, Transaction, TransactionConfli
 from streamhouse_spark.core.paths import checkpoint_key
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.actions import ExpireTransactions, ForgetTransactions, Payload
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.commits.framing import decode_frame
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.commits.transaction_outcome import known_transaction
-from streamhouse_spark.log.commits.transactions import PastTransaction, name_sum, past_from_bytes, past_to_bytes
+from streamhouse_spark.log.commits.transactions import CompactedTransaction, name_sum, past_from_bytes, past_to_bytes
 from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions
 from unit.log.commits.states import appended, record
 
@@ -124,9 +124,9 @@ def test_many_past_writers_take_little():
     empty = header_bytes(replace(state, past_transactions={}))
     assert header_bytes(state) - empty <= 24 * APPS + 50
     for number in range(APPS):
-        known = known_transaction(state, Transaction(f"app-{number}", number, f"query-{number}"))
+        known = find_stored_transaction(state, Transaction(f"app-{number}", number, f"query-{number}"))
         assert known is not None
-        assert known_transaction(state, Transaction(f"app-{number}", number + 1)) is None
+        assert find_stored_transaction(state, Transaction(f"app-{number}", number + 1)) is None
 
 
 def test_times_survive_checkpoints_and_unknown_ones_are_late():
@@ -147,7 +147,7 @@ def test_times_survive_checkpoints_and_unknown_ones_are_late():
 def test_forgetting_takes_what_is_past_too():
     state = stored(appended(), "a", 1)
     state = fold(state, record(state.version + 1, ExpireTransactions(("a", "unknown"))))
-    assert state.past_transactions == {name_sum("a"): PastTransaction(1, 0)}
+    assert state.past_transactions == {name_sum("a"): CompactedTransaction(1, 0)}
     state = fold(state, record(state.version + 1, ForgetTransactions(("a",))))
     assert state.past_transactions == {}
 
@@ -155,6 +155,8 @@ def test_forgetting_takes_what_is_past_too():
 SUMS = st.integers(1, 2**64 - 1)
 
 
-@given(st.dictionaries(SUMS, st.builds(PastTransaction, st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**64 - 1))))
+@given(
+    st.dictionaries(SUMS, st.builds(CompactedTransaction, st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**64 - 1)))
+)
 def test_past_writers_are_read_as_they_were_written(past):
     assert past_from_bytes(past_to_bytes(past)) == past

@@ -10,7 +10,7 @@ import pytest
 from faults.sim import sim_world
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.log.commits import offers
-from streamhouse_spark.storage.base import Offer, Turn
+from streamhouse_spark.storage.base import CommitLock, Offer
 from streamhouse_spark.storage.local import LocalStorage
 
 OTHERS = 20
@@ -34,8 +34,8 @@ class Noting(LocalStorage):
         return super().read(key)
 
     @contextmanager
-    def contention_hint(self, key: str, offer: Offer | None = None) -> Iterator[Turn]:
-        with super().contention_hint(key, offer) as turn:
+    def commit_lock(self, key: str, offer: Offer | None = None) -> Iterator[CommitLock]:
+        with super().commit_lock(key, offer) as turn:
             self._noted = self.within
             try:
                 yield turn

@@ -12,7 +12,7 @@ from streamhouse_spark import StorageError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
 from streamhouse_spark.log.lifecycle import claims
-from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claimed, release_claim, try_claim
+from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claim_work, release_claim, try_claim
 from streamhouse_spark.storage.memory import MemoryStorage
 
 UUID = "0" * 31 + "1"
@@ -44,16 +44,16 @@ def test_kinds_of_work_have_claims_of_their_own(storage):
 
 
 def test_a_block_keeps_its_claim_however_long_it_takes(storage, clock, monkeypatch):
-    with claimed(storage, UUID, "a", work="refresh") as is_ours:
+    with claim_work(storage, UUID, "a", work="refresh") as is_ours:
         assert is_ours
-        with claimed(storage, UUID, "b", work="refresh") as too:
+        with claim_work(storage, UUID, "b", work="refresh") as too:
             assert not too
         assert not try_claim(storage, UUID, "c", work="refresh"), "b gives nothing back that it had not"
     assert try_claim(storage, UUID, "b", work="refresh")
     release_claim(storage, UUID, "b", work="refresh")
 
     monkeypatch.setattr(claims, "CLAIM_MS", 30)
-    with claimed(storage, UUID, "a", work="refresh"):
+    with claim_work(storage, UUID, "a", work="refresh"):
         clock.advance(2 * CLAIM_MS)
         held = lambda: json.loads(storage.read(refresh_claim_key(UUID)))  # noqa: E731
         wait_for(lambda: held()["until_ms"] > clock.now_ms(), "the claim is renewed")
@@ -63,7 +63,7 @@ def test_a_block_keeps_its_claim_however_long_it_takes(storage, clock, monkeypat
 
 def test_a_renewal_that_fails_ends_no_work(storage, monkeypatch, caplog):
     monkeypatch.setattr(claims, "CLAIM_MS", 30)
-    with caplog.at_level(logging.INFO), claimed(storage, UUID, "a", work="refresh"):
+    with caplog.at_level(logging.INFO), claim_work(storage, UUID, "a", work="refresh"):
 
         def fail(*_):
             raise StorageError("the store is away")
@@ -73,6 +73,6 @@ def test_a_renewal_that_fails_ends_no_work(storage, monkeypatch, caplog):
 
 
 def test_an_error_of_the_block_gives_the_claim_back(storage):
-    with pytest.raises(ZeroDivisionError), claimed(storage, UUID, "a", work="refresh"):
+    with pytest.raises(ZeroDivisionError), claim_work(storage, UUID, "a", work="refresh"):
         _ = 1 // 0
     assert try_claim(storage, UUID, "b", work="refresh")

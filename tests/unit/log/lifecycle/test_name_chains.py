@@ -9,9 +9,9 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import database_key, name_key
-from streamhouse_spark.log.commits.chains import last_number
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.log.commits.sequence_search import last_number
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kit.tables import TableCase
-from streamhouse_spark.log.commits.actions import KvSnapshot, LakePair
+from streamhouse_spark.log.commits.actions import KvSnapshot, TieredSnapshot
 from streamhouse_spark.log.lifecycle.retention import CONSUMER_LIMIT_MS, plan_trim, trim
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
 PLAIN = {"table.log.ttl": "2h", "table.datalake.enabled": "false"}
@@ -95,7 +95,7 @@ class TestLake:
 
         assert planned() == {}
         ends = table.state.ends
-        table.log.commit(lambda *_: (LakePair(1, {0: ends[0], 1: ends[1] - 1}),))
+        table.log.commit(lambda *_: (TieredSnapshot(1, {0: ends[0], 1: ends[1] - 1}),))
         assert planned() == {b: e for b, e in {0: ends[0], 1: ends[1] - 1}.items() if e}
         table.merge_inline()
         assert planned() == {0: ends[0]}, "a segment goes whole or stays"
@@ -103,7 +103,7 @@ class TestLake:
     def test_a_lake_that_was_disabled_still_limits(self, wh, clock):
         table = wh.create_table("t", "id BIGINT", properties={"table.log.ttl": "2h"})
         hourly(table, clock, 3)
-        table.log.commit(lambda *_: (LakePair(1, {0: 1}),))
+        table.log.commit(lambda *_: (TieredSnapshot(1, {0: 1}),))
         clock.advance(10 * HOUR_MS)
         assert plan_trim(table.refresh(), clock.now_ms(), 2 * HOUR_MS, lake_enabled=False) == {0: 1}
 

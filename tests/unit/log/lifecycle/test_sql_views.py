@@ -15,14 +15,14 @@ from streamhouse_spark import (
     TableNotFoundError,
     Warehouse,
 )
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import name_key
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.lifecycle import names, sql_views
-from streamhouse_spark.log.lifecycle.stored_view import StoredView
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
 
 OLD, NEW = TablePath("sales", "v"), TablePath("sales", "w")
-VIEW = StoredView(
+VIEW = ViewEntry(
     "select id from orders",
     '{"type":"struct","fields":[]}',
     "streamhouse",
@@ -41,7 +41,7 @@ def wh(wh: Warehouse) -> Warehouse:
     return wh
 
 
-def create(wh: Warehouse, path: TablePath = OLD, view: StoredView = VIEW, *, replace: bool = False) -> None:
+def create(wh: Warehouse, path: TablePath = OLD, view: ViewEntry = VIEW, *, replace: bool = False) -> None:
     sql_views.create_view(wh.storage, wh.world, path, view, replace=replace)
 
 

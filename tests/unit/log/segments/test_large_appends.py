@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.log import append as staging
+from streamhouse_spark.log import staging
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.storage.local import LocalStorage
 

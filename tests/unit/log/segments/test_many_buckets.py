@@ -11,8 +11,8 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark import Warehouse
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, inline_total
 from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, inline_total
 
 BUCKETS = 4096
 ROWS = 20_000

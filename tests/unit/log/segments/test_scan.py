@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Warehouse
-from streamhouse_spark.log.append import written_fits
 from streamhouse_spark.log.commits.actions import SetSchema, Trim
 from streamhouse_spark.log.commits.state import BucketLog
-from streamhouse_spark.log.segments.scan import LogSplit, check_dense, cut_split, hot_range, plan_range, read_split
+from streamhouse_spark.log.segments.scan import LogSplit, check_dense, hot_range, plan_range, read_split, split_by_size
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
+from streamhouse_spark.log.staging import has_same_meaning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -47,7 +47,7 @@ class TestCutting:
     @given(st.integers(0, BIG_ROWS), st.integers(0, BIG_ROWS), st.sampled_from([1, 1000, 100_000, 600_000, 10**9]))
     def test_pieces_are_the_whole(self, a, b, target_bytes):
         split = plan_range(BIG.state, 0, OffsetRange(min(a, b), max(a, b)))
-        pieces = cut_split(split, target_bytes)
+        pieces = split_by_size(split, target_bytes)
         expected = split.offsets.start
         for piece in pieces:
             assert piece.offsets.start == expected < piece.offsets.end
@@ -60,20 +60,20 @@ class TestCutting:
     def test_pieces_are_about_as_large_as_asked(self):
         split = plan_range(BIG.state, 0, BIG.state.buckets[0].offsets)
         batch_bytes = BATCH_ROWS_MAX * 8
-        pieces = cut_split(split, batch_bytes)
+        pieces = split_by_size(split, batch_bytes)
         assert len(pieces) >= 3
         assert max(p.size_bytes for p in pieces) < 2.5 * batch_bytes
-        assert cut_split(split, 10**9) == [split]
+        assert split_by_size(split, 10**9) == [split]
 
     def test_each_piece_reads_its_rows(self):
         split = plan_range(BIG.state, 0, OffsetRange(5, BIG_ROWS - 5))
         found = []
-        for piece in cut_split(split, 300_000):
+        for piece in split_by_size(split, 300_000):
             found += rows_of(BIG, LogSplit.from_json(json.loads(json.dumps(piece.to_json()))))
         assert found == list(range(5, BIG_ROWS - 5))
 
     def test_an_empty_split_has_no_pieces(self):
-        assert cut_split(plan_range(BIG.state, 0, OffsetRange(7, 7)), 100) == []
+        assert split_by_size(plan_range(BIG.state, 0, OffsetRange(7, 7)), 100) == []
 
 
 class TestRanges:
@@ -164,11 +164,11 @@ class TestOlderSchemas:
             return TableSchema(tuple(Column(*c) for c in columns))
 
         old = of((1, "a", pa.int32()), (2, "b", pa.string(), False))
-        assert written_fits(old, old)
+        assert has_same_meaning(old, old)
         b = (2, "b", pa.string(), False)
-        assert written_fits(old, of((1, "a", pa.int64()), b, (3, "new", pa.int8())))
-        assert not written_fits(old, of((1, "a", pa.int32()), (2, "bb", pa.string(), False)))
-        assert not written_fits(old, of(b)), "the rows may have values in a column that is gone"
-        assert not written_fits(of((1, "a", pa.int64())), of((1, "a", pa.int32())))
-        assert not written_fits(old, of((1, "a", pa.int32(), False), b))
-        assert not written_fits(old, of((1, "a", pa.int32()), b, (3, "new", pa.int8(), False)))
+        assert has_same_meaning(old, of((1, "a", pa.int64()), b, (3, "new", pa.int8())))
+        assert not has_same_meaning(old, of((1, "a", pa.int32()), (2, "bb", pa.string(), False)))
+        assert not has_same_meaning(old, of(b)), "the rows may have values in a column that is gone"
+        assert not has_same_meaning(of((1, "a", pa.int64())), of((1, "a", pa.int32())))
+        assert not has_same_meaning(old, of((1, "a", pa.int32(), False), b))
+        assert not has_same_meaning(old, of((1, "a", pa.int32()), b, (3, "new", pa.int8(), False)))

@@ -16,12 +16,12 @@ from streamhouse_spark.log.commits.actions import Trim, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.lifecycle.cleaning import clean
-from streamhouse_spark.log.lifecycle.copying import copy_log
-from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.log.lifecycle.garbage_collection import clean
+from streamhouse_spark.log.lifecycle.log_copy import copy_log
+from streamhouse_spark.log.segments import packed_objects
+from streamhouse_spark.log.segments.packed_objects import group_into_objects
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import plan_range, read_split
-from streamhouse_spark.log.segments.shared_object import grouped
 from streamhouse_spark.storage.local import LocalStorage
 
 BUCKETS = 4096
@@ -120,17 +120,17 @@ def test_few_buckets_have_an_object_each(counted, world, buckets):
 
 
 def test_groups_are_bounded(monkeypatch):
-    monkeypatch.setattr(shared_object, "SHARED_BYTES_MAX", 100)
-    monkeypatch.setattr(shared_object, "PART_BYTES_MAX", 10)
-    monkeypatch.setattr(shared_object, "PARTS_MIN", 3)
-    found = list(grouped([*([10] * 12), 11, 1, 2], lambda size: size))
+    monkeypatch.setattr(packed_objects, "SHARED_BYTES_MAX", 100)
+    monkeypatch.setattr(packed_objects, "PART_BYTES_MAX", 10)
+    monkeypatch.setattr(packed_objects, "PARTS_MIN", 3)
+    found = list(group_into_objects([*([10] * 12), 11, 1, 2], lambda size: size))
     assert found == [(10,) * 10, (11,), (10, 10, 1, 2)] or found == [(11,), (10,) * 10, (10, 10, 1, 2)]
-    assert list(grouped([1, 2], lambda size: size)) == [(1,), (2,)]
+    assert list(group_into_objects([1, 2], lambda size: size)) == [(1,), (2,)]
 
 
 def test_large_and_small_buckets_keep_the_order_of_rows(memory, world, monkeypatch):
-    monkeypatch.setattr("streamhouse_spark.log.append.SEGMENT_BYTES_MAX", 1 << 20)  # several pieces a bucket
-    monkeypatch.setattr(shared_object, "PART_BYTES_MAX", 60_000)  # some parts are larger, some not
+    monkeypatch.setattr("streamhouse_spark.log.staging.SEGMENT_BYTES_MAX", 1 << 20)  # several pieces a bucket
+    monkeypatch.setattr(packed_objects, "PART_BYTES_MAX", 60_000)  # some parts are larger, some not
     table = table_of(memory, world, 16)
     appended = rows(0, 600, 5_000)
     table.append(appended)

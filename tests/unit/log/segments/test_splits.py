@@ -13,7 +13,7 @@ from streamhouse_spark import OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.segment import SegmentIndex
 from streamhouse_spark.log.commits.state import BucketLog, fold
-from streamhouse_spark.log.segments.scan import LogSplit, cut_split, hot_range, plan_range
+from streamhouse_spark.log.segments.scan import LogSplit, hot_range, plan_range, split_by_size
 from unit.log.commits.states import appended, record, segment
 
 
@@ -40,7 +40,7 @@ def test_pieces_cover_a_range_once_and_in_order(layout, target_bytes, data):
     start = data.draw(st.integers(0, base - 1))
     end = data.draw(st.integers(start + 1, base))
     split = plan_range(appended(*segments), 0, OffsetRange(start, end))
-    pieces = cut_split(split, target_bytes)
+    pieces = split_by_size(split, target_bytes)
     position = start
     for piece in pieces:
         assert piece.offsets.start == position

@@ -11,19 +11,19 @@ from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.datasource.read.bounds import batch_ranges
-from streamhouse_spark.datasource.read.start_rows import begins_with_rows, initial_offset
-from streamhouse_spark.log.archive import keeping
+from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
+from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
+from streamhouse_spark.log.archive import archive_maintenance
 from streamhouse_spark.log.archive.pages import read_page
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
-from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.parts import binlog_parts
-from streamhouse_spark.read.pieces import ArchivePiece, LogPiece, ReadPlan, piece_from_json
+from streamhouse_spark.read.offset_range_scan import binlog_pieces, plan_ranges
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.read.ranges import binlog_pieces, plan_ranges
-from streamhouse_spark.table.views import open_view
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask, LogScanTask, ScanPlan, piece_from_json
+from streamhouse_spark.read.split_planning import binlog_parts
+from streamhouse_spark.table.system_views import open_view
 
 HOUR_MS = 3_600_000
 KEEPING = {
@@ -48,7 +48,7 @@ def table(wh, clock):
 
 def read(table, offsets, columns=("id", "n")):
     plan = plan_ranges(table, table.refresh(), {0: offsets}, columns, fail_on_data_loss=True)
-    plan = ReadPlan.from_json(json.loads(json.dumps(plan.to_json())))
+    plan = ScanPlan.from_json(json.loads(json.dumps(plan.to_json())))
     return plan, [row for batch in read_batches(table, plan, CHANGELOG_FIELDS) for row in batch.to_pylist()]
 
 
@@ -76,7 +76,7 @@ class TestRanges:
         plan, rows = read(table, OffsetRange(start, end))
         assert shown(rows) == ALL[start:end]
         kinds = [type(piece) for piece in plan.pieces]
-        assert kinds == [ArchivePiece] * (start < min(end, 8)) + [LogPiece] * (end > max(start, 8))
+        assert kinds == [ArchiveScanTask] * (start < min(end, 8)) + [LogScanTask] * (end > max(start, 8))
 
     def test_times_of_commits_stay(self, table, clock):
         _, rows = read(table, OffsetRange(0, 10))
@@ -85,14 +85,14 @@ class TestRanges:
         assert times[2] - times[1] == times[5] - times[4] == dt.timedelta(hours=1)
 
     def test_large_ones_are_cut(self, table, monkeypatch):
-        monkeypatch.setattr("streamhouse_spark.read.ranges.LAKE_RANGE_ROWS", 3)
+        monkeypatch.setattr("streamhouse_spark.read.offset_range_scan.LAKE_RANGE_ROWS", 3)
         plan, rows = read(table, OffsetRange(1, 10))
-        assert [len(piece.offsets) for piece in plan.pieces if isinstance(piece, ArchivePiece)] == [3, 3, 1]
+        assert [len(piece.offsets) for piece in plan.pieces if isinstance(piece, ArchiveScanTask)] == [3, 3, 1]
         assert shown(rows) == ALL[1:]
 
     def test_a_reader_goes_on_while_pages_are_joined_and_the_log_is_trimmed(self, table, clock, monkeypatch):
         plan = plan_ranges(table, table.refresh(), {0: OffsetRange(0, 10)}, ("id", "n"), fail_on_data_loss=True)
-        monkeypatch.setattr(keeping, "PAGES_TO_JOIN", 2)
+        monkeypatch.setattr(archive_maintenance, "PAGES_TO_JOIN", 2)
         clock.advance(2 * HOUR_MS)
         assert table.maintain().trimmed_to == {0: 10}
         assert len(table.refresh().archive.pages) == 1
@@ -181,7 +181,7 @@ class TestStarts:
         ]
         (piece,) = binlog_pieces(table.refresh())
         assert piece_from_json(json.loads(json.dumps(piece.to_json()))) == piece
-        plan = ReadPlan(table.name, table.uuid, table.state.schema, (piece,))
+        plan = ScanPlan(table.name, table.uuid, table.state.schema, (piece,))
         assert [row for batch in read_batches(table, plan) for row in batch.to_pylist()] == binlog
 
 

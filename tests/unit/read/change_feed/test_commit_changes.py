@@ -11,19 +11,19 @@ import pytest
 from kit.change_replay import changes, check_history
 from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.datasource.catalog.scan.changes import range_of_versions
+from streamhouse_spark.datasource.catalog.scan.changes_scan import range_of_versions
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.log.commits.actions import Retier, Trim, Truncate
+from streamhouse_spark.log.commit_reader import times_us
+from streamhouse_spark.log.commits.actions import ResetLake, Trim, Truncate
 from streamhouse_spark.log.segments.scan import whole_range
-from streamhouse_spark.log.told import times_us
-from streamhouse_spark.query.predicate_tree import Compare
+from streamhouse_spark.query.predicates import Compare
 from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
-from streamhouse_spark.read.change_rows import cut_changes, net_changes
-from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
-from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece, piece_from_json
+from streamhouse_spark.read.change_rows import net_changes, split_changes
+from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
 from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask, OffsetsScanTask, piece_from_json
 
 INSERT, BEFORE, AFTER, DELETE = map(int, ChangeType)
 TABLE = TableCase("t", "id BIGINT", buckets=1)
@@ -187,7 +187,7 @@ def test_a_truncation_of_nothing_is_no_change(table):
 
 def test_rows_that_a_lake_built_anew_gave_up_are_refused(table):
     append(table, 1)
-    table.log.commit(lambda state, _: (Retier("lake/elsewhere", {0: 1}),))
+    table.log.commit(lambda state, _: (ResetLake("lake/elsewhere", {0: 1}),))
     with pytest.raises(InvalidOptionError, match=r"commit 3 \(retier\)"):
         changes(table, 1, 3)
 
@@ -235,8 +235,8 @@ def test_the_net_change_of_a_key(kinds, net):
 
 
 def runs(*parts):
-    return CommitRuns.of(
-        OfCommit(OffsetRuns.dense(start, n), version, version * 10, grouped) for start, n, version, grouped in parts
+    return CommitRanges.of(
+        CommitRange(OffsetRuns.dense(start, n), version, version * 10, grouped) for start, n, version, grouped in parts
     )
 
 
@@ -249,18 +249,18 @@ def test_runs_of_commits():
     part = found.within(OffsetRange(2, 12))
     assert (part.starts.tolist(), part.ends.tolist(), part.versions.tolist()) == ([2, 10], [4, 12], [2, 3])
     assert not found.within(OffsetRange(4, 10))
-    read = CommitRuns.from_json(found.to_json())
+    read = CommitRanges.from_json(found.to_json())
     assert read.to_json() == found.to_json()
     assert read.is_grouped.tolist() == [False, True]
 
 
 def test_pieces_travel_as_json(table):
     append(table, 1, 3)
-    log = LogPiece(whole_range(table.refresh(), 0, OffsetRange(0, 3)))
-    for rows in (log, OffsetsPiece(0, OffsetRange(0, 3), 9)):
-        piece = ChangesPiece(rows, runs((0, 3, 2, True)), True, ("id",))
+    log = LogScanTask(whole_range(table.refresh(), 0, OffsetRange(0, 3)))
+    for rows in (log, OffsetsScanTask(0, OffsetRange(0, 3), 9)):
+        piece = ChangesScanTask(rows, runs((0, 3, 2, True)), True, ("id",))
         read = piece_from_json(piece.to_json())
-        assert isinstance(read, ChangesPiece)
+        assert isinstance(read, ChangesScanTask)
         assert read.to_json() == piece.to_json()
         assert (read.bucket, read.size_bytes) == (0, rows.size_bytes)
 
@@ -269,15 +269,15 @@ def test_a_large_piece_is_cut_between_commits_that_are_grouped(table):
     for number in range(12):
         append(table, number, 1000)
     state = table.refresh()
-    log = LogPiece(whole_range(state, 0, OffsetRange(0, 12_000)))
+    log = LogScanTask(whole_range(state, 0, OffsetRange(0, 12_000)))
     ranges = [(0, 2000, 2, False), (2000, 3000, 3, True), (5000, 1000, 4, False), (6000, 6000, 5, True)]
-    piece = ChangesPiece(log, runs(*ranges), key=("id",))
-    parts = list(cut_changes(piece, log.size_bytes // 12))
+    piece = ChangesScanTask(log, runs(*ranges), key=("id",))
+    parts = list(split_changes(piece, log.size_bytes // 12))
     ends = [part.rows.split.offsets.end for part in parts]
     assert ends == [1000, 2000, 5000, 6000, 12_000]
     assert sum(part.commits.num_rows for part in parts) == 12_000
     assert [s.base_offset for part in parts for s in part.rows.split.segments] == list(range(0, 12_000, 1000))
-    assert list(cut_changes(piece, log.size_bytes)) == [piece]
+    assert list(split_changes(piece, log.size_bytes)) == [piece]
 
 
 def test_segments_are_left_out_by_filters_and_commits(wh):

@@ -7,10 +7,10 @@ import pytest
 from kit.change_replay import changes, check_history
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, Table
-from streamhouse_spark.query.predicate_tree import Compare
+from streamhouse_spark.query.predicates import Compare
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
-from streamhouse_spark.read.pieces import piece_from_json
 from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_tasks import piece_from_json
 
 
 @pytest.fixture(params=["iceberg", "paimon", "no lake"])

@@ -13,9 +13,9 @@ from storage.s3_server import ServerClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.hdfs.storage import HdfsStorage, hdfs_storage
-from streamhouse_spark.storage.remote import race
-from streamhouse_spark.storage.remote.upload import PART_BYTES
-from streamhouse_spark.storage.slots import Holder, slot_of_bytes
+from streamhouse_spark.storage.put_if_absent import PutOutcome, slot_of_bytes
+from streamhouse_spark.storage.remote import conditional_put_race
+from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from unit.storage.test_contract import TestCreating, TestListing, TestReading
 from unit.storage.test_contract import TestWriting as Writing
 
@@ -122,10 +122,10 @@ def test_a_put_whose_answer_gets_lost(hdfs, store, operation, fault):
     taken = slot_of_bytes(store, "a/1", b"mine").take(b"mine")
     if operation != RENAME:
         assert taken.failure is None, "a temporary file is written again"
-    assert taken.holder is (Holder.MINE if stored(hdfs) == b"mine" else Holder.NOBODY)
+    assert taken.outcome is (PutOutcome.WON if stored(hdfs) == b"mine" else PutOutcome.NOT_STORED)
     assert (stored(hdfs) is None) == (operation == RENAME and fault in UNCLEAR[2:])
     again = slot_of_bytes(store, "a/1", b"another's").take(b"another's")
-    assert again.holder is (Holder.ANOTHER if taken.holder is Holder.MINE else Holder.MINE)
+    assert again.outcome is (PutOutcome.LOST if taken.outcome is PutOutcome.WON else PutOutcome.WON)
     assert list(hdfs.files) == [STORED]
 
 
@@ -222,10 +222,10 @@ def test_what_a_crash_leaves_is_for_cleaning_alone(hdfs, store):
 
 
 def test_it_is_probed_and_left_clean(hdfs, store, monkeypatch):
-    monkeypatch.setattr(race, "ROUNDS", 2)
+    monkeypatch.setattr(conditional_put_race, "ROUNDS", 2)
     store.check_writable()
     assert not hdfs.files
-    assert hdfs.operations.count(RENAME) == 2 + 2 * race.RACERS
+    assert hdfs.operations.count(RENAME) == 2 + 2 * conditional_put_race.RACERS
 
 
 def test_a_gateway_that_renames_otherwise_is_refused(hdfs, store):

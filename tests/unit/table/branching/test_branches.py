@@ -9,7 +9,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse, relocate
-from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.paths import checkpoint_key
 from streamhouse_spark.errors import (
@@ -22,17 +22,17 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.commits.actions import Drop, LakePair, Payload, SetProperties, action_to_json
+from streamhouse_spark.log.commits.actions import Drop, Payload, SetProperties, TieredSnapshot, action_to_json
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
-from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.executor import read_tables
 from streamhouse_spark.read.planner import plan_lake
+from streamhouse_spark.read.scan_executor import read_tables
 from streamhouse_spark.table.branching import branches, publication
 from streamhouse_spark.table.partitions import drop_partitions
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from unit.table.branching.branched import DAY_MS, add, begun, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -111,7 +111,7 @@ def test_what_is_a_tables_alone(wh):
         lambda: wh.clone_table("d.t$branch_audit", "d.c"),
         lambda: branch.open_lake().create_or_evolve(),
         lambda: branch.open_lake().drop(purge=True),
-        lambda: branch.log.commit(lambda s, _: (LakePair(1, s.ends, 0),)),
+        lambda: branch.log.commit(lambda s, _: (TieredSnapshot(1, s.ends, 0),)),
     ]
     version = branch.refresh().version
     for call in calls:
@@ -279,7 +279,7 @@ def test_a_sealed_branch_is_read_and_dropped(wh):
     table, branch = begun(wh, keyed=False, lake=None)
     add(branch, 6)
     changes = publication.BranchChanges(require_branch(table.refresh(), "audit"), table.state, branch.refresh())
-    publication.sealed(changes, branch.log)
+    publication.seal_branch(changes, branch.log)
     assert ids(table.branch("audit")) == list(range(7))
     with pytest.raises(CommitConflictError, match="takes no more rows"):
         branch.append(rows(8))

@@ -11,7 +11,7 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError
-from streamhouse_spark.lake.tiering.recording import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 

@@ -13,7 +13,7 @@ from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.lifecycle.branches import publication_of
-from streamhouse_spark.table.branching import publication, published_rows
+from streamhouse_spark.table.branching import publication, publish_rows
 from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -80,7 +80,7 @@ def test_rows_keep_their_buckets_and_their_order(wh):
 
 
 def test_many_rows_travel_as_segments(wh, monkeypatch):
-    monkeypatch.setattr(published_rows, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(publish_rows, "PIECE_BYTES", 1 << 20)
     table = new_table(wh, lake=None)
     add(table, 0)
     table.create_branch("b")
@@ -293,14 +293,14 @@ def test_an_emptied_branch_of_keys_is_published_behind_nothing(wh):
 def test_a_change_between_the_look_and_the_record_is_found(wh, other_process, monkeypatch):
     table, branch = begun(wh, keyed=False, lake=None)
     delete(branch, 1)
-    staged_rows = publication.staged_rows
+    staged_rows = publication.stage_branch_rows
 
     def meanwhile(*given, **how):
         add(other_process().table("d.t"), 50)
         return staged_rows(*given, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "staged_rows", meanwhile)
+        patch.setattr(publication, "stage_branch_rows", meanwhile)
         with pytest.raises(CommitConflictError, match="were added or changed"):
             table.fast_forward("audit")
     assert ids(table) == [*range(6), 50]
@@ -331,7 +331,7 @@ def test_publishing_again_is_one_publication(wh, other_process):
 def test_two_that_publish_at_once_publish_once(wh, other_process, keyed, monkeypatch):
     table, branch = begun(wh, keyed=keyed, lake=None)
     add(branch, 6, n=3)
-    sealed, others = publication.sealed, []
+    sealed, others = publication.seal_branch, []
 
     def meanwhile(changes, log):
         made = sealed(changes, log)
@@ -340,8 +340,8 @@ def test_two_that_publish_at_once_publish_once(wh, other_process, keyed, monkeyp
             others[0] = other_process().table("d.t").fast_forward("audit")
         return made
 
-    monkeypatch.setattr("streamhouse_spark.table.branching.keyed_publication.sealed", meanwhile)
-    monkeypatch.setattr(publication, "sealed", meanwhile)
+    monkeypatch.setattr("streamhouse_spark.table.branching.keyed_publication.seal_branch", meanwhile)
+    monkeypatch.setattr(publication, "seal_branch", meanwhile)
     done = table.fast_forward("audit")
     assert done.version == others[0].version
     assert (done.rows_written, others[0].rows_written) == (None, 1)
@@ -398,14 +398,14 @@ def test_a_drop_that_was_cut_short_is_finished(wh, other_process):
 def test_a_publication_that_others_forestalled_by_a_drop(wh, other_process, monkeypatch):
     table, branch = begun(wh, keyed=False, lake=None)
     add(branch, 6)
-    staged_rows = publication.staged_rows
+    staged_rows = publication.stage_branch_rows
 
     def meanwhile(*given, **how):
         other_process().table("d.t").drop_branch("audit")
         other_process().table("d.t").create_branch("audit")
         return staged_rows(*given, **how)
 
-    monkeypatch.setattr(publication, "staged_rows", meanwhile)
+    monkeypatch.setattr(publication, "stage_branch_rows", meanwhile)
     with pytest.raises(TableNotFoundError, match="another has its name now"):
         table.fast_forward("audit")
     assert ids(table) == list(range(6))

@@ -10,24 +10,24 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.config.alteration import Alteration
+from streamhouse_spark.config.alter_table import Alteration
 from streamhouse_spark.config.column_changes import ColumnChanges
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
-from streamhouse_spark.core.text_size import TextSize
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES
 from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
+from streamhouse_spark.schema.char_varchar import TextSize
+from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, find_constraint_property
 from streamhouse_spark.schema.ddl import PARENTS, parse_struct_json
 from streamhouse_spark.schema.defaults import SqlText
-from streamhouse_spark.schema.inner_fields import joined_path
-from streamhouse_spark.table.alter import altering
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.schema.nested_fields import join_path
+from streamhouse_spark.table.alter import make_alter_actions
+from streamhouse_spark.warehouse.process_cache import Connection
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
 _POSSIBLE: Final = (
@@ -90,7 +90,7 @@ def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     for change in args["changes"]:
         _collect(path, change, changes, None, table.state.properties)
     try:
-        altering(table, table.state, Alteration.of(columns=ColumnChanges.of({}, [], changes.widened)))
+        make_alter_actions(table, table.state, Alteration.of(columns=ColumnChanges.of({}, [], changes.widened)))
     except (InvalidOptionError, SchemaMismatchError):
         return {"can": False}
     return {"can": True}
@@ -196,7 +196,7 @@ def _collect_constraint(
         name, text = _check_of(path, change, properties)
         changes.set_properties[name] = text
         return
-    key = stored_key(properties, change["text"])
+    key = find_constraint_property(properties, change["text"])
     if key is not None:
         changes.unset_properties.append(key)
     elif not change.get("if_exists"):
@@ -215,7 +215,7 @@ def _check_of(path: TablePath, change: Mapping[str, Any], properties: Mapping[st
             "enforced; leave it out",
         )
     name, text = change["check"]
-    if stored_key(properties, name) is not None:
+    if find_constraint_property(properties, name) is not None:
         raise InvalidOptionError(
             f"ALTER TABLE {path}: it has a constraint '{name}' already; choose another name, or drop it first"
         )
@@ -258,7 +258,7 @@ def _type(spark_json: str) -> pa.DataType | str:
 
 def _column(parts: Sequence[str]) -> str:
     """Return the name by which `Table.alter` takes a column, or a field inside one."""
-    return parts[0] if len(parts) == 1 else joined_path(parts)
+    return parts[0] if len(parts) == 1 else join_path(parts)
 
 
 def _whole_column(path: TablePath, change: Mapping[str, Any]) -> str:

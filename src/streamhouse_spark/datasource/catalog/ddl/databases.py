@@ -7,7 +7,7 @@ from typing import Any
 
 from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError, WarehouseNotFoundError
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _OF_SPARK = ("owner",)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.grouping import distinct, in_order
-from streamhouse_spark.datasource.catalog.cells import cell_value, json_values, same_cell
+from streamhouse_spark.core.arrow_groupby import distinct, in_order
+from streamhouse_spark.datasource.catalog.spark_literals import cell_value, json_values, same_cell
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, scan_pinned
-from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.read.planner import ScanRequest, scan_pinned
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
 from streamhouse_spark.read.union_read import read_hot, read_pin
+from streamhouse_spark.table.overwrite import empty_parts
 from streamhouse_spark.table.partitions import drop_partitions
-from streamhouse_spark.table.replacement import empty_parts
 
 
 def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[Any]]:
@@ -33,14 +33,16 @@ def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[A
     if not columns:
         raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
     positions = {_position(state, name): value for name, value in wanted.items()}
-    found = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _partitions_of(table, pin))
+    found = with_stand_ins(
+        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _partitions_of(table, pin)
+    )
     found = in_order(found, columns)
     rows = zip(*(json_values(column) for column in found.columns), strict=True)
     shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
     return sorted(shown, key=lambda row: [value is not None for value in row])
 
 
-def _partitions_of(table: TableHandle, pin: Pin) -> pa.Table:
+def _partitions_of(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     schema = pin.state.schema.select(pin.state.partition_by).arrow
     parts = [distinct(part.cast(schema)) for part in _parts(table, pin)]
     return distinct(pa.concat_tables([schema.empty_table(), *parts]))
@@ -85,12 +87,12 @@ def _position(state: TableState, name: str) -> int:
     return folded.index(name.casefold())
 
 
-def _parts(table: TableHandle, pin: Pin) -> Iterator[pa.Table]:
+def _parts(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
     columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
     if pin.state.primary_key or pin.state.deletions:  # a partition without rows is none, and rows may have been deleted
         yield read_pin(table, pin, columns)
         return
-    files = scan_pinned(table, pin, Wanted(pin.state.partition_by)).files if pin.lake is not None else ()
+    files = scan_pinned(table, pin, ScanRequest(pin.state.partition_by)).files if pin.lake is not None else ()
     if any(name not in file.partition for file in files for name in columns.columns):
         yield read_pin(table, pin, columns)
         return

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.branch_metadata import BRANCH
 from streamhouse_spark.config.properties import ADOPTED, PARTITION_FIELDS, PRIMARY_KEY, parse_properties
 from streamhouse_spark.config.view_definition import VIEW
-from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.paths import parse_database, parse_table_name
-from streamhouse_spark.core.text_values import parse_names
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
@@ -21,9 +21,9 @@ from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
 from streamhouse_spark.schema.defaults import SqlText
-from streamhouse_spark.schema.generated.generated import GENERATED
+from streamhouse_spark.schema.generated_columns.generated_column import GENERATED
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 _OF_SPARK = frozenset({"owner", "is_managed_location"})
 """Properties that Spark adds to every CREATE TABLE."""
@@ -57,7 +57,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """Create a table: CREATE TABLE. Everything is checked before anything is written."""
     path = path_of(args, "create")
     warehouse = connection.warehouse()
-    schema, primary_key, partition_by, _, properties, defaults = described_table(path, args, args.get("like") or {})
+    schema, primary_key, partition_by, _, properties, defaults = describe_new_table(path, args, args.get("like") or {})
     require_database(warehouse, path.database)
     warehouse.create_table(
         str(path),
@@ -70,7 +70,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     return {}
 
 
-def described_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str, str] = _NOTHING) -> tuple[Any, ...]:
+def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str, str] = _NOTHING) -> tuple[Any, ...]:
     """Return what Spark says of a table to make: schema, primary key, partition columns, no number of buckets,
     properties and defaults. ``like`` has the properties of a table whose own it takes.
 
@@ -78,8 +78,8 @@ def described_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str,
     """
     primary_key = args.get("primary_key") or parse_names(like.get(PRIMARY_KEY, ""))
     properties = {
-        **_copied(like),
-        **({} if args.get("as_select") else _generated(args["schema"])),
+        **_copy_properties(like),
+        **({} if args.get("as_select") else _generated_column_properties(args["schema"])),
         **table_properties(path, args.get("properties") or {}),
     }
     partitioning = parse_partitioning(args.get("partitioning") or [])
@@ -120,7 +120,7 @@ def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str
     }
 
 
-def _copied(like: Mapping[str, str]) -> dict[str, str]:
+def _copy_properties(like: Mapping[str, str]) -> dict[str, str]:
     """Return those of another table's properties that a table like it has: CREATE TABLE … LIKE."""
     return {
         name: value for name, value in like.items() if name not in _OF_ONE_TABLE and not name.startswith(SHOWN_PREFIXES)
@@ -149,7 +149,7 @@ def _buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple
     return properties.bucket_num, properties.bucket_key
 
 
-def _generated(schema: str) -> dict[str, str]:
+def _generated_column_properties(schema: str) -> dict[str, str]:
     """Return the properties of columns whose expressions are in Spark's metadata of them."""
     fields = json.loads(schema)["fields"]
     texts = {field["name"]: (field.get("metadata") or {}).get(EXPRESSION_METADATA) for field in fields}

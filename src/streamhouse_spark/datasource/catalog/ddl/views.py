@@ -6,14 +6,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from streamhouse_spark.core.aftermath import after_commit
-from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.catalog.arguments import path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import database_exists, require_database
 from streamhouse_spark.log.lifecycle import names, sql_views
-from streamhouse_spark.log.lifecycle.stored_view import StoredView
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.log.lifecycle.stored_view import ViewEntry
+from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     path = path_of(args, "create the view")
     warehouse = connection.warehouse()
     _make_database(warehouse, path)
-    view = StoredView.from_header(args["view"])
+    view = ViewEntry.from_header(args["view"])
     sql_views.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
     _keep_database(warehouse, path)
     return {}
@@ -49,7 +49,7 @@ def replace_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """Give a view another query or other properties: ALTER VIEW."""
     path = path_of(args, "alter the view")
     warehouse = connection.warehouse()
-    sql_views.replace_view(warehouse.storage, warehouse.world, path, StoredView.from_header(args["view"]))
+    sql_views.replace_view(warehouse.storage, warehouse.world, path, ViewEntry.from_header(args["view"]))
     return {}
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import DdlColumn, parse_type
 
@@ -41,12 +41,12 @@ class Parameter:
         return self.default == "NULL"
 
     def to_json(self) -> dict[str, Any]:
-        struct = compat.spark_schema_of(pa.schema([(self.name, parse_type(self.type))]))
+        struct = spark_versions.spark_schema_of(pa.schema([(self.name, parse_type(self.type))]))
         shown = struct.fields[0].dataType.json()
         return {"name": self.name, "type": shown, "default": self.default, "comment": self.comment}
 
 
-def bound(procedure: str, parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(procedure: str, parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of each parameter. Raises `InvalidOptionError` for one that is unknown, missing or of another
     type.
     """
@@ -91,4 +91,6 @@ def grace_ms_of(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
 
 def struct_json(columns: Sequence[DdlColumn]) -> str:
     """Return the ``StructType`` of columns as its JSON text."""
-    return str(compat.spark_schema_of(pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])).json())
+    return str(
+        spark_versions.spark_schema_of(pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])).json()
+    )

@@ -9,7 +9,7 @@ from streamhouse_spark.datasource.catalog.procedures.arguments import table_name
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.lifecycle.clones import version_of_clone
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 CLONED: Final = "source string not null, target string not null, version bigint not null, lake_snapshot_id bigint"
 

@@ -1,6 +1,6 @@
 """Procedures of the lake, run in the process beside the driver. Each is a method of the Python API.
 
-What writes much has it written by tasks of Spark: see `streamhouse_spark.datasource.catalog.procedures.jobs`.
+What writes much has it written by tasks of Spark: see `streamhouse_spark.datasource.catalog.procedures.spark_jobs`.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from streamhouse_spark.core.text_values import parse_names
+from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.datasource.catalog.procedures.arguments import grace_ms_of, table_name_of
-from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs, groups_in_jobs, rounds_in_jobs
-from streamhouse_spark.lake.history import newest_snapshot
+from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs, groups_in_jobs, rounds_in_jobs
+from streamhouse_spark.lake.snapshot_history import newest_snapshot
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
+from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.system_tables import bucket_lags
-from streamhouse_spark.table import lake_maintain
+from streamhouse_spark.table import lake_maintenance
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
@@ -44,7 +44,7 @@ def retier(connection: Connection, given: Mapping[str, Any]) -> Rows:
 def compact(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     table = connection.table(table_name_of(given["table"]))
     run = groups_in_jobs(jobs, table, "compact", wanted=given["spark_job"])
-    report = lake_maintain.compact(table, _lake_of(table), purge=given["purge"], dry_run=given["dry_run"], run=run)
+    report = lake_maintenance.compact(table, _lake_of(table), purge=given["purge"], dry_run=given["dry_run"], run=run)
     files, others = (report.files_removed, report.files_added), (report.healed_rows, report.purged_rows)
     return [(table.name, *files, report.rows, *others, given["dry_run"])]
 
@@ -56,7 +56,7 @@ def optimize(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) 
         chosen = parse_filter(parse_where(given["where"], table.refresh().schema.arrow))
     run = groups_in_jobs(jobs, table, "optimize", wanted=given["spark_job"])
     how: dict[str, Any] = {"chosen": chosen, "dry_run": given["dry_run"], "run": run}
-    report = lake_maintain.optimize(table, _lake_of(table), given["order_by"], **how)
+    report = lake_maintenance.optimize(table, _lake_of(table), given["order_by"], **how)
     return [(table.name, report.files_removed, report.files_added, report.rows, report.purged_rows, given["dry_run"])]
 
 

@@ -13,7 +13,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
 from streamhouse_spark.schema.partition_fields import join_fields, split_fields
 from streamhouse_spark.table.partitions import drop_partitions
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 PARTITIONED: Final = "table string not null, partitioning string not null, former_partitioning string not null"
 

@@ -9,27 +9,32 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.datasource.catalog.procedures import branches
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
 from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
 from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
 from streamhouse_spark.datasource.catalog.procedures import views as view_procedures
-from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import (
+    Parameter,
+    bind_arguments,
+    struct_json,
+    table_name_of,
+)
 from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
-from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.partitions import PARTITIONED, drop_partition, set_partitioning
 from streamhouse_spark.datasource.catalog.procedures.relocate import relocate
+from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs
 from streamhouse_spark.datasource.catalog.procedures.undrop import undrop_table
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.table.health import table_health
-from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT
+from streamhouse_spark.table.lake_maintenance import SNAPSHOTS_KEPT
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 _TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
 _DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done", "false")
@@ -80,7 +85,7 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
         near = nearest(name, PROCEDURES)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(PROCEDURES)}"
         raise InvalidOptionError(f"there is no procedure {name[:100]!r}; {hint}")
-    arguments = bound(procedure.name, procedure.parameters, args.get("arguments") or {})
+    arguments = bind_arguments(procedure.name, procedure.parameters, args.get("arguments") or {})
     with SparkJobs(args.get("jobs")) as jobs:
         rows = procedure.rows(connection, arguments, jobs)
     return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}

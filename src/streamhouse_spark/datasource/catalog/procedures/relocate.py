@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.relocation import relocate as relocated
 
 

@@ -9,7 +9,7 @@ from streamhouse_spark.datasource.catalog.procedures.arguments import table_name
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.rollback import RollbackReport
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 RESULT: Final = (
     "table string not null, version bigint not null, seen_version bigint not null, rows_deleted bigint not null, "

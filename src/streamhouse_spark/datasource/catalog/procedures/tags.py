@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 DAY_MS: Final = 24 * 3600 * 1000
 CREATED: Final = "table string not null, tag string not null, version bigint not null, lake_snapshot_id bigint"

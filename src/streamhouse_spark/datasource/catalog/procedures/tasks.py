@@ -16,14 +16,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.tiering_tasks import run_on_executor
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.tiering_job import run_on_executor
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.formats import lake_library
 from streamhouse_spark.lake.parquet.compaction import GroupWriter
 from streamhouse_spark.lake.tiering.plan import TieringTask
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 OTHERS_WERE_FASTER: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
 """Errors that another attempt of a task would meet too, and that whoever planned it knows how to take."""
@@ -115,5 +115,5 @@ class TaskReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         spare_modules()
         text = json.dumps(outcome(self._connection, partition.value), separators=(",", ":"))
-        schema = compat.arrow_schema_of(self._schema)
+        schema = spark_versions.arrow_schema_of(self._schema)
         yield pa.RecordBatch.from_arrays([pa.array([text.encode()], schema.field(0).type)], schema=schema)

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def undrop_table(connection: Connection, given: Mapping[str, Any]) -> Rows:

@@ -3,7 +3,7 @@
 The first two work in the session of the statement. They need PySpark's, and a call of the catalog has none. So a
 process of its own comes into the statement's session by PySpark's gateway, and ends with the call. Its jobs have the
 statement's group and tags, and are cancelled as the statement is. Its program is
-`streamhouse_spark.datasource.views.called`.
+`streamhouse_spark.views.procedure_main`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
-from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.table.refreshing import pause_refreshes, resume_refreshes
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
+from streamhouse_spark.warehouse.process_cache import Connection
 
 REFRESHED: Final = (
     "table string not null, changed boolean not null, rows_written bigint not null, rows_deleted bigint not null, "
     "whole_because string"
 )
 PAUSED: Final = "table string not null, changed boolean not null"
-PROGRAM: Final = "streamhouse_spark.datasource.views.called"
+PROGRAM: Final = "streamhouse_spark.views.procedure_main"
 
 _CONNECTS: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 """Variables by which PySpark makes each session one of Spark Connect."""
@@ -44,12 +44,12 @@ def materialize(connection: Connection, given: Mapping[str, Any], jobs: SparkJob
         "mode": given["mode"] or "incremental",
         "step_rows": given["step_rows"],
     }
-    return _called(connection, jobs, "materialize", name, arguments)
+    return _run_procedure(connection, jobs, "materialize", name, arguments)
 
 
 def refresh(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     """Bring a materialised table to the newest versions of its sources. Raises as `MaterializedTable.refresh`."""
-    return _called(connection, jobs, "refresh", table_name_of(given["table"]), {})
+    return _run_procedure(connection, jobs, "refresh", table_name_of(given["table"]), {})
 
 
 def pause(connection: Connection, given: Mapping[str, Any]) -> Rows:
@@ -64,7 +64,7 @@ def resume(connection: Connection, given: Mapping[str, Any]) -> Rows:
     return [(table.name, resume_refreshes(table))]
 
 
-def _called(connection: Connection, jobs: SparkJobs, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:
+def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:
     session = jobs.session(f"{verb} {name}")
     asked = {"session": session, "warehouse": connection.location, "verb": verb, "table": name, "arguments": arguments}
     with subprocess.Popen(

@@ -10,23 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import ticks_of
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.datasource.catalog.cells import json_values
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, looked_at
+from streamhouse_spark.datasource.catalog.scan.cache_validators import grounds_of_plan, observe_lake_once
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
-from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
+from streamhouse_spark.datasource.catalog.scan.scan_planning import SparkScanRequest, sources_of
+from streamhouse_spark.datasource.catalog.spark_literals import json_values
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
-from streamhouse_spark.log.segments.statistics import stored_value
-from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, exactly, family_of
-from streamhouse_spark.read.pieces import LogPiece
+from streamhouse_spark.log.segments.statistics import decode_stored_value
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, exactly, family_of
 from streamhouse_spark.read.planner import Sources
+from streamhouse_spark.read.scan_tasks import LogScanTask
 from streamhouse_spark.schema.table_schema import Column
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 
 READ_BYTES_MAX = 4 << 20
 """Bytes of the log that are read if a segment has no statistics: rows of small appends have none."""
@@ -51,15 +51,15 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     """Answer an aggregate: ``row`` holds one value a function, or is null if one of them is not known exactly without a
     scan.
     """
-    pin = QueryPin.from_text(args["pin"])
+    pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
-    table, state = pinned(connection, pin)
-    with looked_at(table, pin, options, state) as lake:
-        row = _row(Question(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
+    table, state = open_at_snapshot(connection, pin)
+    with observe_lake_once(table, pin, options, state) as lake:
+        row = _row(SparkScanRequest(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
     return {"row": row, "grounds": grounds_of_plan(table, pin, options, lake)}
 
 
-def _row(asked: Question, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+def _row(asked: SparkScanRequest, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:
     schema = asked.state.schema
     named = [function["column"] for function in functions if function["column"] is not None]
     columns = [schema.find(str(name)) for name in dict.fromkeys(named)]
@@ -78,7 +78,7 @@ def _row(asked: Question, functions: Sequence[Mapping[str, Any]]) -> list[Any] |
 def _is_countable(found: Sources) -> bool:
     """Tell whether each part has an exact number of rows."""
     files = found.lake.files if found.lake is not None else ()
-    log_only = all(isinstance(piece, LogPiece) for piece in found.pieces)
+    log_only = all(isinstance(piece, LogScanTask) for piece in found.pieces)
     return found.are_exact and log_only and all(file.num_live is not None for file in files)
 
 
@@ -88,7 +88,7 @@ def _num_rows(found: Sources) -> int:
 
 
 def _splits(found: Sources) -> list[LogSplit]:
-    return [piece.split for piece in found.pieces if isinstance(piece, LogPiece)]
+    return [piece.split for piece in found.pieces if isinstance(piece, LogScanTask)]
 
 
 def _cell(
@@ -141,12 +141,12 @@ def _summaries(table: TableHandle, found: Sources, columns: Sequence[Column]) ->
     if sum(split.size_bytes for split in unknown) > READ_BYTES_MAX:
         return [None] * len(columns)
     for split in unknown:
-        for summary, counted in zip(parts, _counted(table, found, split, columns), strict=True):
+        for summary, counted in zip(parts, _summarise_rows(table, found, split, columns), strict=True):
             summary.append(counted)
-    return [_joined(summary) for summary in parts]
+    return [_merge_summaries(summary) for summary in parts]
 
 
-def _joined(parts: Sequence[Summary | None]) -> Summary | None:
+def _merge_summaries(parts: Sequence[Summary | None]) -> Summary | None:
     """Join the summaries of parts. Returns None if a count is unknown; bounds are None if one of them is."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -185,7 +185,7 @@ def _of_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | 
     low, high, nulls = segment.stats[written.name]
     if low is None:
         return Summary(0)
-    bounds = stored_value(low, column.type), stored_value(high, column.type)
+    bounds = decode_stored_value(low, column.type), decode_stored_value(high, column.type)
     return Summary(segment.num_rows - nulls, *bounds)
 
 
@@ -194,7 +194,9 @@ def _alone(split: LogSplit, segment: Segment) -> LogSplit:
     return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas, split.deleted)
 
 
-def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:
+def _summarise_rows(
+    table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]
+) -> Iterator[Summary]:
     """Summarise the columns by reading the rows of a split."""
     batches = [b.batch for b in read_split(table.storage, split, found.state.schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import (
     USUAL_CHAIN,
     HadoopSetting,
@@ -29,7 +29,7 @@ from streamhouse_spark.datasource.catalog.scan.hadoop_settings import (
     s3a_settings,
     settings_of,
 )
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.storage.base import Storage
 
 S3A: Final = "s3a"

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import table_prefix
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.file_systems import (
     REMOTE,
     S3_FILE_SYSTEM,
@@ -20,10 +20,10 @@ from streamhouse_spark.datasource.catalog.scan.file_systems import (
     scheme_of,
 )
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSetting
-from streamhouse_spark.datasource.read.follow import INSTEAD
+from streamhouse_spark.datasource.stream.log_following import INSTEAD
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.lifecycle.location import SETTINGS_PREFIX, log_settings, places_of
+from streamhouse_spark.log.lifecycle.log_locations import SETTINGS_PREFIX, log_settings, places_of
 from streamhouse_spark.storage.base import url_of
 
 _OF_LAKES: Final = "lake."
@@ -68,7 +68,9 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
             f"{location}: {why}. Where that cannot be helped, {INSTEAD}"
         )
     found = [*reached.settings_for([location]), *_looks(location)]
-    return LogFolder(uri, tuple(_named(one, table.settings) if elsewhere is not None else one for one in found))
+    return LogFolder(
+        uri, tuple(_catalog_setting(one, table.settings) if elsewhere is not None else one for one in found)
+    )
 
 
 def store_folder(table: TableHandle) -> LogFolder | None:
@@ -99,7 +101,7 @@ def _looks(location: str) -> list[HadoopSetting]:
     return [HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _LOOKS.items()]
 
 
-def _named(one: HadoopSetting, given: Mapping[str, str]) -> HadoopSetting:
+def _catalog_setting(one: HadoopSetting, given: Mapping[str, str]) -> HadoopSetting:
     """Return a setting of the log's store by the name that the catalog has it under."""
     own = f"{SETTINGS_PREFIX}{one.setting}"
     return replace(one, setting=own) if one.setting is not None and own in given else one

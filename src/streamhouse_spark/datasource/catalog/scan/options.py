@@ -18,10 +18,10 @@ from streamhouse_spark.config.spark_options import (
     parse_write_options,
 )
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.table.views import CHANGELOG, LAKE
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.table.system_views import CHANGELOG, LAKE
+from streamhouse_spark.warehouse.process_cache import Connection
 
 _OF_CHANGES = frozenset(
     {
@@ -78,7 +78,7 @@ def _refuse_merging(name: str, options: WriteOptions) -> None:
         )
 
 
-def parse_scan_options(pin: QueryPin, given: Mapping[str, str]) -> ReadOptions:
+def parse_scan_options(pin: QuerySnapshot, given: Mapping[str, str]) -> ReadOptions:
     """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, of streams only, or have no
     meaning for the name.
     """

@@ -26,7 +26,7 @@ def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
 
 
-def compared_types(schema: TableSchema) -> dict[str, pa.DataType]:
+def comparable_types(schema: TableSchema) -> dict[str, pa.DataType]:
     """Return the columns whose values compare as they are stored, with their types: not CHAR(n), whose blanks Spark
     adds.
     """

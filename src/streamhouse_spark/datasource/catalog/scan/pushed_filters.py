@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.query.predicate_tree import (
+from streamhouse_spark.query.predicates import (
     ALWAYS_TRUE,
     FALSE,
     NULL,
@@ -117,10 +117,10 @@ def literal_value(tree: Mapping[str, Any], column: pa.DataType) -> Any:
     given = str(tree.get("type", "")).strip('"')
     if family is None or _FAMILIES.get("decimal" if given.startswith("decimal") else given) != family:
         return None
-    return _decoded(tree["literal"], family)
+    return _decode_value(tree["literal"], family)
 
 
-def _decoded(value: Any, family: str) -> Any:
+def _decode_value(value: Any, family: str) -> Any:
     try:
         match family:
             case "number" if isinstance(value, int) and not isinstance(value, bool):

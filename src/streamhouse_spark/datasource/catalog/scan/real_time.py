@@ -7,22 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder
 from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
-from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
-from streamhouse_spark.datasource.read.follow import INSTEAD, Backlog, backlog, require_followable, tasks_of
-from streamhouse_spark.datasource.read.start_rows import initial_offset
-from streamhouse_spark.datasource.read.stream_offset import StreamOffset
-from streamhouse_spark.datasource.read.target import stream_target
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
+from streamhouse_spark.datasource.read.table_reference import stream_target
+from streamhouse_spark.datasource.stream.bootstrap import initial_offset
+from streamhouse_spark.datasource.stream.log_following import (
+    INSTEAD,
+    InitialBacklog,
+    backlog,
+    require_followable,
+    tasks_of,
+)
+from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.views import BINLOG, CHANGELOG
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.table.system_views import BINLOG, CHANGELOG
+from streamhouse_spark.warehouse.process_cache import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +48,10 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
 
     Raises as `require_followable` and `stream_target` do.
     """
-    pin = QueryPin.from_text(args["pin"])
+    pin = QuerySnapshot.from_text(args["pin"])
     stream = _stream(connection, args, pin)
     stream_target(stream.table, stream.suffix, stream.options)
-    _, state = pinned(connection, pin)
+    _, state = open_at_snapshot(connection, pin)
     offset = initial_offset(stream.state, stream.options)
     return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
 
@@ -56,10 +62,12 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     ``begun`` are the columns of the query, null at its first batch. Raises as `backlog` does, and `InvalidOptionError`
     for more tasks than can run at once.
     """
-    pin = QueryPin.from_text(args["pin"])
+    pin = QuerySnapshot.from_text(args["pin"])
     stream = _stream(connection, args, pin)
     begun = (
-        pinned(connection, pin)[1].schema if args["begun"] is None else TableSchema.from_json(json.loads(args["begun"]))
+        open_at_snapshot(connection, pin)[1].schema
+        if args["begun"] is None
+        else TableSchema.from_json(json.loads(args["begun"]))
     )
     start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
     columns = tuple(args["columns"])
@@ -87,14 +95,14 @@ def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping
 
     The commit point is the one of `move_consumer`.
     """
-    stream = _stream(connection, args, QueryPin.from_text(args["pin"]))
+    stream = _stream(connection, args, QuerySnapshot.from_text(args["pin"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
     if stream.options.consumer_id is not None:
         move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_there)
     return {}
 
 
-def _stream(connection: Connection, args: Mapping[str, Any], pin: QueryPin) -> _Stream:
+def _stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot) -> _Stream:
     """Read the table to its end, by its name: one that was made anew is noticed."""
     name = parse_table_name(pin.name)
     options = parse_catalog_stream_options(pin.name, args["options"])
@@ -115,7 +123,7 @@ def _stream(connection: Connection, args: Mapping[str, Any], pin: QueryPin) -> _
     return _Stream(pin.name, name.suffix, table, state, options, log)
 
 
-def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int, num_taken: int) -> int:
+def _num_tasks(stream: _Stream, found: InitialBacklog, slots: int, num_needed: int, num_taken: int) -> int:
     """Return the number of tasks. Raises `InvalidOptionError` where the query needs more than there are slots: Spark
     would let rows wait without a word. ``num_needed`` are the tasks of all sources of the query, as far as its plan
     tells, and ``num_taken`` those of the queries that run already.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamhouse_spark.config.spark_options import parse_stream_write_options
-from streamhouse_spark.datasource.write.query_identity import SourceOfRows
-from streamhouse_spark.datasource.write.real_time_batches import RealTimeBatch
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.datasource.write.realtime_progress import RealTimeBatch
+from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
+from streamhouse_spark.warehouse.process_cache import Connection
 
 
 def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -31,4 +31,4 @@ def end_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Mapp
 def _batch(connection: Connection, args: Mapping[str, Any]) -> RealTimeBatch:
     options = parse_stream_write_options(args["options"])
     table = connection.table_by_uuid(args["name"], args["uuid"])
-    return RealTimeBatch(table, SourceOfRows(args["query"], args["source"]), options.app_id, args["batch"])
+    return RealTimeBatch(table, SourceProgress(args["query"], args["source"]), options.app_id, args["batch"])

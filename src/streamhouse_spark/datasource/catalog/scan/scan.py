@@ -13,11 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, grounds_of_plan, lake_marks, looked_at
-from streamhouse_spark.datasource.catalog.scan.groups import (
+from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.catalog.scan.bin_packing import (
     Groups,
     are_of_one_bucket,
     can_be_keyed,
@@ -26,26 +25,32 @@ from streamhouse_spark.datasource.catalog.scan.groups import (
     pack_by_bucket,
     within_limit,
 )
+from streamhouse_spark.datasource.catalog.scan.cache_validators import (
+    grounds_of,
+    grounds_of_plan,
+    lake_marks,
+    observe_lake_once,
+)
+from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
+from streamhouse_spark.datasource.catalog.scan.input_splits import SplitPlan, narrowest, units_of
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.query_pin import (
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import (
     CHANGES,
-    QueryPin,
+    QuerySnapshot,
     newest_of_lake,
+    open_at_snapshot,
     pin_of,
-    pinned,
 )
-from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
-from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
-from streamhouse_spark.datasource.catalog.transforms import partitioning_of
-from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
+from streamhouse_spark.datasource.catalog.scan.scan_planning import SparkScanRequest, sources_of
+from streamhouse_spark.datasource.catalog.transforms import format_partitioning
+from streamhouse_spark.datasource.spark_schema import canonical_schema, read_schema
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
-from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake.model.marks import LakeMarks
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.table_config import parse_keyed_properties
+from streamhouse_spark.lake.model.change_detection import LakeValidators
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import find_branch
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -56,11 +61,11 @@ from streamhouse_spark.log.segments.metadata_columns import (
     ROW_ID,
     with_fields,
 )
-from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.ranges import row_bytes
+from streamhouse_spark.read.offset_range_scan import row_bytes
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_view
+from streamhouse_spark.warehouse.process_cache import Connection
 
 METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), ROW_ID)
 """The hidden columns of a table. All but the last may be null: rows that another engine rewrote in the lake have lost
@@ -85,7 +90,9 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     if seen is not None and seen.location != newest.state.lake_location:
         seen = None
     lake = seen.marks if seen is not None else lake_marks(newest, is_read=name.suffix == LAKE)
-    return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), seen), lake)
+    return describe_scan(
+        connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), seen), lake
+    )
 
 
 def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:
@@ -94,22 +101,22 @@ def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None
     return None if found is None else found.name
 
 
-def described(connection: Connection, pin: QueryPin, lake: LakeMarks | None) -> Mapping[str, Any]:
+def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
     """Describe the pinned table, for Java. ``lake`` has the marks of the lake from before the pin."""
-    table, state = pinned(connection, pin)
+    table, state = open_at_snapshot(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate(state)
-    key = _known_bucket_key(state) if kind in ("table", "lake") else ()
+    key = _spark_bucket_key(state) if kind in ("table", "lake") else ()
     shown = kind in ("table", "lake")
     return {
         "kind": kind,
         "name": pin.name,
         "uuid": pin.uuid,
         "version": pin.version,
-        "schema": offered_schema(
+        "schema": read_schema(
             _columns(table, state, pin), state.schema, sizes=kind != "view", defaults=kind == "table"
         ).json(),
-        "partitioning": partitioning_of(state) if shown else [],
+        "partitioning": format_partitioning(state) if shown else [],
         "properties": properties_of(table),
         "takes_updates": kind == "table" and _takes_updates(state),
         "streams_rows": not state.primary_key,
@@ -123,13 +130,13 @@ def described(connection: Connection, pin: QueryPin, lake: LakeMarks | None) -> 
     }
 
 
-def _known_bucket_key(state: TableState) -> tuple[str, ...]:
+def _spark_bucket_key(state: TableState) -> tuple[str, ...]:
     """Return the bucket key if Spark can compute the buckets itself: Java has Iceberg's function only."""
     properties = state.parsed
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
-def _columns(table: TableHandle, state: TableState, pin: QueryPin) -> pa.Schema:
+def _columns(table: TableHandle, state: TableState, pin: QuerySnapshot) -> pa.Schema:
     """Return the columns that a query sees without asking for hidden ones."""
     if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
@@ -149,13 +156,13 @@ def _takes_updates(state: TableState) -> bool:
 
 
 def _metadata_columns() -> list[dict[str, Any]]:
-    struct = compat.spark_schema_of(pa.schema(METADATA_COLUMNS))
+    struct = spark_versions.spark_schema_of(pa.schema(METADATA_COLUMNS))
     return [{"name": f.name, "type": f.dataType.json(), "nullable": f.nullable} for f in struct.fields]
 
 
 def _estimate(state: TableState) -> tuple[int, int]:
     """Estimate rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
-    pin = pin_newest(state)
+    pin = take_latest_snapshot(state)
     rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
     for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
         rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset - state.first_offset(bucket)
@@ -171,25 +178,25 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     scan is of a table that the query reads, here and elsewhere, in order to write it, and that changed since it was
     loaded.
     """
-    pin = QueryPin.from_text(args["pin"])
+    pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
-    table, state = pinned(connection, pin)
+    table, state = open_at_snapshot(connection, pin)
     if pin.is_rewritten and not args.get("reads_once"):
         # Spark loads the other tables of a statement anew when it runs: later than the table that it writes. If nothing
         # happened until now, that is the same state.
-        ReadBase.of(state).require(table.refresh())
+        ReadVersion.of(state).require(table.refresh())
     hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
     available = with_fields(hidden, _columns(table, state, pin))
     columns = tuple(available.field(str(name)).name for name in args["columns"])
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
-    node = parse_filters(filters, _filtered_types(state, pin))
-    asked = Question(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
-    with looked_at(table, pin, options, state) as lake:
+    node = parse_filters(filters, _prunable_types(state, pin))
+    asked = SparkScanRequest(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
+    with observe_lake_once(table, pin, options, state) as lake:
         found = sources_of(asked)
     metadata = _metadata(pin, columns)
     cores = max(1, args.get("parallelism") or 1)
-    reached = _reached(table, args)
+    reached = _reachable_file_systems(table, args)
     units = units_of(
         found,
         read,
@@ -197,11 +204,11 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         drops_rows=bool(args.get("drops_rows")),
         parallelism=cores,
     )
-    is_keyed = pin.suffix in (None, LAKE) and set(_known_bucket_key(state)) <= set(columns)
+    is_keyed = pin.suffix in (None, LAKE) and set(_spark_bucket_key(state)) <= set(columns)
     if not args.get("stays_keyed") and filters:  # a group of each other bucket would be a task of some milliseconds
         is_keyed = is_keyed and not are_of_one_bucket(units.native, units.hot)
     groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
-    schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
+    schema = read_schema(pa.schema([available.field(name) for name in columns]), state.schema)
     hot = PythonPlan(
         pin.name,
         columns,
@@ -223,14 +230,14 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _filtered_types(state: TableState, pin: QueryPin) -> Mapping[str, pa.DataType]:
+def _prunable_types(state: TableState, pin: QuerySnapshot) -> Mapping[str, pa.DataType]:
     """Return the columns by which files and segments are chosen. What these know of kinds and times of their rows is
     not what ``CHANGES`` show.
     """
     return {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
 
 
-def _metadata(pin: QueryPin, columns: Sequence[str]) -> tuple[str, ...]:
+def _metadata(pin: QuerySnapshot, columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns among those asked for that are no columns of the table, in the order in which they are
     read.
     """
@@ -240,7 +247,7 @@ def _metadata(pin: QueryPin, columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in METADATA_TYPES if name in columns and name != COMMIT_VERSION.name and of_log)
 
 
-def _reached(table: TableHandle, args: Mapping[str, Any]) -> FileSystems:
+def _reachable_file_systems(table: TableHandle, args: Mapping[str, Any]) -> FileSystems:
     return FileSystems.of(table.storage, table.settings, args.get("native_schemes") or (), args.get("hadoop_version"))
 
 
@@ -249,14 +256,14 @@ def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest(schema),)
 
 
-def _groups(state: TableState, units: Units, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
+def _groups(state: TableState, units: SplitPlan, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
     """Pack the units; by bucket if Spark can make use of that, which it cannot for a key that the query does not
     read.
     """
     if limit is not None:
         return pack(*within_limit(units.native, units.hot, limit), units.target_bytes, units.native_target_bytes)
     num_buckets = state.num_buckets
-    has_key = is_keyed and len(_known_bucket_key(state)) == 1 and num_buckets > 1
+    has_key = is_keyed and len(_spark_bucket_key(state)) == 1 and num_buckets > 1
     if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
         return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
     return pack(units.native, units.hot, units.target_bytes, units.native_target_bytes)

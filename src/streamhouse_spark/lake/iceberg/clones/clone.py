@@ -25,15 +25,15 @@ from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clones.shared_files import SHARED_PROPERTY, shared_locations
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import offsets_at
 from streamhouse_spark.lake.iceberg.scan import require_snapshot
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 
-def require_files(place: IcebergLocation) -> None:
+def require_files(place: IcebergTableBinding) -> None:
     """Raise `InvalidOptionError` for a lake in a catalog outside the warehouse."""
     if not place.uses_files:
         raise InvalidOptionError(
@@ -42,7 +42,7 @@ def require_files(place: IcebergLocation) -> None:
         )
 
 
-def clone(place: IcebergLocation, target: IcebergLocation, snapshot_id: int) -> None:
+def clone(place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int) -> None:
     """Begin the lake table of a clone with a snapshot. **Commit point:** the first version of its metadata.
 
     Raises `SnapshotExpiredError`, `LakeMismatchError` where its location is taken or another's, and
@@ -54,14 +54,16 @@ def clone(place: IcebergLocation, target: IcebergLocation, snapshot_id: int) -> 
     assert isinstance(catalog, FileCatalog)
     try:
         with commit_answers(f"making the lake table of {target.spec.path}"):
-            catalog.begin_table(target.identifier, _begun(table.metadata, place, target, snapshot_id))
+            catalog.begin_table(target.identifier, _make_clone_metadata(table.metadata, place, target, snapshot_id))
     except TableAlreadyExistsError as error:
         raise LakeMismatchError(
             f"the place {target.spec.location} of the lake of {target.spec.path} is taken, though new; run it again"
         ) from error
 
 
-def _begun(metadata: TableMetadata, place: IcebergLocation, target: IcebergLocation, snapshot_id: int) -> TableMetadata:
+def _make_clone_metadata(
+    metadata: TableMetadata, place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int
+) -> TableMetadata:
     snapshot = require_snapshot(metadata, snapshot_id)
     old, new = place.spec.table_uuid, target.spec.table_uuid
     shared = sorted({*shared_locations(metadata.properties), place.spec.location})
@@ -91,7 +93,7 @@ def _begun(metadata: TableMetadata, place: IcebergLocation, target: IcebergLocat
     )
 
 
-def _columns(text: str, place: IcebergLocation, target: IcebergLocation) -> str:
+def _columns(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
     """Return the map of columns as of the clone's schema, where the lake was brought up to a later one that differs
     from it in comments or defaults alone. With other columns it stays what it is, so no round writes to it.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
 """Property of a clone's lake table: locations in the warehouse, joined by commas, whose files are not its own."""

@@ -16,30 +16,30 @@ import pyarrow as pa
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.commit_checks import require_known
+from streamhouse_spark.lake.commit_validation import require_known
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import live_file
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, require_snapshot
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
-from streamhouse_spark.lake.model.deleted_beside import DeletedBeside, MovedRows
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.model.pending_deletes import PendingDeletes, RewrittenRows
 from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContext
-from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.file_writer import may_hold
-from streamhouse_spark.lake.parquet.moved_rows import Positions, equal_rows, rows_at
-from streamhouse_spark.lake.parquet.reader import deleted_positions, offset_file
-from streamhouse_spark.log.commits.deletions import FileRows, joined_files
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.parquet.reader import offset_file, read_deleted_positions
+from streamhouse_spark.lake.parquet.rewritten_rows import Positions, equal_rows, rows_at
+from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 
 _NO_OFFSETS: Final = OffsetRange(0, 0)
 
 
 def write_file_deletes(
-    place: IcebergLocation, context: WriteContext, beside: DeletedBeside, moved: MovedRows
+    place: IcebergTableBinding, context: WriteContext, beside: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
     """Write files of deleted positions for rows without offsets, as `LakeTable.delete_rows` says. Positions that are
     deleted in the context's snapshot stay so, and are not counted again.
@@ -50,18 +50,19 @@ def write_file_deletes(
         return []
     spec = IcebergFileSpec.from_json(context.lake)
     table = place.require()
-    planned = _planned(place, table, spec, beside.told)
+    planned = _planned_snapshot(place, table, spec, beside.told)
     live = _by_name(place, table, planned)
-    found = {name: [runs.offsets()] for name, runs in joined_files(beside.of_files).items() if name in live}
-    for name, positions in _replaced(place, table, live, beside, moved).items():
+    found = {name: [runs.offsets()] for name, runs in union_deleted_file_rows(beside.of_files).items() if name in live}
+    for name, positions in _find_rewritten_rows(place, table, live, beside, moved).items():
         found.setdefault(name, []).append(positions)
     written = (
-        _written(place, table, spec, live[name], np.unique(np.concatenate(parts))) for name, parts in found.items()
+        _write_position_deletes(place, table, spec, live[name], np.unique(np.concatenate(parts)))
+        for name, parts in found.items()
     )
     return [file for file in written if file is not None]
 
 
-def _planned(place: IcebergLocation, table: Table, spec: IcebergFileSpec, told: int) -> Snapshot:
+def _planned_snapshot(place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, told: int) -> Snapshot:
     """Return the snapshot that the round began with.
 
     It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
@@ -83,21 +84,21 @@ def _planned(place: IcebergLocation, table: Table, spec: IcebergFileSpec, told: 
     return planned
 
 
-def _by_name(place: IcebergLocation, table: Table, snapshot: Snapshot) -> dict[str, FileScanTask]:
+def _by_name(place: IcebergTableBinding, table: Table, snapshot: Snapshot) -> dict[str, FileScanTask]:
     names = StorageFiles(place.storage)
     return {names.name_of(task.file.file_path): task for task in plan_tasks(table, snapshot)}
 
 
-def _written(
-    place: IcebergLocation, table: Table, spec: IcebergFileSpec, task: FileScanTask, positions: Positions
+def _write_position_deletes(
+    place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, task: FileScanTask, positions: Positions
 ) -> LakeFile | None:
     """Write the file of deleted positions of a data file; None where all of them are deleted there."""
     file = live_file(task, table, ())
     access = place.files_at(file.location)
-    new = np.setdiff1d(positions, deleted_positions(access, file.location, file.deletes), assume_unique=True)
+    new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
     if not len(new):
         return None
-    kept = deleted_positions(access, file.location, file.own_deletes)
+    kept = read_deleted_positions(access, file.location, file.own_deletes)
     source_id = bucket_source(table.metadata, place.spec.num_buckets)
     file_spec = table.metadata.specs()[task.file.spec_id]
     bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
@@ -109,15 +110,19 @@ def _written(
 # -- rows whose files were replaced ------------------------------------------------------------------------------------
 
 
-def _replaced(
-    place: IcebergLocation, table: Table, live: Mapping[str, FileScanTask], beside: DeletedBeside, moved: MovedRows
+def _find_rewritten_rows(
+    place: IcebergTableBinding,
+    table: Table,
+    live: Mapping[str, FileScanTask],
+    beside: PendingDeletes,
+    moved: RewrittenRows,
 ) -> dict[str, Positions]:
     """Find rows of files that are no longer live in those that came since: name → positions.
 
     The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
     its offsets on.
     """
-    lost = {name: runs for name, runs in joined_files(beside.of_files).items() if name not in live}
+    lost = {name: runs for name, runs in union_deleted_file_rows(beside.of_files).items() if name not in live}
     how = own_projection(table.metadata, place.spec)
     of_log, left = beside.of_log(moved, how.schema.arrow)
     if not (lost or of_log.num_rows or left.rows):
@@ -139,12 +144,12 @@ def _replaced(
     return dict(equal_rows(place.files_at, others, pa.concat_tables([rows, of_log]), how))
 
 
-def _has_offsets(place: IcebergLocation, location: str) -> bool:
+def _has_offsets(place: IcebergTableBinding, location: str) -> bool:
     return offset_file(place.files_at(location), location, place.spec.writers) is not None
 
 
 def _files_of_offsets(
-    place: IcebergLocation, table: Table, before: Mapping[str, FileScanTask], moved: MovedRows
+    place: IcebergTableBinding, table: Table, before: Mapping[str, FileScanTask], moved: RewrittenRows
 ) -> FileRows:
     """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
     left, found = dict(moved.rows), {}
@@ -156,7 +161,7 @@ def _files_of_offsets(
         if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetRuns.dense(0, 0)))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        gone = deleted_positions(place.files_at(at), at, live_file(task, table, ()).deletes)
+        gone = read_deleted_positions(place.files_at(at), at, live_file(task, table, ()).deletes)
         found[name] = OffsetRuns.of(np.setdiff1d(own.runs.rows_at(hit), gone))
     require_known(str(place.spec.path), left, moved.foreign)
     return {name: runs for name, runs in found.items() if runs}

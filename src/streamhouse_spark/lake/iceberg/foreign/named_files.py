@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import ManifestContent
 
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.scan import require_snapshot
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def named_files(place: IcebergLocation, snapshot_id: int) -> Sequence[str]:
+def list_data_files(place: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:
     """Return the locations of all data files of a snapshot, the same each time. Raises `SnapshotExpiredError`."""
     table = place.require()
     snapshot = require_snapshot(table.metadata, snapshot_id)

@@ -17,9 +17,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.iceberg.clones.shared_files import own_files
@@ -27,18 +27,18 @@ from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.maintenance.purging import FileWithDeletes, files_to_purge
+from streamhouse_spark.lake.iceberg.maintenance.delete_compaction import FileWithDeletes, files_to_purge
 from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
-from streamhouse_spark.lake.iceberg.refs import unchanged_refs
-from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
+from streamhouse_spark.lake.iceberg.refs import require_unchanged_refs
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.iceberg.tiering_commit import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.model.values import (
     Claim,
     CompactReport,
     ExpireReport,
-    Keeps,
+    ExpiryRules,
     LakeFile,
     LakeProjection,
     WriteContext,
@@ -59,9 +59,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     rewritten,
     within_budget,
 )
-from streamhouse_spark.lake.snapshot_times import aged_ms
+from streamhouse_spark.lake.timestamp_correction import effective_times_ms
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.prefetch import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class RewriteTask(Portable):
 
 
 def compact(
-    place: IcebergLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+    place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     found = current(place, dry_run=dry_run)
@@ -99,7 +99,7 @@ def compact(
     return rewrite(place, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def current(place: IcebergLocation, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+def current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
     """Return the lake table and its newest snapshot, brought up to the table's schema but for a dry run; None where
     there is none.
     """
@@ -115,7 +115,7 @@ def current(place: IcebergLocation, *, dry_run: bool) -> tuple[Table, Snapshot] 
 
 
 def rewrite(
-    place: IcebergLocation,
+    place: IcebergTableBinding,
     table: Table,
     planned: Snapshot,
     groups: Sequence[CompactGroup],
@@ -155,7 +155,7 @@ def rewrite(
 
 
 def plan_compaction(
-    place: IcebergLocation, table: Table, snapshot: Snapshot, *, purge: bool = False
+    place: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
 ) -> list[CompactGroup]:
     """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between, and
     each file of which many rows are deleted, with ``purge`` any.
@@ -211,13 +211,13 @@ def compaction_change(
         raise CommitConflictError(
             f"lake table {metadata.location}: rows were deleted while files were being merged; try again"
         )
-    summary = carried_offsets(metadata)
+    summary = carry_offsets(metadata)
     removed = [file.location for group in groups for file in group.stored]
     deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
     return Change(Operation.REPLACE, added, removed, deletes, summary=summary, moves_tag=bool(summary))
 
 
-def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
+def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
     """Return the summary of a snapshot with the rows of the current one."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
@@ -250,8 +250,8 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def expire(
-    place: IcebergLocation,
-    rules: Sequence[Keeps],
+    place: IcebergTableBinding,
+    rules: Sequence[ExpiryRules],
     *,
     dry_run: bool,
     tagged: Collection[int] = (),
@@ -306,7 +306,7 @@ def expirable(
             branch_head = metadata.snapshot_by_id(ref.snapshot_id)
             kept.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
     made_in_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-    times_ms = aged_ms([own_time_ms(s) for s in made_in_order], now_ms)
+    times_ms = effective_times_ms([own_time_ms(s) for s in made_in_order], now_ms)
     age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(made_in_order, times_ms, strict=True)}
     return tuple(
         s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and age_of[s.snapshot_id] >= keep_ms
@@ -319,7 +319,7 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
     Dropping a snapshot drops each tag and branch of it, so the commit is refused if one changed since the snapshots
     were chosen. Raises `CommitConflictError` if the table changed meanwhile, `CommitStateUnknownError`.
     """
-    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *unchanged_refs(catalog, table.metadata))
+    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
     try:
         with commit_answers(f"expiring snapshots of {table.metadata.location}"):

@@ -15,30 +15,30 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.lake.duplicate_keys import warn_of_duplicates
 from streamhouse_spark.lake.file_access import files_of_group
-from streamhouse_spark.lake.healing import warn_of_duplicates
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import live_file
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
-from streamhouse_spark.lake.iceberg.round import (
+from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
+from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.iceberg.tiering_commit import (
     require_shape,
     require_snapshot_as_planned,
     require_written,
     write_context,
 )
-from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
-from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
-from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import CompactReport, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.compaction import (
@@ -51,8 +51,8 @@ from streamhouse_spark.lake.parquet.compaction import (
     within_budget,
 )
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
-from streamhouse_spark.lake.parquet.key_cursor import MergedRows
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.parquet.sorted_merge import MergedRows
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.storage.base import Storage
 
 SMALL_FILES_MIN = 5
@@ -137,19 +137,19 @@ class KeyedRewriteTask(Portable):
 
 
 def compact_keyed(
-    place: IcebergLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+    place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     try:
-        return _compacted(place, run, purge=purge, dry_run=dry_run)
+        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
         raise CommitConflictError(
             f"others compacted and expired what was being compacted; try again ({error})"
         ) from error
 
 
-def _compacted(
-    place: IcebergLocation, run: RunGroups | None, *, purge: bool, dry_run: bool
+def _compact_keyed(
+    place: IcebergTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool
 ) -> tuple[CompactReport, int | None]:
     if not dry_run:
         place.bring_up()
@@ -178,7 +178,7 @@ def _compacted(
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
         require_shape(metadata, file_spec)
         require_written(place, metadata, added, file_spec)
-        summary = carried_offsets(metadata)
+        summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
 

@@ -24,21 +24,21 @@ from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import row_deletes_of
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
-from streamhouse_spark.lake.iceberg.round import (
+from streamhouse_spark.lake.iceberg.scan import own_projection
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.iceberg.tiering_commit import (
     require_shape,
     require_snapshot_as_planned,
     require_written,
     write_context,
 )
-from streamhouse_spark.lake.iceberg.scan import own_projection
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.partition_rewrite import (
-    GoingFiles,
-    going_files,
+    FilesToDrop,
+    find_files_to_drop,
     is_foreign,
     require_tiered,
     rewritten,
@@ -48,7 +48,7 @@ from streamhouse_spark.query.partition_match import PartitionMatches
 
 
 def drop_partitions(
-    place: IcebergLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
     return until_committed(
@@ -57,7 +57,7 @@ def drop_partitions(
 
 
 def _drop(
-    place: IcebergLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     if not dry_run:
         place.bring_up()
@@ -66,7 +66,7 @@ def _drop(
     if table is None or planned is None:
         return LakeDropReport(), None
     place.require_owner(table.metadata)
-    going, deletes = _going(place, table, planned, chosen, below)
+    going, deletes = _find_files_to_drop(place, table, planned, chosen, below)
     report = going.report()
     if not going.files or dry_run:
         return report, None
@@ -90,9 +90,9 @@ def _drop(
 
 
 def _change(
-    place: IcebergLocation,
+    place: IcebergTableBinding,
     metadata: TableMetadata,
-    going: GoingFiles[DataFile],
+    going: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
@@ -115,9 +115,9 @@ def _change(
     )
 
 
-def _going(
-    place: IcebergLocation, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
-) -> tuple[GoingFiles[DataFile], Sequence[DataFile]]:
+def _find_files_to_drop(
+    place: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+) -> tuple[FilesToDrop[DataFile], Sequence[DataFile]]:
     """The data files that go, and the delete files that have nothing left to delete then."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
     chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
@@ -139,7 +139,7 @@ def _going(
                 yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
 
     with lake_metadata(table.location()):
-        going = going_files(candidates(), place.files_at, place.spec.writers, below)
+        going = find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
     if going.cut and deletes:
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "

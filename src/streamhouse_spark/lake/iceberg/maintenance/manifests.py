@@ -7,13 +7,13 @@ from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, manifest_groups
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 
 
-def rewrite_manifests(place: IcebergLocation, *, dry_run: bool) -> ManifestReport:
+def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
     """See `LakeTable.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
@@ -29,7 +29,7 @@ def rewrite_manifests(place: IcebergLocation, *, dry_run: bool) -> ManifestRepor
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        summary = carried_offsets(metadata)
+        summary = carry_offsets(metadata)
         return Change(Operation.REPLACE, summary=summary, moves_tag=bool(summary), joins_manifests=True)
 
     made = commit_snapshot(place.catalog, place.identifier, validated, place.world)

@@ -21,18 +21,18 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, commit_snapshot
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets, files_of
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets, files_of
+from streamhouse_spark.lake.iceberg.metadata_versions import look_again
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
-from streamhouse_spark.lake.iceberg.versions import look_again
-from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once, delete_all
+from streamhouse_spark.storage.prefetch import at_once, delete_all
 
 GRACE_MS_MIN = 10 * 60 * 1000
 
 
-def remove_orphans(place: IcebergLocation, *, grace_ms: int, dry_run: bool) -> list[str]:
+def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
     Files of statistics that other engines made stay as long as the metadata names them.
@@ -57,12 +57,14 @@ def remove_orphans(place: IcebergLocation, *, grace_ms: int, dry_run: bool) -> l
     old = _old_files(storage, files, table, not_before_ms)
     if not old:
         return []
-    needed = _needed(table, files)
+    needed = _referenced_paths(table, files)
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
     _store_not_before(place, table, not_before_ms)
     look_again()
-    needed = _needed(place.load(), files)  # again: a round may have landed between the first look and the property
+    needed = _referenced_paths(
+        place.load(), files
+    )  # again: a round may have landed between the first look and the property
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)
     return orphans
@@ -78,14 +80,14 @@ def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_m
     return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
 
 
-def _needed(table: Table, files: StorageFiles) -> set[str]:
+def _referenced_paths(table: Table, files: StorageFiles) -> set[str]:
     metadata = table.metadata
     statistics = [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
     found = (*files_of(table, metadata.snapshots), *statistics)
     return {files.key_of(location) for location in found if files.holds(location)}
 
 
-def _store_not_before(place: IcebergLocation, table: Table, not_before_ms: int) -> None:
+def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: int) -> None:
     moment_ms = max(known_not_before_ms(table.metadata), not_before_ms)
     if not isinstance(place.catalog, MetastoreCatalog):
         _commit_not_before(place, moment_ms)
@@ -100,14 +102,14 @@ def _store_not_before(place: IcebergLocation, table: Table, not_before_ms: int) 
         ) from error
 
 
-def _commit_not_before(place: IcebergLocation, moment_ms: int) -> None:
+def _commit_not_before(place: IcebergTableBinding, moment_ms: int) -> None:
     """Commit the moment, with a snapshot of the same files: a catalog that does not know our requirement knows that of
     the snapshot.
     """
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        summary = carried_offsets(metadata)
+        summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
         return Change(operation, summary=summary, properties=properties, moves_tag=bool(summary))

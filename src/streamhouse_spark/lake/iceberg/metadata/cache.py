@@ -13,7 +13,7 @@ from typing import Any, Self
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.update import TableUpdate, update_table_metadata
 
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.fork_safety import new_lock
 
 REMEMBERED = 8
 """Number of remembered documents: those of so many tables that are tiered side by side."""
@@ -22,7 +22,7 @@ _documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
 _lock = new_lock()
 
 
-def parsed(data: bytes) -> TableMetadata:
+def parse_metadata(data: bytes) -> TableMetadata:
     """Return the metadata in these bytes; looked up by content, so never out of date. Never change it.
 
     Raises pyiceberg's errors.
@@ -45,7 +45,7 @@ def remember(data: bytes, metadata: TableMetadata) -> None:
             _documents.popitem(last=False)
 
 
-def updated(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
+def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
     """Return the metadata after these updates; its snapshots are the same objects, which nobody changes."""
     shared = metadata.model_copy(
         update={"snapshots": _Shared(metadata.snapshots), "snapshot_log": _Shared(metadata.snapshot_log)}

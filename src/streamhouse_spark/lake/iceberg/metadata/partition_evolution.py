@@ -27,7 +27,7 @@ from pyiceberg.transforms import Transform as IcebergTransform
 
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform
-from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema import partition_fields as own
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -35,7 +35,7 @@ _Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
 """A field's source, its transform, and the suffix of its name, which is empty for the column itself."""
 
 
-def evolved_spec(
+def evolve_spec(
     metadata: TableMetadata, lake: Schema, known: ColumnMap, columns: ColumnMap, wanted: LakeTableSpec
 ) -> PartitionSpec:
     """Return the spec for rounds of the table: the lake's own, if that is right, and also if another engine changed it,

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.versions import hint_key, hinted_version, version_key
+from streamhouse_spark.lake.iceberg.metadata_versions import hint_key, parse_version_hint, version_key
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 
 REWRITTEN = "reads go on without it, and the next commit writes it again"
 
 
-def metadata_problems(place: IcebergLocation) -> Iterator[str]:
+def metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
     """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
     table = place.find()
     if table is None:
@@ -32,8 +32,8 @@ def metadata_problems(place: IcebergLocation) -> Iterator[str]:
                 yield str(error)
 
 
-def _hint_problems(place: IcebergLocation) -> Iterator[str]:
-    number, key = hinted_version(place.storage, place.spec.location), place.spec.location
+def _hint_problems(place: IcebergTableBinding) -> Iterator[str]:
+    number, key = parse_version_hint(place.storage, place.spec.location), place.spec.location
     if number is None:
         yield f"lake file {hint_key(key)} is missing, or names no version; {REWRITTEN}"
         return

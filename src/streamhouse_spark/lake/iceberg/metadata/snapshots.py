@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from streamhouse_spark.core.forks import new_lock
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
 
 _REMEMBERED: Final = 8
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -109,7 +109,7 @@ _read: OrderedDict[bytes, KeptSnapshots] = OrderedDict()
 _lock = new_lock()
 
 
-def kept_snapshots(data: bytes) -> KeptSnapshots | None:
+def read_kept_snapshots(data: bytes) -> KeptSnapshots | None:
     """Read metadata of format version 2; None for all else and for damage, which Iceberg's library has words for.
 
     Looked up by content, so never out of date.
@@ -120,7 +120,7 @@ def kept_snapshots(data: bytes) -> KeptSnapshots | None:
             _read.move_to_end(data)
             return found
     try:
-        found = _parsed(json.loads(data))
+        found = _parse_snapshots(json.loads(data))
     except _DAMAGE:
         return None
     with _lock:
@@ -130,7 +130,7 @@ def kept_snapshots(data: bytes) -> KeptSnapshots | None:
     return found
 
 
-def _parsed(metadata: Mapping[str, Any]) -> KeptSnapshots:
+def _parse_snapshots(metadata: Mapping[str, Any]) -> KeptSnapshots:
     if _number(metadata["format-version"]) != 2:
         raise ValueError("another format version")
     current, refs = metadata.get("current-snapshot-id"), metadata.get("refs", {})

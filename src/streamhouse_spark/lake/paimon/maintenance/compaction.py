@@ -9,19 +9,19 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.commit_validation import require_present
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.model.values import CompactReport, LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.round import carried_offsets, require_shape, write_context
 from streamhouse_spark.lake.paimon.scan import own_projection
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, require_shape, write_context
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     SPREAD_BYTES_MAX,
@@ -54,7 +54,7 @@ class RewriteTask(Portable):
 
 
 def compact_log(
-    place: PaimonLocation, *, dry_run: bool, run: RunGroups | None = None
+    place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None
 ) -> tuple[CompactReport, Snapshot | None]:
     """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
 
@@ -76,7 +76,7 @@ def compact_log(
         reader.location(entry): entry for entry in reader.live(table.snapshot) if entry.total_buckets == num_buckets
     }
 
-    stored = [_stored(location, entry) for location, entry in entries.items()]
+    stored = [_stored_file(location, entry) for location, entry in entries.items()]
     sizes = {file.location: file.size_bytes for file in stored}
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
@@ -97,12 +97,12 @@ def compact_log(
     return CompactReport(len(removed), len(added), rows), snapshot
 
 
-def _stored(location: str, entry: ManifestEntry) -> StoredFile:
+def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
     return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
 
 
 def _commit(
-    place: PaimonLocation, spec: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
+    place: PaimonTableBinding, spec: PaimonFileSpec, removed: Sequence[ManifestEntry], added: Sequence[LakeFile]
 ) -> Snapshot:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
@@ -112,6 +112,6 @@ def _commit(
             raise CommitConflictError(
                 f"lake table {table.location}: another engine deleted rows while files were being merged; try again"
             )
-        return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, table.snapshot))
+        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, table.snapshot))
 
     return commit_snapshot(place, validated)

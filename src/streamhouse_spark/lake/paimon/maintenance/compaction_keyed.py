@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.commit_validation import require_present
 from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.model.values import (
     CompactReport,
@@ -33,13 +33,18 @@ from streamhouse_spark.lake.model.values import (
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.file_spec import encoded
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
+from streamhouse_spark.lake.paimon.file_spec import encode_field
 from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
-from streamhouse_spark.lake.paimon.merge_tree_files import LEVEL_MAX, KeyValueFileSpec, merged_by, write_key_values
-from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at, require_shape
+from streamhouse_spark.lake.paimon.merge_sections import file_groups, is_raw
+from streamhouse_spark.lake.paimon.merge_tree_files import (
+    LEVEL_MAX,
+    KeyValueFileSpec,
+    merge_projection,
+    write_key_values,
+)
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
-from streamhouse_spark.lake.paimon.sections import file_groups, is_raw
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, describe_snapshot, offsets_at, require_shape
 from streamhouse_spark.lake.parquet.compaction import Rewritten, RunGroups, in_this_process, new_files, rewritten
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
@@ -128,17 +133,19 @@ class KeyedRewriteTask(Portable):
         return Rewritten(tuple(made), rows.num_read)
 
 
-def compact_keyed(place: PaimonLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+def compact_keyed(
+    place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+) -> CompactReport:
     """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
     try:
-        return _compacted(place, run, purge=purge, dry_run=dry_run)
+        return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
         raise CommitConflictError(
             f"others compacted and expired what was being compacted; try again ({error})"
         ) from error
 
 
-def _compacted(place: PaimonLocation, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
+def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -165,10 +172,10 @@ def _compacted(place: PaimonLocation, run: RunGroups | None, *, purge: bool, dry
         require_shape(place, newest, rewriting.file_spec)
         _require_untouched(newest.location, live_entries(place, newest), removed, limits)
         require_present(place.files_at, added)
-        return Change(added, removed=removed, is_compaction=True, properties=carried_offsets(place, newest.snapshot))
+        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
 
     snapshot = commit_snapshot(place, validated)
-    made: LakeSnapshot = described(place, snapshot)
+    made: LakeSnapshot = describe_snapshot(place, snapshot)
     num_rows = sum(file.num_rows for file in added)
     purged_rows = sum(group.num_rows for group in chosen) - num_rows
     return CompactReport(len(removed), len(added), num_rows, made, purged_rows=purged_rows)
@@ -177,11 +184,11 @@ def _compacted(place: PaimonLocation, run: RunGroups | None, *, purge: bool, dry
 class _Rewriting:
     """The groups as tasks take them, which write the lake's own columns."""
 
-    def __init__(self, place: PaimonLocation, table: PaimonTable) -> None:
+    def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
         self._table = table
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(place.files))
-        self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
+        self._by: LakeProjection = merge_projection(key_projection(lake, table, place.spec))
         how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
         self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
@@ -202,7 +209,7 @@ class _Rewriting:
 
     def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
         fields = self.file_spec.partition_fields
-        return tuple(encoded(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
+        return tuple(encode_field(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
 
 
 def _place_of(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:

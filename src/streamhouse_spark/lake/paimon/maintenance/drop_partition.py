@@ -15,36 +15,36 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.commit_validation import require_present
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeSplit
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.commit_races import seal_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.races import sealed_above
-from streamhouse_spark.lake.paimon.round import carried_offsets, offsets_at, require_shape, write_context
 from streamhouse_spark.lake.paimon.scan import own_projection
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, offsets_at, require_shape, write_context
 from streamhouse_spark.lake.parquet.partition_rewrite import (
-    GoingFiles,
-    going_files,
+    FilesToDrop,
+    find_files_to_drop,
     require_tiered,
     rewritten,
     until_committed,
 )
 from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.predicate_tree import planned_value
+from streamhouse_spark.query.predicates import to_plan_value
 
 
 def drop_partitions(
-    place: PaimonLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
     return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
 
 
 def _drop(
-    place: PaimonLocation, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     if not dry_run:
         place.bring_up()
@@ -53,7 +53,7 @@ def _drop(
         return LakeDropReport(), None
     place.require_owner(table)
     planned = table.snapshot
-    going = _going(place, table, planned, chosen, below)
+    going = _find_files_to_drop(place, table, planned, chosen, below)
     report = going.report()
     if not going.files or dry_run:
         return report, None
@@ -72,10 +72,10 @@ def _drop(
             require_present(place.files_at, added)
         # Files of other engines have no offsets: without any in the lake there is nothing to count.
         rows, others = going.rows, going.foreign_rows
-        carried = carried_offsets(place, newest.snapshot, dropped_rows=rows, dropped_others=others)
+        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_others=others)
         return Change(added, removed=going.files, is_overwrite=True, properties=carried if found is not None else {})
 
-    return report, sealed_above(place, commit_snapshot(place, validated))
+    return report, seal_snapshot(place, commit_snapshot(place, validated))
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
@@ -90,9 +90,13 @@ def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
         )
 
 
-def _going(
-    place: PaimonLocation, table: PaimonTable, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
-) -> GoingFiles[ManifestEntry]:
+def _find_files_to_drop(
+    place: PaimonTableBinding,
+    table: PaimonTable,
+    snapshot: Snapshot,
+    chosen: PartitionMatches,
+    below: Mapping[int, int],
+) -> FilesToDrop[ManifestEntry]:
     reader = MetadataReader(table, PaimonFiles(place.files))
     spelled = {name.casefold(): name for name in table.schema.partition_keys}
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
@@ -100,8 +104,8 @@ def _going(
     def candidates() -> Iterator[tuple[ManifestEntry, LakeSplit]]:
         for entry in reader.live(snapshot):
             names = [field.name for field in entry.partition.fields]
-            partition = dict(zip(names, map(planned_value, entry.partition.values), strict=True))
+            partition = dict(zip(names, map(to_plan_value, entry.partition.values), strict=True))
             if chosen.holds(partition):
                 yield entry, LakeSplit(reader.location(entry), entry.file.file_size, entry.file.row_count)
 
-    return going_files(candidates(), place.files_at, place.spec.writers, below)
+    return find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)

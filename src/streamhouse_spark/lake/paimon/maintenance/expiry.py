@@ -15,26 +15,31 @@ from itertools import groupby
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.model.values import Claim, ExpireReport, Keeps
+from streamhouse_spark.lake.model.values import Claim, ExpireReport, ExpiryRules
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
-from streamhouse_spark.lake.paimon.location import PaimonLocation
-from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
+from streamhouse_spark.lake.paimon.reachable_files import (
+    ReachableFiles,
+    history,
+    snapshots_of_tags_and_branches,
+    strays,
+)
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
-from streamhouse_spark.lake.snapshot_times import aged_ms
-from streamhouse_spark.storage.read_ahead import at_once, delete_all
+from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
+from streamhouse_spark.lake.timestamp_correction import effective_times_ms
+from streamhouse_spark.storage.prefetch import at_once, delete_all
 
 
 def expire(
-    place: PaimonLocation,
-    rules: Sequence[Keeps],
+    place: PaimonTableBinding,
+    rules: Sequence[ExpiryRules],
     *,
     dry_run: bool,
     tagged: Collection[int] = (),
     claim: Claim | None = None,
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
-    Snapshots go in the order of their numbers, so those behind a ``tagged`` one stay as well.
+    Snapshots go in the order of their numbers, so those behind a ``snapshot_of_tag`` one stay as well.
 
     Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
     """
@@ -51,22 +56,24 @@ def expire(
     if not doomed:
         return ExpireReport()
     kept = [snapshot for snapshot in known if snapshot.id >= cut]
-    reach = Reach(place, table)
-    candidates = reach.left_of(doomed)
+    reach = ReachableFiles(place, table)
+    candidates = reach.files_of_dropped(doomed)
     if not dry_run:
-        reach.needed([*kept, *pinned(place)])  # damage is found before anything is deleted
+        reach.needed([*kept, *snapshots_of_tags_and_branches(place)])  # damage is found before anything is deleted
         if claim is not None:
             claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *kept)])
         place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
     # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
-    gone = _in_order(place, candidates - reach.needed([*kept, *pinned(place)]))
+    gone = _in_order(place, candidates - reach.needed([*kept, *snapshots_of_tags_and_branches(place)]))
     if not dry_run:
         for _, some in groupby(gone, key=partial(_depth, place)):
             delete_all(place.storage, [place.files.key_of(location) for location in some])
     return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
 
 
-def _first_kept(place: PaimonLocation, known: Sequence[Snapshot], rule: Keeps, waited_for: Collection[int]) -> int:
+def _first_kept(
+    place: PaimonTableBinding, known: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
+) -> int:
     """Return the number of the oldest snapshot that stays. Consumers and tags need those ``waited_for``.
 
     Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
@@ -75,14 +82,14 @@ def _first_kept(place: PaimonLocation, known: Sequence[Snapshot], rule: Keeps, w
     newest = known[-1].id
     limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
     now_ms = place.storage.now_ms()
-    times_ms = aged_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
+    times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
     limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
     cut = min(limits)
     carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
     return int(carriers[-1] if carriers else known[0].id)
 
 
-def next_of_consumers(place: PaimonLocation) -> list[int]:
+def next_of_consumers(place: PaimonTableBinding) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
     folder = f"{place.spec.location}/consumer/"
 
@@ -101,7 +108,7 @@ def next_of_consumers(place: PaimonLocation) -> list[int]:
     return [number for number in found if number is not None]
 
 
-def _in_order(place: PaimonLocation, locations: set[str]) -> list[str]:
+def _in_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
     """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
     put them.
     """
@@ -109,6 +116,6 @@ def _in_order(place: PaimonLocation, locations: set[str]) -> list[str]:
     return sorted(inside, key=lambda file: (*_depth(place, file), file))
 
 
-def _depth(place: PaimonLocation, file: str) -> tuple[bool, bool]:
+def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
     """Tell data files from manifests and those from their lists: each is named by files of the next kind."""
     return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file

@@ -17,16 +17,21 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
-from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
-from streamhouse_spark.lake.paimon.round import carried_offsets
-from streamhouse_spark.storage.read_ahead import at_once, delete_all
+from streamhouse_spark.lake.paimon.reachable_files import (
+    ReachableFiles,
+    history,
+    snapshots_of_tags_and_branches,
+    strays,
+)
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
+from streamhouse_spark.storage.prefetch import at_once, delete_all
 
 GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
-def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> list[str]:
+def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
     Returns their keys. Other files of other engines are left alone. Raises `InvalidOptionError` for a grace below ten
@@ -43,7 +48,7 @@ def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> li
     not_before_ms = place.storage.now_ms() - grace_ms
     looks: list[Callable[[], Collection[str]]] = [
         lambda: _old_files(place, not_before_ms),
-        partial(_needed, place, table),
+        partial(_referenced_paths, place, table),
     ]
     old, needed = at_once(place.storage, lambda look: look(), looks)
     orphans = _without(old, needed)
@@ -57,12 +62,12 @@ def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> li
             f"lake table {table.location}: another engine took the place of the snapshot that keeps slow rounds from "
             "committing; try again"
         )
-    orphans = _without(old, _needed(place, table))  # again: a round may have landed before that snapshot
+    orphans = _without(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
     delete_all(place.storage, orphans)
     return orphans
 
 
-def _old_files(place: PaimonLocation, not_before_ms: int) -> list[str]:
+def _old_files(place: PaimonTableBinding, not_before_ms: int) -> list[str]:
     base = f"{place.spec.location}/"
     listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
     return sorted(info.key for info in listed if _is_ours_to_judge(info.key.removeprefix(base)))
@@ -75,16 +80,19 @@ def _is_ours_to_judge(path: str) -> bool:
     return folder not in _METADATA_FOLDERS and path.endswith(".parquet")
 
 
-def _needed(place: PaimonLocation, table: PaimonTable) -> set[str]:
-    reach = Reach(place, table)
-    looks: list[Callable[[], list[Snapshot]]] = [lambda: pinned(place), lambda: _history(place, table, stray)]
+def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]:
+    reach = ReachableFiles(place, table)
+    looks: list[Callable[[], list[Snapshot]]] = [
+        lambda: snapshots_of_tags_and_branches(place),
+        lambda: _history(place, table, stray),
+    ]
     stray: list[Snapshot] = []
     kept = [snapshot for found in at_once(place.storage, lambda look: look(), looks) for snapshot in found]
-    needed = reach.needed(kept) | reach.left_of(stray)
+    needed = reach.needed(kept) | reach.files_of_dropped(stray)
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
-def _history(place: PaimonLocation, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
+def _history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
     """Return the snapshots up to the newest one; those below a gap are added to ``stray``."""
     if table.snapshot is None:
         return []
@@ -98,11 +106,11 @@ def _without(keys: Iterable[str], needed: Collection[str]) -> list[str]:
     return [key for key in keys if key not in needed]
 
 
-def _commit_not_before(place: PaimonLocation, not_before_ms: int) -> None:
+def _commit_not_before(place: PaimonTableBinding, not_before_ms: int) -> None:
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
         moment_ms = max(files_not_before_ms(place, table.snapshot), not_before_ms)
-        properties = {**carried_offsets(place, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
+        properties = {**carry_offsets(place, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
         return Change(is_compaction=True, properties=properties)
 
     commit_snapshot(place, validated)

@@ -7,8 +7,8 @@ import pytest
 from kit.round_trips import RemoteStorage
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import TableNotFoundError
-from streamhouse_spark.warehouse import connection
-from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
+from streamhouse_spark.warehouse import process_cache
+from streamhouse_spark.warehouse.process_cache import Connection, OpenTables, _Process
 from unit.datasource.catalog.calls import Catalog
 
 
@@ -28,7 +28,7 @@ def test_creating_a_table_does_not_ask_for_the_others(monkeypatch, others, has_o
     for number in range(others):
         mine.create_table(f"s.t{number}", "id INT")
     process = Process(remote)
-    monkeypatch.setattr(connection, "_opened", lambda *_: process)
+    monkeypatch.setattr(process_cache, "_open_process", lambda *_: process)
     catalog = Catalog(Connection.of("wh", {}))
     if has_open:
         catalog.call("load", database="s", table="t0")

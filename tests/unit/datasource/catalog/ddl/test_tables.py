@@ -16,8 +16,8 @@ from streamhouse_spark import (
     TableNotFoundError,
 )
 from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.datasource.catalog.transforms import partitioning_of
-from streamhouse_spark.lake.tiering.recording import record_newest
+from streamhouse_spark.datasource.catalog.transforms import format_partitioning
+from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 from unit.datasource.catalog.calls import bucket, identity, struct
 
 BAD_NAMES = ["a b", "a`b", "a'b", 'a"b', "a.b", "..", "../x", "größe", "", "x/y", "a\nb", ".", "b.c"]
@@ -38,7 +38,7 @@ def test_a_table_is_created_listed_described_and_dropped(catalog):
     assert (table.num_buckets, table.properties.bucket_key) == (4, ("id",))
     assert table.properties.comment == "it's `all`"
     assert table.state.schema.columns[0].comment == "key"
-    assert partitioning_of(table.state) == [identity("dt"), bucket(4, "id")]
+    assert format_partitioning(table.state) == [identity("dt"), bucket(4, "id")]
     shown = catalog.call("describe", database="sales", table="orders")["properties"]
     assert shown["comment"] == "it's `all`"
     assert shown["provider"] == "streamhouse"
@@ -85,7 +85,7 @@ def test_what_is_shown_creates_the_same_table(catalog):
     catalog.create("sales", "a", "id bigint, dt date", [identity("dt"), bucket(3, "id")], properties={"comment": "c"})
     table = catalog.connection.table("sales.a")
     shown = {k: v for k, v in properties_of(table).items() if k not in ("location", "is_managed_location")}
-    catalog.create("sales", "b", "id bigint, dt date", partitioning_of(table.state), properties=shown)
+    catalog.create("sales", "b", "id bigint, dt date", format_partitioning(table.state), properties=shown)
     copy = catalog.connection.table("sales.b")
     assert dict(copy.state.properties) == dict(table.state.properties)
     assert copy.partition_by == table.partition_by
@@ -214,7 +214,7 @@ def test_any_printable_text_names_a_column_in_every_role(catalog, column):
     table = catalog.connection.table("sales.t")
     assert table.partition_by == (column,)
     assert table.properties.bucket_key == (f"x{column}",)
-    assert partitioning_of(table.state) == [identity(column), bucket(2, f"x{column}")]
+    assert format_partitioning(table.state) == [identity(column), bucket(2, f"x{column}")]
     assert properties_of(table)["comment"] == column
     table.append(pa.table({column: [column, "b"], f"x{column}": pa.array([1, 2], pa.int32())}))
     tier(table)

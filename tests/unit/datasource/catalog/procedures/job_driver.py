@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from streamhouse_spark.datasource.catalog.internal_options import ARGUMENTS_OPTION, CALL_OPTION, RUN_TASKS
+from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION, RUN_TASKS
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 
 _ROWS = StructType([StructField("batch", BinaryType(), nullable=True)])
@@ -27,7 +27,7 @@ class JobDriver:
 
     def __init__(self, warehouse: str, failing: frozenset[int] = frozenset()) -> None:
         self._warehouse = warehouse
-        self._failing = failing
+        self._map_disk_errors = failing
         self._folder = Path(tempfile.mkdtemp())
         self._server = socket.socket(socket.AF_UNIX)
         self.address = str(self._folder / "jobs")
@@ -57,7 +57,7 @@ class JobDriver:
                 for line in stream:
                     asked = json.loads(line)
                     answer = self._way(asked) if "session" in asked else {"outcomes": self._run(asked)}
-                    if len(self.jobs) - 1 in self._failing:
+                    if len(self.jobs) - 1 in self._map_disk_errors:
                         break
                     stream.write(json.dumps(answer).encode() + b"\n")
                     stream.flush()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems, remedy
-from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.storage.factory import storage_for
 
 KEYS = {"s3.access-key-id": "id-4711", "s3.secret-access-key": "canary-4711"}
 STORE = {"s3.endpoint": "http://127.0.0.1:9000", "s3.region": "eu-west-1", **KEYS}

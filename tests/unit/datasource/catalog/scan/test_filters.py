@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.process_cache import Connection
 from unit.datasource.catalog.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.catalog.scans import Scans, tier
 

@@ -14,15 +14,15 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.datasource.catalog.scan.pruning import column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.lake.file_match import file_may_match, lake_bounds
+from streamhouse_spark.lake.file_skipping import file_may_match, lake_bounds
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.log.buckets.bucket_pruning import prune_buckets
 from streamhouse_spark.log.buckets.bucketing import buckets_of as buckets_of_column
-from streamhouse_spark.log.buckets.filtered import filtered_buckets
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import BucketLog, TableState
-from streamhouse_spark.log.segments.match import segment_may_match
+from streamhouse_spark.log.segments.segment_skipping import segment_may_match
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
-from streamhouse_spark.query.predicate_tree import may_match
+from streamhouse_spark.query.predicates import may_match
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal, wire
 
@@ -107,7 +107,7 @@ def test_pruned_lake_files_hold_no_row_of_the_filter(tree, rows, counted):
 def test_pruned_buckets_hold_no_row_of_the_filter(tree, row, key, lake_format):
     meant, pushed = tree
     node = parse_filters([pushed], column_types(TABLE))
-    allowed = filtered_buckets(node, TABLE.column(key), 4, lake_format)
+    allowed = prune_buckets(node, TABLE.column(key), 4, lake_format)
     column = pa.Table.from_pylist(row, schema=SCHEMA)[key]
     for bucket, one in zip(buckets_of_column(column, 4, lake_format), row, strict=True):
         if any(is_true(meant, one, unknown) for unknown in (True, False, None)):

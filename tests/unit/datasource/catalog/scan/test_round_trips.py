@@ -14,8 +14,8 @@ from streamhouse_spark import StorageError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.datasource.catalog.scan import aggregates, log_files
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse import connection
-from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
+from streamhouse_spark.warehouse import process_cache
+from streamhouse_spark.warehouse.process_cache import Connection, OpenTables, _Process
 from unit.datasource.catalog.scans import Scans, tier
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
@@ -46,7 +46,7 @@ def wh(memory, world) -> Warehouse:
 @pytest.fixture
 def scans(remote, monkeypatch) -> Scans:
     process = Process(remote)
-    monkeypatch.setattr(connection, "_opened", lambda *_: process)
+    monkeypatch.setattr(process_cache, "_open_process", lambda *_: process)
     return Scans(Connection.of("wh", {}))
 
 

@@ -22,13 +22,13 @@ from streamhouse_spark import (
     TableNotFoundError,
     Warehouse,
 )
-from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
-from streamhouse_spark.datasource.catalog.scan import query_pin as pins
-from streamhouse_spark.datasource.catalog.scan import units
-from streamhouse_spark.datasource.catalog.scan.source_read import load_source
+from streamhouse_spark.datasource.catalog.scan import arrow_reader as hot_reader
+from streamhouse_spark.datasource.catalog.scan import input_splits
+from streamhouse_spark.datasource.catalog.scan import query_snapshot as pins
+from streamhouse_spark.datasource.catalog.scan.dataframe_reads import load_source
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
-from streamhouse_spark.read import parts as pieces
-from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.read import split_planning as pieces
+from streamhouse_spark.warehouse.process_cache import Connection
 from unit.datasource.catalog.filter_trees import literal
 from unit.datasource.catalog.scans import Scans, gone, native_rows, tier
 
@@ -630,19 +630,19 @@ def test_large_parts_are_cut_and_small_ones_packed(wh, scans, monkeypatch):
 
 
 def test_many_rows_in_few_bytes_keep_all_cores_at_work(wh, scans, monkeypatch):
-    monkeypatch.setattr(units, "_NATIVE_ROWS_MIN", 2_000)
+    monkeypatch.setattr(input_splits, "_NATIVE_ROWS_MIN", 2_000)
     table = wh.create_table("sales.narrow", "id BIGINT, s STRING", properties={"bucket.num": "4", "bucket.key": "id"})
     table.append(pa.table({"id": range(20_000), "s": ["alike"] * 20_000}))
     tier(table)
     assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 2, "one a core"
     with monkeypatch.context() as patch:
-        patch.setattr(units, "_ALONE_BYTES_MAX", 0)
+        patch.setattr(input_splits, "_ALONE_BYTES_MAX", 0)
         assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 4, "two a core"
     table.append([{"id": i, "s": "hot"} for i in range(20_000, 20_100)])
     planned = scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2)
     assert planned["bytes"] < 1 << 20
     assert (len(planned.native), len(planned["hot"])) == (2, 1), "a task of Python costs more than so few rows"
-    monkeypatch.setattr(units, "_NATIVE_ROWS_MIN", 20_000)
+    monkeypatch.setattr(input_splits, "_NATIVE_ROWS_MIN", 20_000)
     assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 1
 
 

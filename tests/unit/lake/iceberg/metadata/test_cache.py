@@ -26,7 +26,7 @@ def test_what_is_remembered_is_what_its_text_says(store, world):
     assert len(remembered) == kept.REMEMBERED
     for data in remembered:
         assert kept._documents[data] == TableMetadataUtil.parse_raw(data.decode())
-        assert type(kept.parsed(data).snapshots) is list
+        assert type(kept.parse_metadata(data).snapshots) is list
 
 
 def test_older_metadata_stays_as_it_was(store, world):
@@ -48,4 +48,4 @@ def test_documents_are_told_apart_by_every_byte(store, world):
     data = store.read(key)
     other = data.replace(b'"streamhouse.table-uuid":"0', b'"streamhouse.table-uuid":"9')
     assert other != data
-    assert kept.parsed(other).properties != kept.parsed(data).properties
+    assert kept.parse_metadata(other).properties != kept.parse_metadata(data).properties

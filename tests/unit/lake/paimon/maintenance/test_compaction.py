@@ -22,7 +22,7 @@ from streamhouse_spark import (
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.reachable import history, pinned
+from streamhouse_spark.lake.paimon.reachable_files import history, snapshots_of_tags_and_branches
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.test_maintenance_contract import rows_from
 
@@ -247,7 +247,7 @@ def test_a_branch_keeps_its_files(lake, memory):
     lake.place.world.clock.advance(DAY_MS + 1)
     _expire(lake)
     lake.remove_orphans()
-    kept = [s for s in pinned(lake.place) if s.id < 10]
+    kept = [s for s in snapshots_of_tags_and_branches(lake.place) if s.id < 10]
     assert sorted(s.id for s in kept) == [2, 4]
     parquet = {i.key for i in memory.list(f"{PLACE}/bucket-0/")}
     assert len(parquet) == 4 + 1, "the four files of the branch, and the compacted one"

@@ -65,7 +65,7 @@ def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, mo
     def rename():
         memory.put(f"{SNAPSHOTS}/snapshot-{base + 1}", json.dumps(made).encode())
 
-    put, sealed = memory.put_if_absent, paimon_drop_partition.sealed_above
+    put, sealed = memory.put_if_absent, paimon_drop_partition.seal_snapshot
 
     def overtaken(key, data):
         put(key, data)
@@ -81,7 +81,7 @@ def test_a_stock_writer_that_renames_over_the_drop(lake, memory, monkeypatch, mo
     if moment == "as it is committed":
         monkeypatch.setattr(memory, "put_if_absent", overtaken)
     elif moment == "before it is kept":
-        monkeypatch.setattr(paimon_drop_partition, "sealed_above", slow)
+        monkeypatch.setattr(paimon_drop_partition, "seal_snapshot", slow)
     assert drop(lake, {"region": "a"}).rows == 10
     if moment == "later":
         rename()

@@ -27,7 +27,7 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 final class PlainWriter implements DataWriter<InternalRow> {
   /** A pickle's beginning: a call of this class of Python's, whose arguments follow. */
-  private static final String CALL = "\u0080\u0003cstreamhouse_spark.datasource.write.carried_rows\nCarriedRows\n(B";
+  private static final String CALL = "\u0080\u0003cstreamhouse_spark.datasource.write.inline_rows\nInlineRows\n(B";
 
   private final Callable<DataWriter<InternalRow>> python;
   private final StructType schema;

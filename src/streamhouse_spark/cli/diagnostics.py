@@ -1,0 +1,500 @@
+"""Checks of everything that could stop streamhouse-spark from working here, with remedies.
+
+`run_doctor` looks at this machine and, where one is named, at a warehouse. The ``check_…`` functions judge the findings
+and touch nothing, so that every judgement can be tested on any machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Literal
+
+from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.datasource.catalog.scan.file_systems import S3A, remedy, scheme_of
+from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
+from streamhouse_spark.kv.lmdb.environment import Environment
+from streamhouse_spark.kv.lmdb.tablet_files import (
+    CACHE_BYTES_VARIABLE,
+    CACHE_DIR_VARIABLE,
+    cache_bytes_max,
+    cache_folder,
+    list_cached_tablets,
+)
+from streamhouse_spark.log.lifecycle.log_locations import places_of
+from streamhouse_spark.log.lifecycle.tiering_failures import list_failures
+from streamhouse_spark.storage.factory import network_file_system
+from streamhouse_spark.table.branching.incomplete_branches import UnsettledBranch, find_incomplete_branches
+from streamhouse_spark.table.health import TableHealth, table_health
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.table_batch import open_listed
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+JAVA_MIN: Final = 17
+PYTHON_MIN: Final = (3, 11)
+PYTHON_END: Final = (3, 14)
+DISTRIBUTION: Final = "streamhouse-spark"
+SKEW_WARN_MS: Final = 30_000
+SKEW_MAX_MS: Final = 5 * 60_000
+"""Writers refuse to work beyond this distance from the store's clock."""
+DISK_FREE_WARN_BYTES: Final = 2 << 30
+DISK_FREE_MIN_BYTES: Final = 100 << 20
+_RUN_SECONDS_MAX: Final = 60
+_KEY_CACHE: Final = "cache of rows by key"
+_OTHER_CACHE: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
+_LAKE_READER: Final = "reader of lake files in Spark"
+_HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
+_IN_MESSAGE: Final = "the message says what to do"
+_SETTLING_MS_MAX: Final = 10 * 60_000
+_UNSETTLED: Final = {
+    "sealed": (
+        "it is sealed and takes no rows, but was not published",
+        "streamhouse publish-branch {table} {name}, or streamhouse drop-branch {table} {name}",
+    ),
+    "dropped": (
+        "its log has ended, and the table still names it and keeps its files",
+        "streamhouse drop-branch {table} {name}",
+    ),
+    "published": ("it was published, and its log has not ended", "run streamhouse maintain, which ends it"),
+}
+"""State of a branch → the finding and the remedy."""
+
+_EXTRAS: Final = {
+    "pyspark": "spark",
+    "pandas": "spark",
+    "pyiceberg": "iceberg",
+    "pypaimon": "paimon",
+    "s3fs": "s3",
+    "google-auth": "gcs",
+    "azure-storage-blob": "azure",
+    "requests": "hdfs",
+}
+"""Optional distribution → the extra that installs it."""
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result: the checked thing, its state, the facts, and the remedy if it is not well."""
+
+    check: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that was looked for: its path and its major version, None if there is none or it does not run."""
+
+    command: str
+    origin: str
+    """``JAVA_HOME`` or ``PATH``."""
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPython:
+    """The Python that Spark starts on workers."""
+
+    command: str
+    version: str | None
+    """Version such as ``3.12``; None if it does not run."""
+    has_package: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCache:
+    """The folder in which this host keeps rows by key, as found. Nothing in it is the only copy of a row."""
+
+    folder: str
+    num_tablets: int
+    num_bytes: int
+    """Bytes on disk of this boot's tablets."""
+    bytes_max: int
+    free_bytes: int
+    network_fs: str | None
+    """Type and mount point of the network file system that the folder is on, if it is on one."""
+    failure: str | None
+    """The reason why a tablet could not be written there; None if one was."""
+
+
+def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None) -> list[Finding]:
+    """Check this machine, and the warehouse at a path or URL where one is given.
+
+    Writes only probes, which it removes: an object into a warehouse that exists, a tablet into the cache of rows by key
+    or, where there is none yet, beside its place.
+    """
+    java, release = find_java(os.environ), os_release()
+    installed = installed_versions()
+    findings = [check_python(sys.version_info[:2]), check_java(java, platform.system(), release)]
+    findings += [
+        check_distribution(name, installed.get(name), required) for name, required in requirements(installed).items()
+    ]
+    if installed.get("pyspark"):
+        findings.append(check_worker_python(find_worker_python(os.environ), sys.version_info[:2]))
+        findings += check_lake_reader(warehouse or "", spark_jars(os.environ))
+    findings += [check_key_cache(), *check_warehouse(warehouse, settings, World())]
+    return findings
+
+
+def check_python(version: tuple[int, ...]) -> Finding:
+    found = ".".join(map(str, version))
+    if PYTHON_MIN <= version < PYTHON_END:
+        return Finding("Python", "ok", found)
+    return Finding("Python", "fail", found, "install Python 3.11, 3.12 or 3.13 and make the environment with it")
+
+
+def check_java(java: Java, system: str, release: Mapping[str, str]) -> Finding:
+    install = java_install_command(system, release)
+    if java.version is None:
+        found = f"none: {java.command} (from {java.origin}) does not run"
+        return Finding("Java", "fail", found, f"Spark needs Java {JAVA_MIN} or newer: {install}")
+    found = f"{java.version} at {java.command} (from {java.origin})"
+    if java.version >= JAVA_MIN:
+        return Finding("Java", "ok", found)
+    also = ", and point JAVA_HOME at it" if java.origin == "JAVA_HOME" else ""
+    return Finding("Java", "fail", found, f"Spark needs Java {JAVA_MIN} or newer: {install}{also}")
+
+
+def java_install_command(system: str, release: Mapping[str, str]) -> str:
+    """Find the command that installs a fitting Java on this operating system."""
+    if system == "Darwin":
+        return "brew install openjdk@21, then export JAVA_HOME=$(brew --prefix openjdk@21)"
+    family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+    if family & {"debian", "ubuntu"}:
+        is_new_debian = release.get("ID") == "debian" and release.get("VERSION_ID", "0").split(".")[0] >= "13"
+        return f"sudo apt-get install openjdk-{21 if is_new_debian else 17}-jre-headless"
+    if family & {"fedora", "rhel", "centos"}:
+        return "sudo dnf install java-21-openjdk-headless"
+    return "install OpenJDK 21 from your package manager, or from https://adoptium.net, and set JAVA_HOME"
+
+
+def check_distribution(name: str, version: str | None, required: str) -> Finding:
+    """Judge the version of a distribution. ``required`` is a range such as ``>=18,<20,!=19.0.0``; optional ones may be
+    absent.
+    """
+    extra = _EXTRAS.get(name)
+    install = f'pip install "{DISTRIBUTION}[{extra}]"' if extra else f'pip install "{name}{required}"'
+    if version is None:
+        return Finding(name, "warn" if extra else "fail", "not installed", f"where you need it: {install}")
+    if in_range(version, required):
+        return Finding(name, "ok", version)
+    return Finding(name, "fail", f"{version}, expected {required}", install)
+
+
+def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Finding:
+    """Judge the Python of workers: Spark refuses another minor version, and cannot unpickle objects of missing
+    packages.
+    """
+    name = "worker Python"
+    same = f"export PYSPARK_PYTHON={sys.executable}"
+    driver_version = ".".join(map(str, driver))
+    if worker.version is None:
+        return Finding(name, "fail", f"{worker.command} does not run", same)
+    if worker.version != driver_version:
+        found = f"{worker.command} is Python {worker.version}, the driver is {driver_version}"
+        return Finding(name, "fail", found, same)
+    if not worker.has_package:
+        found = f"{worker.command} does not have {DISTRIBUTION}"
+        return Finding(name, "fail", found, f"{same}, or install {DISTRIBUTION} there")
+    return Finding(name, "ok", f"{worker.version} at {worker.command}")
+
+
+def check_lake_reader(location: str, jars: Iterable[str]) -> Iterator[Finding]:
+    """Judge whether Spark reads lake files of a location itself, by the names of its jars. Sessions may add some."""
+    scheme = scheme_of(location)
+    if scheme != S3A:
+        return
+    jars = tuple(jars)
+    found = next((jar for jar in jars if jar.startswith("hadoop-aws-")), None)
+    if found is not None:
+        yield Finding(_LAKE_READER, "ok", f"Spark's own over {scheme}, of {found}")
+        return
+    version = next((match[1] for jar in jars if (match := _HADOOP_JAR.fullmatch(jar))), None)
+    slower = f"Python, for Spark's jars have no file system {scheme}: scans are slower"
+    yield Finding(_LAKE_READER, "warn", slower, f"start Spark so: {remedy(scheme, version)}")
+
+
+def spark_jars(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of Hadoop's jars in SPARK_HOME, or else in PySpark."""
+    homes = [environ["SPARK_HOME"]] if environ.get("SPARK_HOME") else list(_pyspark_folders())
+    return sorted(path.name for home in homes for path in Path(home, "jars").glob("hadoop-*.jar"))
+
+
+def _pyspark_folders() -> Iterable[str]:
+    spec = importlib.util.find_spec("pyspark")
+    return (spec.submodule_search_locations if spec is not None else None) or ()
+
+
+def check_key_cache() -> Finding:
+    """Check the cache of tables with a primary key: LMDB has to work there, on a local disk with free space."""
+    try:
+        return judge_key_cache(find_key_cache())
+    except StreamhouseError as error:
+        return Finding(_KEY_CACHE, "fail", str(error), _IN_MESSAGE)
+    except OSError as error:  # a home folder that may not be looked into
+        return Finding(_KEY_CACHE, "fail", str(error), _OTHER_CACHE)
+
+
+def judge_key_cache(cache: KeyCache) -> Finding:
+    if cache.network_fs is not None:
+        found = f"{cache.folder} is on {cache.network_fs}: LMDB does not work over a network"
+        return Finding(_KEY_CACHE, "fail", found, _OTHER_CACHE)
+    if cache.failure is not None:
+        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _OTHER_CACHE)
+    sizes = [f"{num_bytes / 2**30:.1f}" for num_bytes in (cache.num_bytes, cache.bytes_max, cache.free_bytes)]
+    found = f"{cache.folder}: {cache.num_tablets} tablets, {sizes[0]} of at most {sizes[1]} GiB, {sizes[2]} GiB free"
+    if cache.free_bytes >= DISK_FREE_WARN_BYTES:
+        return Finding(_KEY_CACHE, "ok", found)
+    remedy = f"free some space, set {CACHE_BYTES_VARIABLE} lower, or {CACHE_DIR_VARIABLE} to a folder on another disk"
+    return Finding(_KEY_CACHE, "fail" if cache.free_bytes < DISK_FREE_MIN_BYTES else "warn", found, remedy)
+
+
+def check_warehouse(location: str | None, settings: Mapping[str, str] | None, world: World) -> list[Finding]:
+    """Reach the warehouse, prove that put-if-absent works there, and look at its clock, its disk and its tables."""
+    if location is None:
+        remedy = f"name one: streamhouse doctor --warehouse <directory or URL>, or set {WAREHOUSE_VARIABLE}"
+        return [Finding("warehouse", "warn", "none was named, so nothing about storage was checked", remedy)]
+    try:
+        warehouse = Warehouse(location, settings, world=world)
+        tables = warehouse.tables()
+    except WarehouseNotFoundError as error:
+        return [Finding("warehouse", "warn", str(error), "the first table makes the warehouse; else mend the path")]
+    except StreamhouseError as error:
+        return [Finding("warehouse", "fail", str(error), _IN_MESSAGE)]
+    findings = [Finding("warehouse", "ok", f"{warehouse.url}, {len(tables)} tables")]
+    try:
+        warehouse.storage.check_writable()
+        findings.append(Finding("put-if-absent", "ok", "a second write of an object was refused, as it must be"))
+        findings.append(check_clock(warehouse.storage.now_ms() - world.clock.now_ms()))
+    except StreamhouseError as error:
+        findings.append(Finding("put-if-absent", "fail", str(error), _IN_MESSAGE))
+    path = warehouse.storage.local_path("")
+    if path is not None:
+        usage = shutil.disk_usage(path)
+        findings.append(check_disk(usage.free, usage.total))
+    opened = open_listed(warehouse.table, tables)
+    findings += check_log_stores(warehouse)
+    checked = opened.each(lambda t: list(check_table(table_health(t.state, t.properties, warehouse.storage.now_ms()))))
+    checked += opened.each(
+        lambda t: list(check_branches(t.name, find_incomplete_branches(t), warehouse.storage.now_ms()))
+    )
+    checked += opened.each(lambda t: list(check_failed_rounds(t)))
+    findings += [finding for found in checked for finding in found]
+    return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
+
+
+def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
+    """Judge the stores in which opened tables have their logs, beside the warehouse's own."""
+    places = places_of(warehouse.storage)
+    for store in places.stores() if places is not None else ():
+        try:
+            store.check_writable()
+            found = "a second write of an object was refused, as it must be"
+            yield Finding(f"put-if-absent of {store.url}", "ok", found)
+        except StreamhouseError as error:
+            yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _IN_MESSAGE)
+
+
+def check_clock(store_ahead_ms: int) -> Finding:
+    found = f"the store's clock is {abs(store_ahead_ms) / 1000:.1f} s {'ahead' if store_ahead_ms > 0 else 'behind'}"
+    remedy = "set this machine's clock, for example with chrony or systemd-timesyncd"
+    if abs(store_ahead_ms) > SKEW_MAX_MS:
+        return Finding("clock", "fail", f"{found}: writes are refused beyond 5 minutes", remedy)
+    return (
+        Finding("clock", "warn", found, remedy) if abs(store_ahead_ms) > SKEW_WARN_MS else Finding("clock", "ok", found)
+    )
+
+
+def check_disk(free_bytes: int, total_bytes: int) -> Finding:
+    found = f"{free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB free"
+    remedy = "free some space: delete what is not needed, or run streamhouse maintain to remove expired segments"
+    if free_bytes < DISK_FREE_MIN_BYTES:
+        return Finding("disk", "fail", found, remedy)
+    return Finding("disk", "warn", found, remedy) if free_bytes < DISK_FREE_WARN_BYTES else Finding("disk", "ok", found)
+
+
+def check_table(health: TableHealth) -> Iterator[Finding]:
+    """Judge whether somebody tiers and maintains a table; returns nothing if all is well."""
+    if health.is_tiering_late:
+        wanted = f"wanted: {health.freshness_ms / 60_000:g}"
+        yield Finding(
+            f"tiering of {health.name}",
+            "warn",
+            f"rows have waited for the lake for {health.untiered_ms // 60_000} min, {wanted}",
+            "run a TieringService, or streamhouse tier",
+        )
+    if health.is_maintenance_late:
+        yield Finding(
+            f"maintenance of {health.name}",
+            "warn",
+            f"what could be removed lies there for {health.undeleted_ms // 86_400_000} days",
+            "run a TieringService, or streamhouse maintain",
+        )
+
+
+def check_failed_rounds(table: Table) -> Iterator[Finding]:
+    """Judge the note of rounds that failed; returns nothing where all are over."""
+    for failure in list_failures(table.storage, table.uuid):
+        if not failure.is_over(table.state):
+            found = failure.told(table.state, table.storage.now_ms())
+            yield Finding(f"{failure.work} of {table.name}", "warn", found, _IN_MESSAGE)
+
+
+def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:
+    """Judge branches whose publication or dropping ended half-way some time ago, so that nobody is about to end it."""
+    for branch in unsettled:
+        if now_ms - branch.since_ms >= _SETTLING_MS_MAX:
+            found, remedy = _UNSETTLED[branch.is_]
+            text = remedy.format(table=table_name, name=branch.name)
+            yield Finding(f"branch {branch.name} of {table_name}", "warn", found, text)
+
+
+def find_key_cache() -> KeyCache:
+    """Find the cache of this process's environment. Raises `InvalidOptionError` if its size is no number."""
+    bytes_max, cache = cache_bytes_max(), cache_folder()
+    base = cache.parent.parent
+    there = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
+    tablets = list_cached_tablets(cache)
+    return KeyCache(
+        folder=str(base),
+        num_tablets=len(tablets),
+        num_bytes=sum(tablet.num_bytes for tablet in tablets),
+        bytes_max=bytes_max,
+        free_bytes=shutil.disk_usage(there).free,
+        network_fs=network_file_system(str(base)),
+        failure=_tablet_failure(there),
+    )
+
+
+def _tablet_failure(folder: Path) -> str | None:
+    """Write and read rows with LMDB in the folder. Returns the reason of a failure, else None."""
+    try:
+        with TemporaryDirectory(prefix=".streamhouse-doctor-", dir=folder) as probe:
+            environment = Environment(Path(probe), map_bytes=1 << 20)
+            try:
+                environment.write(lambda writer: writer.put([b"key"], [b"value"]))
+                found = environment.read(lambda reader: reader.values([b"key"]))
+            finally:
+                environment.close()
+    except (OSError, StreamhouseError) as error:
+        return str(error)
+    return None if found == [b"value"] else f"{found} was read after a value was written"
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """Find the Java that Spark would start: of JAVA_HOME if that is set, else of the PATH."""
+    home = environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else "java"
+    output = _run([command, "-version"], environ)  # on stderr
+    match = re.search(r'version "(?:1\.)?([0-9]+)', output or "")
+    return Java(command, "JAVA_HOME" if home else "PATH", int(match[1]) if match else None)
+
+
+def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
+    """Find the Python that Spark starts on workers of this machine: PYSPARK_PYTHON, else python3 of the PATH."""
+    command = environ.get("PYSPARK_PYTHON", "python3")
+    code = (
+        "import importlib.util, json, sys;"
+        "print(json.dumps(['%d.%d' % sys.version_info[:2], importlib.util.find_spec('streamhouse_spark') is not None]))"
+    )
+    output = _run([command, "-c", code], environ)
+    try:
+        version, has_package = json.loads(output or "")
+    except ValueError:
+        return WorkerPython(command, None, has_package=False)
+    return WorkerPython(command, version, has_package)
+
+
+def os_release() -> dict[str, str]:
+    """Read ID, ID_LIKE, VERSION_ID and the like of a Linux; empty elsewhere."""
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def requirements(installed: Mapping[str, str]) -> dict[str, str]:
+    """Read distribution → version range from this package's own metadata.
+
+    An extra tells how to install a distribution; its demands on others (Paimon: an older pyarrow) count if it is
+    installed.
+    """
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return {}
+    return ranges(lines, installed)
+
+
+def ranges(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
+    """Do the same as `requirements` for these lines of metadata."""
+    there = {extra for name, extra in _EXTRAS.items() if name in installed}
+    clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
+    for line in lines:
+        match = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?([^;()]*)", line)
+        if match is None or (name := match[1].lower()) not in clauses:
+            continue
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
+        if extra is None or extra[1] == _EXTRAS.get(name) or extra[1] in there:
+            clauses[name] += [clause.strip() for clause in match[2].split(",")]
+    return {name: ",".join(dict.fromkeys(found)) for name, found in clauses.items() if found}
+
+
+def installed_versions() -> dict[str, str]:
+    versions = {}
+    for name in ("numpy", "pyarrow", *_EXTRAS):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def in_range(version: str, required: str) -> bool:
+    """Tell whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
+    found = _release(version)
+    for clause in filter(None, (part.strip() for part in required.split(","))):
+        match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*(\S+)", clause)
+        if match is None:
+            return False
+        wanted = _release(match[2])
+        width = max(len(found), len(wanted))
+        left, right = found + (0,) * (width - len(found)), wanted + (0,) * (width - len(wanted))
+        holds = {">=": left >= right, "<=": left <= right, "==": left == right, "!=": left != right}
+        holds |= {"<": left < right, ">": left > right, "~=": left >= right and found[: len(wanted) - 1] == wanted[:-1]}
+        if not holds[match[1]]:
+            return False
+    return True
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]+", re.split(r"[-+a-zA-Z]", version, maxsplit=1)[0]))
+
+
+def _run(command: list[str], environ: Mapping[str, str]) -> str | None:
+    """Run a command of the PATH and return its output and error text; None if it is absent, does not run or fails."""
+    program = shutil.which(command[0], path=environ.get("PATH"))
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout + done.stderr if done.returncode == 0 else None

@@ -1,0 +1,276 @@
+"""``verify``: checks that everything that a table names exists, whole and consistent. Reads everything, changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
+
+import numpy as np
+
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import is_placed
+from streamhouse_spark.errors import (
+    CorruptDataError,
+    DifferentHistoryError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+    WarehouseMovedError,
+)
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.model.values import LakePlan, LakeSplit
+from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, offset_file
+from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_dropped
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.plan import require_progress
+from streamhouse_spark.log.archive.pages import read_page
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
+from streamhouse_spark.log.lifecycle.log_locations import places_of
+from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+
+Advance = Callable[[int], None]
+"""A callback: number of segments or lake rows that were checked since the last call."""
+
+
+@dataclass(slots=True)
+class Verification:
+    """The checked things, and the problems; all is well if ``problems`` is empty."""
+
+    table: str
+    segments: int = 0
+    segment_bytes: int = 0
+    log_rows: int = 0
+    lake_snapshot_id: int | None = None
+    lake_rows: int = 0
+    lake_footers: int = 0
+    """Lake files whose footer and page index match the checksum in them."""
+    lake_footers_unchecked: int = 0
+    """Lake files without one: other engines wrote them, or older versions."""
+    problems: list[str] = field(default_factory=list)
+
+
+def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
+    """Check every live segment, and those of the change archive: bytes against checksums, row counts, dense offsets; of
+    a log elsewhere its owner.
+    """
+    result.problems.extend(_owner_problems(table))
+    for bucket, log in state.buckets.items():
+        result.problems.extend(gaps_of(bucket, log))
+        result.log_rows += len(log.offsets)
+    of_log = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
+    of_keys = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
+    for segment, schema in (*of_log, *of_keys, *iter_archived_segments(table, state, result)):
+        try:
+            verify_segment(table.storage, table.uuid, segment, schema.arrow)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+        result.segments += 1
+        result.segment_bytes += segment.size_bytes
+        advance(1)
+
+
+def iter_archived_segments(
+    table: Table, state: TableState, result: Verification
+) -> Iterator[tuple[Segment, TableSchema]]:
+    """Give the segments of the change archive with their columns."""
+    for page in state.archive.pages:
+        try:
+            content = read_page(table.storage, state, page.uuid)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+            continue
+        for segment in content.segments:
+            yield segment, TableSchema((CHANGE_COLUMN, *content.schemas[segment.schema_id].columns))
+
+
+def verify_branches(table: Table, result: Verification) -> None:
+    """Check the logs of the table's branches, as `verify_log` does; problems alone are told of them."""
+    for branch in table.branches():
+        found = Verification(f"{table.name}$branch_{branch.name}")
+        try:
+            opened = table.branch(branch.name)
+            verify_log(opened, opened.state, found, lambda _: None)
+        except (CorruptDataError, TableNotFoundError) as error:
+            found.problems.append(str(error))
+        result.problems.extend(f"{found.table}: {problem}" for problem in found.problems)
+
+
+def _owner_problems(table: Table) -> Iterator[str]:
+    places = places_of(table.storage)
+    try:
+        if places is not None and is_placed(table.uuid):
+            places.require_owned(table.uuid)
+    except (CorruptDataError, WarehouseMovedError) as error:
+        yield str(error)
+
+
+def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
+    """Describe the gaps between a bucket's segments and the offsets of its log."""
+    expected = log.start
+    for position, segment in enumerate(log.segments):
+        # The first segment may begin before the start: trimming moves the start, not the rows.
+        if segment.base_offset != expected and not (position == 0 and segment.base_offset < log.start):
+            yield f"bucket {bucket}: offset {expected} should follow, a segment begins at {segment.base_offset}"
+        expected = segment.end_offset
+    if expected != log.end:
+        yield f"bucket {bucket}: the log ends at {log.end}, its segments at {expected}"
+
+
+def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
+    """Return the recorded lake snapshot as a plan to read; None if there is none, or it cannot be read."""
+    if state.has_lake and BRANCH not in state.properties and not _is_of_log(table, state, result):
+        return None
+    if state.lake is None:
+        return None
+    result.lake_snapshot_id = state.lake.snapshot_id
+    for bucket, log in state.buckets.items():
+        offset = state.lake_offset(bucket)
+        if not log.start <= offset <= log.end:
+            result.problems.append(f"bucket {bucket}: the lake ends at {offset}, the hot log holds {log.offsets}")
+    try:
+        lake = table.open_lake()
+        _check_offsets(lake, state, result)
+        return lake.plan_read(snapshot_id=state.lake.snapshot_id, schema=state.schema)
+    except (CorruptDataError, LakeMismatchError, LakeRolledBackError, SnapshotExpiredError) as error:
+        result.problems.append(str(error))
+        return None
+
+
+def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
+    """Tell whether log and lake are of one time: one of the two may be restored from a backup without the other."""
+    try:
+        newest = newest_snapshot(table.log, table.open_lake())
+        require_dropped(state, newest)
+        if state.lake is not None:
+            require_progress(state.lake.offsets, newest.offsets if newest is not None else {}, table=state.name)
+    except (CorruptDataError, DifferentHistoryError, LakeMismatchError, LakeRolledBackError) as error:
+        result.problems.append(str(error))
+        return False
+    return True
+
+
+def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:
+    """Check the offsets in the snapshot itself; the log only records them."""
+    assert state.lake is not None
+    snapshot = lake.snapshot(state.lake.snapshot_id)
+    if not state.begins_at(snapshot.starts):
+        result.problems.append(
+            f"lake snapshot {snapshot.id} holds rows from offsets {dict(snapshot.starts)} on, the table was truncated "
+            f"at {dict(state.first_offsets)}"
+        )
+    held = snapshot.offsets
+    for bucket in state.buckets:
+        if held.get(bucket, 0) != state.lake_offset(bucket):
+            result.problems.append(
+                f"bucket {bucket}: lake snapshot {state.lake.snapshot_id} holds offsets up to {held.get(bucket, 0)}, "
+                f"the log records {state.lake_offset(bucket)}"
+            )
+
+
+def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verification, advance: Advance) -> None:
+    """Read every row of the recorded snapshot: there must be one for each tiered offset that was not dropped.
+
+    Rows of other engines have no offsets, and do not count there. With a primary key offsets are those of changes, and
+    the lake has at most as many rows.
+    """
+    lake, own = table.open_lake(), _OwnRows(table)
+    _check_footers(table, [*plan.splits, *_newest_splits(lake, state, plan, result)], result)
+    for split in plan.splits:
+        try:
+            num_rows = 0
+            for batch in lake.read_split(split, plan.projection):
+                num_rows += batch.num_rows
+                advance(batch.num_rows)
+            result.lake_rows += num_rows
+            if not state.primary_key:
+                own.add(split.location, num_rows)
+        except (CorruptDataError, SnapshotExpiredError) as error:
+            if str(error) not in result.problems:
+                result.problems.append(str(error))
+    tiered = sum(state.lake_offset(bucket) - state.first_offset(bucket) for bucket in state.buckets)
+    found = plan.snapshot
+    dropped = found.dropped_rows - found.dropped_others if found is not None else 0
+    if state.primary_key:
+        adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
+        num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts
+    else:
+        num_rows, is_wrong = own.num_rows, own.num_rows < tiered - dropped
+        result.problems.extend(own.problems(state, result.lake_snapshot_id))
+    if is_wrong:
+        result.problems.append(
+            f"lake snapshot {result.lake_snapshot_id} has {num_rows} rows, {tiered} offsets were tiered"
+            + (f", and {dropped} of them dropped with their partitions" if dropped else "")
+        )
+
+
+def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: Verification) -> Sequence[LakeSplit]:
+    """Return the splits that other engines read, if they differ from the recorded ones: after a compaction, or beside
+    their commits.
+    """
+    newest = lake.newest()
+    if newest is None or (plan.snapshot is not None and newest.id == plan.snapshot.id):
+        return ()
+    try:
+        return lake.plan_read(snapshot_id=newest.id, schema=state.schema).splits
+    except CorruptDataError as error:
+        result.problems.append(str(error))
+    except (LakeMismatchError, SnapshotExpiredError):
+        pass  # theirs need not be a state of this table, and expires while we look
+    return ()
+
+
+def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verification) -> None:
+    """Check footer and page index of each file: a flip there can hide rows from engines without an error."""
+
+    def check(location: str) -> bool | str:
+        try:
+            return has_whole_footer(lake_files(table.storage, table.settings, location), location)
+        except (CorruptDataError, SnapshotExpiredError) as error:
+            return str(error)
+
+    names = list(dict.fromkeys(name for split in splits for name in _files_of(split)))
+    found = list(in_parallel(check, names))
+    result.lake_footers += sum(outcome is True for outcome in found)
+    result.lake_footers_unchecked += sum(outcome is False for outcome in found)
+    result.problems.extend(outcome for outcome in found if isinstance(outcome, str))
+
+
+def _files_of(split: LakeSplit) -> Iterator[str]:
+    yield from [split.location] if split.merge is None else (file.location for file in split.merge.files)
+    yield from split.position_deletes
+
+
+class _OwnRows:
+    """The rows of a log table's lake with offsets: their number, and whether each offset occurs once."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._files: dict[str, OffsetFile | None] = {}
+        self.num_rows = 0
+
+    def add(self, location: str, num_rows: int) -> None:
+        """Add ``num_rows`` rows of a data file, which may be read in several parts. Raises as reads do."""
+        if location not in self._files:
+            files = lake_files(self._table.storage, self._table.settings, location)
+            self._files[location] = offset_file(files, location, self._table.uuid)
+        if self._files[location] is not None:
+            self.num_rows += num_rows
+
+    def problems(self, state: TableState, snapshot_id: int | None) -> Iterator[str]:
+        for bucket in state.buckets:
+            found = [f.runs.offsets() for f in self._files.values() if f is not None and f.bucket == bucket]
+            offsets = np.concatenate(found) if found else np.zeros(0, np.int64)
+            where = f"bucket {bucket}: lake snapshot {snapshot_id}"
+            if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
+                yield f"{where} has {doubled} offsets twice"
+            outside = np.count_nonzero((offsets < state.first_offset(bucket)) | (offsets >= state.lake_offset(bucket)))
+            if outside:
+                yield f"{where} has {outside} offsets that it should not hold yet, or no longer"

@@ -1,0 +1,171 @@
+"""Checks of arguments: those of the wrong kind are refused before a public method begins, by the annotations of its
+parameters.
+
+A parameter's annotation is the promise. Kinds that every module would have to check in the same way are checked here
+alone: flags, whole numbers, durations, texts, lists of texts and mappings. Checks that only a method can make, such as
+whether a column exists or rows fit, are its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, StreamhouseError, quote
+
+_Type = TypeVar("_Type", bound=type)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Check = Callable[[str, object], None]
+_INT64_MAX = 2**63 - 1
+_WAIT_MS_MAX = 10**12
+"""Thirty years: the system calls cannot wait much longer."""
+
+
+def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
+    """Decorate a class: its own public methods are `validate_arguments`; ``names`` are parameters that name a database
+    or table.
+
+    Methods of ``unless`` check their arguments themselves, because a call takes a few microseconds.
+    """
+
+    def wrapped(kind: _Type) -> _Type:
+        for name, method in vars(kind).copy().items():
+            if inspect.isfunction(method) and not name.startswith("_") and name not in unless:
+                setattr(kind, name, validate_arguments(method, names=names))
+        return kind
+
+    return wrapped
+
+
+def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _Function:
+    """Return the function with a check of its arguments: one of the wrong kind raises before the function begins.
+
+    `InvalidNameError` for parameters of ``names``, `InvalidOptionError` for all others. None passes where the
+    annotation has it, or where it is the default.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    checks = {p.name: check for p in parameters if (check := _check_of(p, names)) is not None}
+    if not checks:
+        return function
+    places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    star = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        for name, value in (*zip(places, given, strict=False), *named.items()):
+            check = checks.get(name)
+            if check is not None:
+                check(name, value)
+        if star in checks:
+            for value in given[len(places) :]:
+                checks[star](star, value)
+        return function(*given, **named)
+
+    return call  # type: ignore[return-value]
+
+
+def require_part(name: str, value: object, expected: str, attribute: str) -> None:
+    """Raise `InvalidOptionError` for a value without ``attribute``. It serves types of optional packages, which need
+    not be installed.
+    """
+    if isinstance(value, type) or not hasattr(value, attribute):
+        _refuse(name, value, expected)
+
+
+def require_texts(name: str, given: Mapping[Any, Any] | None) -> None:
+    """Raise `InvalidOptionError`, which shows no value, for a mapping that is not of texts to texts."""
+    for key, value in (given or {}).items():
+        if not isinstance(key, str) or not _is_unicode(key):
+            _refuse(f"a key of {name}", key, "a text")
+        if not isinstance(value, str) or not _is_unicode(value):
+            raise InvalidOptionError(f"{name}[{quote(key)}] is a {type(value).__name__}, expected a text")
+
+
+def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
+    said = str(parameter.annotation)
+    kind = said.removesuffix(" | None")
+    if parameter.name in names:
+        check: _Check | None = _name
+    elif kind.startswith(("Sequence[str]", "Mapping[")):
+        check = _texts if kind.startswith("Sequence") else _mapping
+    elif kind.startswith("Literal["):
+        check = _text  # which one, the function looks
+    else:
+        check = {"bool": _flag, "int": _whole, "float": _wait, "str": _text, "Any": _any}.get(kind)
+    if check is None or kind in {said, "Any"}:
+        return check
+    required = check
+    return lambda name, value: None if value is None else required(name, value)
+
+
+def _flag(name: str, value: object) -> None:
+    if type(value) is not bool and not _is_of_numpy(value, "bool_"):
+        _refuse(name, value, "True or False")
+
+
+def _is_of_numpy(value: object, kind: str) -> bool:
+    """Return if a value is one of NumPy's; where it was never loaded, none can be."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
+
+
+def _whole(name: str, value: object) -> None:
+    is_whole = type(value) is int or _is_of_numpy(value, "integer")
+    if not is_whole or not -_INT64_MAX <= int(value) <= _INT64_MAX:  # type: ignore[call-overload]
+        unit = "milliseconds as a " if name.endswith("_ms") else "a "
+        _refuse(name, value, f"{unit}whole number of at most 64 bits")
+
+
+def _wait(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(_small(value)) or not 0 <= value <= _WAIT_MS_MAX:  # type: ignore[operator]
+        _refuse(name, value, f"milliseconds, from 0 to {_WAIT_MS_MAX}")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not _is_unicode(value):
+        _refuse(name, value, "a text")
+
+
+def _name(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        _refuse(name, value, "a name such as 'sales.orders'", InvalidNameError)
+
+
+def _texts(name: str, value: object) -> None:
+    """Require a container. Its elements are checked where they are used, against the table's columns or properties."""
+    if not hasattr(value, "__iter__") or isinstance(value, str | bytes | type) or getattr(value, "ndim", 1) == 0:
+        _refuse(name, value, "a list of names")
+
+
+def _mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        _refuse(name, value, "a mapping")
+        return
+    for item in (*value.keys(), *value.values()):
+        _any(name, item)
+
+
+def _any(name: str, value: object) -> None:
+    if type(value) is int and value.bit_length() > _BITS_MAX:
+        _refuse(name, value, f"a number of at most {_BITS_MAX} bits")
+
+
+_BITS_MAX = 1024
+"""No column holds larger numbers, and Python does not print much larger ones."""
+
+
+def _small(value: object) -> float:
+    return math.inf if isinstance(value, int) and value.bit_length() > _BITS_MAX // 2 else float(value)  # type: ignore[arg-type]
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text) if not text.isascii() else True
+
+
+def _refuse(name: str, value: object, expected: str, kind: type[StreamhouseError] = InvalidOptionError) -> None:
+    raise kind(f"{name} is {quote(value)}, expected {expected}")

@@ -1,0 +1,296 @@
+"""Rows in slices whose bytes are bounded. An Arrow array of texts has 32-bit offsets, so it holds 2 GiB at most; a
+chunked one holds any amount. All code that gathers rows of a batch goes through here, so that no array comes near the
+limit.
+
+A slice has one row at least, so a row may be larger than a slice; it is never larger than `ROW_BYTES_MAX`, which is
+checked where rows come in. Two such rows beside each other, as before and after an update, still fit into an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SLICE_BYTES_MAX = 256 << 20
+"""Bytes of rows that are gathered into one array. Tests make it small."""
+ROW_BYTES_MAX = 512 << 20
+"""Bytes of a row, over all its columns."""
+KEY_ROWS_BYTES_MAX = 1 << 30
+"""Bytes of all rows that one batch has of one primary key, with the stored row."""
+KEYS_BYTES_MAX = 1 << 30
+"""Bytes of the primary keys that one batch has for one bucket."""
+STEP_ROWS = 1 << 16
+"""Rows whose bytes are counted together where no cut is near."""
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+Sizes = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int64]
+
+
+def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
+    """Cut rows into ranges of adjacent ones of at most ``bytes_max`` together, `SLICE_BYTES_MAX` by default, or of one
+    row.
+    """
+    limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
+    ends = np.cumsum(sizes)
+    start, done = 0, 0
+    while start < len(sizes):
+        end = max(start + 1, int(np.searchsorted(ends, done + limit, side="right")))
+        yield start, end
+        start, done = end, int(ends[end - 1])
+
+
+def row_bytes(column: Column) -> Sizes:
+    """Estimate the bytes of each value, whatever its type: never fewer than it needs in an array."""
+    if isinstance(column, pa.ChunkedArray):
+        return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
+    found: Sizes = np.maximum(_value_bytes(column), 1)
+    return found
+
+
+def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
+    """Return `row_bytes` over all columns, in one pass and one array: rows may be many."""
+    plain = [column for column in rows.columns if _is_fixed(column.type)]
+    found = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in plain), np.int64)
+    for column in rows.columns:
+        if not _is_fixed(column.type):
+            start = 0
+            for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+                found[start : start + len(chunk)] += row_bytes(chunk)
+                start += len(chunk)
+    return found
+
+
+def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
+    """Return the rows in `cuts`, without a copy; small tables as they are.
+
+    Rows are looked at one by one only near a cut.
+    """
+    limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
+    if rows.nbytes <= limit:
+        yield rows
+        return
+    start, done, pending_bytes = 0, 0, 0
+    for step, step_bytes in _steps(rows):
+        if pending_bytes + step_bytes > limit:
+            # All rows since the last cut count as one, in front of the step's.
+            sizes = np.append(pending_bytes, table_row_bytes(step))
+            found = list(cuts(sizes, limit))
+            for _, end in found[:-1]:
+                if end > 1 or done > start:
+                    yield rows.slice(start, done + end - 1 - start)
+                start = done + end - 1
+            pending_bytes = int(sizes[slice(*found[-1])].sum())
+        else:
+            pending_bytes += step_bytes
+        done += step.num_rows
+    yield rows.slice(start)
+
+
+def may_have_large_row(rows: pa.Table) -> bool:
+    """Tell whether a row may have more than `ROW_BYTES_MAX`, decided without a look at each row."""
+    return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _steps(rows))
+
+
+def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Return the rows in batches, without a copy, each with its bytes, which Arrow counts quickly for most types."""
+    may_repeat = any(map(_may_repeat, rows.schema.types))
+    for step in rows.to_batches(max_chunksize=STEP_ROWS):
+        yield step, int(table_row_bytes(step).sum()) if may_repeat else step.nbytes
+
+
+def pieces(array: pa.Array) -> list[pa.Array]:
+    """Return a column, as it was given, in slices that may be cast to a type with 32-bit offsets; small ones as they
+    are.
+    """
+    if are_small(array, SLICE_BYTES_MAX):
+        return [array]
+    return [array.slice(start, end - start) for start, end in cuts(row_bytes(array))] or [array]
+
+
+def are_small(column: Column, bytes_max: int) -> bool:
+    """Tell whether a column, as it was given, surely fits, decided without a look at each value."""
+    return not _may_repeat(column.type) and column.nbytes <= bytes_max
+
+
+def combine_small_chunks(rows: pa.Table) -> pa.Table:
+    """Return the same rows in few chunks."""
+    parts = [part.combine_chunks() for part in slices(rows)]
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+
+def take_values(column: Column, places: Places, *, distinct: bool = False) -> Column:
+    """Take the values at the indexes ``places``, null for -1, in one array if they fit, else in chunks of
+    `SLICE_BYTES_MAX`.
+
+    ``distinct`` indexes avoid a look at each value.
+    """
+    if _fits(column, places, distinct=distinct):
+        return one_array(column).take(_as_indices(places))
+    sizes = np.append(row_bytes(column), 1)  # the last one stands for -1
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)])[:-1]
+    parts = [_take_from_chunks(chunks, firsts, places[start:end], column.type) for start, end in cuts(sizes[places])]
+    return parts[0] if len(parts) == 1 else pa.chunked_array(parts, type=column.type)
+
+
+def take_rows(rows: pa.Table, places: Places, *, distinct: bool = False) -> pa.Table:
+    """Take rows: `take_values` of each column."""
+    columns = [take_values(column, places, distinct=distinct) for column in rows.columns]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def one_array(column: Column) -> pa.Array:
+    """Return the whole column, which is no larger than a few slices, as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def small_array(column: pa.ChunkedArray) -> Column:
+    """Return one array if the column fits into a slice, else few chunks."""
+    if column.num_chunks == 1 or column.nbytes <= SLICE_BYTES_MAX:
+        return one_array(column)
+    return combine_small_chunks(pa.table([column], names=["column"])).column(0)
+
+
+def concat_columns(parts: Iterable[Column], data_type: pa.DataType) -> pa.ChunkedArray:
+    """Join columns into one, without a copy."""
+    found: list[pa.Array] = []
+    for part in parts:
+        found += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
+    return pa.chunked_array(found, type=data_type)
+
+
+def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Return `cuts` of values that are bytes already."""
+    return cuts(value_lengths(values))
+
+
+def value_lengths(values: Sequence[bytes | None]) -> Sizes:
+    return np.fromiter(map(len, [value or b"" for value in values]), np.int64, len(values))
+
+
+def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
+    """Tell whether the result is one small array, decided if possible without a look at each value."""
+    if not _is_variable(column.type):
+        return True
+    if column.nbytes > SLICE_BYTES_MAX:
+        return False
+    if distinct or column.nbytes * len(places) <= SLICE_BYTES_MAX:
+        return True
+    return int(np.append(row_bytes(column), 1)[places].sum()) <= SLICE_BYTES_MAX
+
+
+def _as_indices(places: Places) -> pa.Array:
+    absent = places < 0
+    return pa.array(places, mask=absent) if absent.any() else pa.array(places)
+
+
+def _take_from_chunks(chunks: Sequence[pa.Array], firsts: Places, places: Places, data_type: pa.DataType) -> pa.Array:
+    """Return the values at the indexes: taken from each chunk, then brought into order."""
+    owners = np.where(places < 0, -1, np.searchsorted(firsts, places, side="right") - 1)
+    order = np.argsort(owners, kind="stable")
+    found, starts = np.unique(owners[order], return_index=True)
+    parts = []
+    for owner, inside in zip(found.tolist(), np.split(places[order], starts[1:]), strict=True):
+        if owner < 0:
+            parts.append(pa.nulls(len(inside), data_type))
+        else:
+            parts.append(chunks[owner].take(pa.array(inside - firsts[owner])))
+    if len(parts) == 1:
+        return parts[0]
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_arrays(parts).take(pa.array(back))
+
+
+def _value_bytes(array: pa.Array) -> Sizes:
+    data_type, types = array.type, pa.types
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _value_bytes(array.storage)
+    if types.is_string_view(data_type) or types.is_binary_view(data_type):
+        array = array.cast(pa.large_string() if types.is_string_view(data_type) else pa.large_binary())
+        return _value_bytes(array)
+    if _is_bytes(data_type):
+        lengths: Sizes = pc.binary_length(array).fill_null(0).to_numpy().astype(np.int64)
+        return lengths + 4
+    if types.is_dictionary(data_type):
+        words = np.append(row_bytes(array.dictionary), 1)
+        of_words: Sizes = words[array.indices.cast(pa.int64()).fill_null(-1).to_numpy()]
+        return of_words
+    if types.is_run_end_encoded(data_type):
+        values = pa.array(row_bytes(array.values))
+        runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, values)
+        of_runs: Sizes = pc.run_end_decode(runs).to_numpy()[array.offset : array.offset + len(array)]
+        return of_runs
+    if types.is_struct(data_type):
+        return sum(map(row_bytes, array.flatten()), start=np.ones(len(array), np.int64))
+    if types.is_map(data_type):
+        bounds = array.offsets.to_numpy().astype(np.int64)
+        first, last = int(bounds[0]), int(bounds[-1])
+        inner = row_bytes(array.keys.slice(first, last - first)) + row_bytes(array.items.slice(first, last - first))
+        return _sums(inner, np.diff(bounds))
+    if _is_list(data_type):
+        return _sums(row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64))
+    return np.full(len(array), _fixed_bytes(data_type), np.int64)
+
+
+def _fixed_bytes(data_type: pa.DataType) -> int:
+    """Return the bytes of each value of a type that has no variable part."""
+    return 8 if pa.types.is_null(data_type) else max(-(-data_type.bit_width // 8), 1)
+
+
+def _is_fixed(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_primitive(data_type) or types.is_decimal(data_type) or types.is_null(data_type))
+
+
+def _sums(inner: Sizes, counts: Sizes) -> Sizes:
+    """Return the bytes of lists with these numbers of elements, given the bytes of the elements."""
+    until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
+    ends = np.cumsum(counts)
+    found: Sizes = until[ends] - until[ends - counts] + 4
+    return found
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(data_type)
+        or types.is_large_string(data_type)
+        or types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+    )
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    types = pa.types
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(is_one(data_type) for is_one in kinds)
+
+
+def _may_repeat(data_type: pa.DataType) -> bool:
+    """Tell whether an array of the type can stand for more bytes than it has."""
+    types = pa.types
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _may_repeat(data_type.storage_type)
+    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
+        return True
+    views = (types.is_string_view, types.is_binary_view, types.is_list_view, types.is_large_list_view)
+    if any(is_one(data_type) for is_one in views):
+        return True
+    return types.is_nested(data_type) and any(
+        _may_repeat(data_type.field(place).type) for place in range(data_type.num_fields)
+    )
+
+
+def _is_variable(data_type: pa.DataType) -> bool:
+    return _is_bytes(data_type) or pa.types.is_nested(data_type)

@@ -1,0 +1,128 @@
+"""Values that travel between processes of one version as JSON: the types of their fields say how.
+
+Never for what is stored: a field that is renamed here is another text, so each stored format has a codec of its own.
+
+A field is a number, a text, bytes, a dataclass, or None or one of these; a tuple of such, or a mapping of such by
+numbers or texts. Fields of type ``Any`` are JSON already. A class that has its own ``to_json`` and ``from_json`` is
+asked for them. Fields that have their default are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Self, Union
+
+
+class _Codec(NamedTuple):
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+class Portable:
+    """Base of the dataclasses that travel."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the fields as JSON."""
+        kind: Any = type(self)
+        out: dict[str, Any] = _codec_of(kind).encode(self)
+        return out
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Make the value of what `to_json` gave, also where it was a text meanwhile."""
+        kind: Any = cls
+        found: Self = _codec_of(kind).decode(value)
+        return found
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_AS_IS = _Codec(_same, _same)
+_BYTES = _Codec(lambda value: base64.b64encode(value).decode(), base64.b64decode)
+_BYTES_OR_NUMBER = _Codec(
+    lambda value: _BYTES.encode(value) if isinstance(value, bytes) else value,
+    lambda value: _BYTES.decode(value) if isinstance(value, str) else value,
+)
+
+
+@cache
+def _codec_of(kind: Any) -> _Codec:
+    """Raises `TypeError` for a type that does not travel."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in (int, str, bool, float, Any):
+        return _AS_IS
+    if kind is bytes:
+        return _BYTES
+    if origin in (Union, UnionType):
+        return _union(frozenset(arguments))
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(*arguments)
+    if hasattr(kind, "from_json") and not issubclass(kind, Portable):
+        return _Codec(kind.to_json, kind.from_json)
+    if is_dataclass(kind):
+        return _dataclass(kind)
+    raise TypeError(f"{kind} does not travel: see streamhouse_spark.core.json_codec")
+
+
+def _union(kinds: frozenset[Any]) -> _Codec:
+    if kinds == {int, bytes}:
+        return _BYTES_OR_NUMBER
+    (kind,) = kinds - {NoneType}
+    inner = _codec_of(kind)
+    if inner is _AS_IS or NoneType not in kinds:
+        return inner
+    return _Codec(
+        lambda value: None if value is None else inner.encode(value),
+        lambda value: None if value is None else inner.decode(value),
+    )
+
+
+def _tuple(kinds: tuple[Any, ...]) -> _Codec:
+    if kinds[-1] is Ellipsis:
+        inner = _codec_of(kinds[0])
+        if inner is _AS_IS:
+            return _Codec(list, tuple)
+        return _Codec(
+            lambda value: [inner.encode(item) for item in value],
+            lambda value: tuple([inner.decode(item) for item in value]),
+        )
+    inners = [_codec_of(kind) for kind in kinds]
+    return _Codec(
+        lambda value: [inner.encode(item) for inner, item in zip(inners, value, strict=True)],
+        lambda value: tuple([inner.decode(item) for inner, item in zip(inners, value, strict=True)]),
+    )
+
+
+def _mapping(key: Any, kind: Any) -> _Codec:
+    inner = _codec_of(kind)
+    return _Codec(
+        lambda value: {str(k): inner.encode(v) for k, v in value.items()},
+        lambda value: {key(k): inner.decode(v) for k, v in value.items()},
+    )
+
+
+def _dataclass(kind: Any) -> _Codec:
+    kinds = typing.get_type_hints(kind)
+    codecs = [(f.name, f.default, _codec_of(kinds[f.name])) for f in fields(kind)]
+    decoders = {name: codec.decode for name, _, codec in codecs}
+
+    def encode(value: Any) -> dict[str, Any]:
+        out = {}
+        for name, default, codec in codecs:
+            found = getattr(value, name)
+            if found is not default or default is MISSING:
+                out[name] = found if codec is _AS_IS else codec.encode(found)
+        return out
+
+    return _Codec(encode, lambda value: kind(**{name: decoders[name](found) for name, found in value.items()}))

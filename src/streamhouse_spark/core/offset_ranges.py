@@ -1,0 +1,253 @@
+"""Sets of log offsets of one bucket, as runs: of the rows of a data file, in row order, or of rows that were deleted.
+
+A file of an unpartitioned table holds one run. If rows of one range spread over partitions, a file holds many; they
+travel compressed in the Parquet footer, so that a log range that the hot tier no longer has is read from the lake with
+its offsets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import CorruptDataError
+
+FORMAT_VERSION = 1
+_WIDTHS_BYTES = (1, 2, 4, 8)
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetRuns:
+    """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``; row k holds the k-th offset."""
+
+    starts: Int64Array
+    lengths: Int64Array
+
+    @classmethod
+    def of(cls, offsets: Int64Array) -> OffsetRuns:
+        """Return the runs of ascending offsets."""
+        if len(offsets) == 0:
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+        first = np.concatenate([[0], breaks])
+        return cls(offsets[first], np.diff(np.concatenate([first, [len(offsets)]])))
+
+    @classmethod
+    def dense(cls, start: int, num_rows: int) -> OffsetRuns:
+        return cls(np.array([start], np.int64), np.array([num_rows], np.int64)) if num_rows else cls.of(_EMPTY)
+
+    @classmethod
+    def concat(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+        """Join parts in ascending order; runs that touch are joined. Raises `ValueError` for parts out of order."""
+        starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
+        lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
+        if len(starts) == 0:
+            return cls(starts, lengths)
+        gaps = starts[1:] - (starts[:-1] + lengths[:-1])
+        if len(gaps) and int(gaps.min()) < 0:
+            raise ValueError("offset runs overlap or are out of order")
+        first = np.concatenate([[0], np.flatnonzero(gaps != 0) + 1])
+        return cls(starts[first], np.add.reduceat(lengths, first))
+
+    @classmethod
+    def union(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+        """Join disjoint parts in any order. Raises `ValueError` if two of them have an offset in common."""
+        starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
+        lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
+        order = np.argsort(starts, kind="stable")
+        return cls.concat([cls(starts[order], lengths[order])])
+
+    @classmethod
+    def merged(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+        """Join parts in any order, which may have offsets in common."""
+        starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
+        if len(starts) == 0:
+            return cls(starts, starts)
+        order = np.argsort(starts, kind="stable")
+        starts, lengths = starts[order], np.concatenate([p.lengths for p in parts])[order]
+        reached = np.maximum.accumulate(starts + lengths)
+        first = np.concatenate([[0], np.flatnonzero(starts[1:] > reached[:-1]) + 1])
+        last = np.concatenate([first[1:], [len(starts)]]) - 1
+        return cls(starts[first], reached[last] - starts[first])
+
+    def __bool__(self) -> bool:
+        return len(self.starts) > 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OffsetRuns):
+            return NotImplemented
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.lengths, other.lengths)
+
+    def __hash__(self) -> int:
+        return hash((self.starts.tobytes(), self.lengths.tobytes()))
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.lengths.sum())
+
+    @property
+    def range(self) -> OffsetRange:
+        """The range from the first offset to behind the last. Raises `IndexError` if there is none."""
+        return OffsetRange(int(self.starts[0]), int(self.starts[-1] + self.lengths[-1]))
+
+    def offsets(self) -> Int64Array:
+        """Return one offset per row."""
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        offsets: Int64Array = np.arange(self.num_rows, dtype=np.int64)
+        offsets += np.repeat(self.starts - first_rows, self.lengths)
+        return offsets
+
+    def offsets_of(self, rows: Int64Array) -> Int64Array:
+        """Return the offsets of some rows, by their numbers, all of which the runs have."""
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        run = np.searchsorted(first_rows, rows, side="right") - 1
+        offsets: Int64Array = rows + (self.starts - first_rows)[run]
+        return offsets
+
+    def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
+        """Return the half-open range of row numbers whose offsets lie in ``wanted``."""
+        return self.rows_below(wanted.start), self.rows_below(wanted.end)
+
+    def rows(self, first: int, last: int) -> OffsetRuns:
+        """Return the runs of rows ``[first, last)``."""
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        skipped = np.clip(first - first_rows, 0, self.lengths)
+        lengths = np.clip(last - first_rows, 0, self.lengths) - skipped
+        kept = lengths > 0
+        return OffsetRuns((self.starts + skipped)[kept], lengths[kept])
+
+    def within(self, wanted: OffsetRange) -> OffsetRuns:
+        """Return the part of the runs that lies in ``wanted``."""
+        first = max(int(np.searchsorted(self.starts, wanted.start, side="right")) - 1, 0)
+        last = int(np.searchsorted(self.starts, wanted.end, side="left"))
+        near, lengths = self.starts[first:last], self.lengths[first:last]
+        starts = np.maximum(near, wanted.start)
+        ends = np.minimum(near + lengths, wanted.end)
+        kept = ends > starts
+        return OffsetRuns(starts[kept], (ends - starts)[kept])
+
+    def overlaps(self, other: OffsetRuns) -> tuple[Int64Array, OffsetRuns]:
+        """Return the offsets that both have, a run for each pair of runs, and the place here of each one's run."""
+        ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
+        first = np.searchsorted(other_ends, self.starts, side="right")
+        counts = np.maximum(np.searchsorted(other.starts, ends, side="left") - first, 0)
+        own = np.repeat(np.arange(len(counts)), counts)
+        others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        starts = np.maximum(self.starts[own], other.starts[others])
+        return own, OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
+
+    def common(self, other: OffsetRuns) -> OffsetRuns:
+        """Return the offsets that both have."""
+        return self.overlaps(other)[1]
+
+    def without(self, other: OffsetRuns) -> OffsetRuns:
+        """Return the offsets that the other does not have."""
+        shared = self.common(other)
+        starts = np.sort(np.concatenate([self.starts, shared.starts + shared.lengths]))
+        ends = np.sort(np.concatenate([self.starts + self.lengths, shared.starts]))
+        kept = ends > starts
+        return OffsetRuns(starts[kept], (ends - starts)[kept])
+
+    def holds(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
+        """Tell for each of some offsets whether the runs have it."""
+        run = np.searchsorted(self.starts, offsets, side="right") - 1
+        ends = self.starts + self.lengths
+        found: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
+        return found
+
+    def rows_at(self, offsets: OffsetRuns) -> Int64Array:
+        """Return the row numbers of offsets, all of which the runs have."""
+        wanted = offsets.offsets()
+        run = np.searchsorted(self.starts, wanted, side="right") - 1
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        numbers: Int64Array = first_rows[run] + wanted - self.starts[run]
+        return numbers
+
+    def rows_below(self, offset: int) -> int:
+        """Return how many rows have smaller offsets."""
+        return int(np.clip(offset - self.starts, 0, self.lengths).sum())
+
+    def to_json(self) -> list[list[int]]:
+        return [self.starts.tolist(), self.lengths.tolist()]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Sequence[int]]) -> OffsetRuns:
+        """Make the runs of what `to_json` gave."""
+        starts, lengths = (np.array(numbers, np.int64) for numbers in value)
+        return cls(starts, lengths)
+
+    def to_text(self) -> str:
+        """Return text for file metadata; `from_text` reads it back."""
+        header: dict[str, object] = {"version": FORMAT_VERSION, "rows": self.num_rows}
+        if len(self.starts) == 1:
+            header["start"] = int(self.starts[0])
+        elif len(self.starts):
+            gaps = self.starts[1:] - (self.starts[:-1] + self.lengths[:-1])
+            if int(gaps.min()) < 1:
+                raise ValueError("offset runs touch or are out of order")
+            header["start"] = int(self.starts[0])
+            header["runs"] = len(self.starts)
+            header["lengths"] = _to_json_runs(self.lengths)
+            header["gaps"] = _to_json_runs(gaps)
+        return json.dumps(header, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str | bytes, *, where: str) -> OffsetRuns:
+        """Read the text. Raises `CorruptDataError` naming ``where``."""
+        try:
+            header = json.loads(text)
+            version, rows = header["version"], header["rows"]
+            if version != FORMAT_VERSION:
+                raise ValueError(f"version {version}")
+            if rows == 0:
+                return cls.of(_EMPTY)
+            if "runs" not in header:
+                return cls.dense(header["start"], rows)
+            lengths = _from_json_runs(header["lengths"], header["runs"])
+            gaps = _from_json_runs(header["gaps"], header["runs"] - 1)
+            starts = header["start"] + np.concatenate([[0], np.cumsum(lengths[:-1] + gaps)])
+        except (ValueError, KeyError, TypeError, OSError, binascii.Error, pa.ArrowException) as error:
+            raise CorruptDataError(
+                f"the offsets in the footer of {where} cannot be read: {error}; restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
+            ) from error
+        if int(lengths.sum()) != rows or int(lengths.min()) < 1 or (len(gaps) and int(gaps.min()) < 1):
+            raise CorruptDataError(
+                f"the offsets in the footer of {where} do not add up to its {rows} rows; restore it, "
+                "or build the lake anew from the log (streamhouse retier)"
+            )
+        return cls(starts.astype(np.int64), lengths)
+
+
+_EMPTY: Int64Array = np.zeros(0, np.int64)
+NO_RUNS: Final = OffsetRuns(_EMPTY, _EMPTY)
+
+
+def _to_json_runs(values: Int64Array) -> dict[str, object]:
+    width = next(w for w in _WIDTHS_BYTES if int(values.max(initial=0)) < 1 << (8 * w))
+    data = pa.compress(values.astype(f"<u{width}").tobytes(), codec="zstd", asbytes=True)
+    return {"bytes": width, "zstd": base64.b64encode(data).decode()}
+
+
+def _from_json_runs(packed: dict[str, object], count: int) -> Int64Array:
+    width = packed["bytes"]
+    if width not in _WIDTHS_BYTES or not isinstance(width, int):
+        raise ValueError(f"{width} bytes per number")
+    data = pa.decompress(
+        base64.b64decode(str(packed["zstd"]), validate=True),
+        decompressed_size=count * width,
+        codec="zstd",
+        asbytes=True,
+    )
+    return np.frombuffer(data, f"<u{width}", count=count).astype(np.int64)

@@ -1,0 +1,269 @@
+"""The values that every layer speaks of. Frozen, half-open, without I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, quote
+
+IDENTITY_NUMBERS: Final = "streamhouse.identity."
+"""The beginning of the application ids under which a log remembers how many numbers were handed out."""
+PUBLICATIONS: Final = "streamhouse.branch."
+"""The beginning of the application ids under which a log remembers the publications of branches."""
+REQUESTS: Final = "streamhouse.request."
+"""Prefix of the application ids of requests with an idempotency key; the digest of the key follows."""
+ROLLBACKS: Final = "streamhouse.rollback."
+"""The beginning of the application ids of rollbacks; the version is that of the restored state."""
+_RESERVED: Final = {
+    IDENTITY_NUMBERS: "say how many numbers of an identity column were handed out",
+    PUBLICATIONS: "say which branches were published",
+    REQUESTS: "belong to requests with an Idempotency-Key",
+    ROLLBACKS: "say which commits are rollbacks",
+}
+
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
+
+
+class NotAnOffsetRangeError(InvalidOptionError, ValueError):
+    """Two numbers that are not a range of offsets. Also a `ValueError`, so that readers of files take it for damage."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets ``start <= offset < end`` of one bucket."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        try:
+            if 0 <= self.start <= self.end:
+                return
+        except (TypeError, ValueError, ArithmeticError):
+            pass
+        raise NotAnOffsetRangeError(
+            f"not an offset range: [{quote(self.start)}, {quote(self.end)}), expected whole numbers 0 <= start <= end",
+            condition="INVALID_OPTION",
+        )
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __bool__(self) -> bool:
+        return self.end > self.start
+
+    def intersect(self, other: OffsetRange) -> OffsetRange:
+        """Return the offsets that both ranges have, which may be none."""
+        start = max(self.start, other.start)
+        return OffsetRange(start, max(start, min(self.end, other.end)))
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+class BucketOffsets(Mapping[int, OffsetRange]):
+    """Bucket → half-open `OffsetRange`. `append` returns the offsets that the rows got.
+
+    Buckets that got no row are absent. `num_rows` is the total.
+    """
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: Mapping[int, OffsetRange]) -> None:
+        given: object = ranges
+        if not isinstance(given, Mapping) or not all(isinstance(r, OffsetRange) for r in given.values()):
+            raise InvalidOptionError(f"offsets are {quote(ranges)}, expected a mapping bucket → OffsetRange")
+        try:
+            self._ranges = dict(sorted(ranges.items()))
+        except TypeError:
+            raise InvalidOptionError(f"offsets are {quote(ranges)}, expected numbers of buckets") from None
+
+    def __getitem__(self, bucket: int) -> OffsetRange:
+        return self._ranges[bucket]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(r) for r in self._ranges.values())
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{b}: {r}" for b, r in self._ranges.items())
+        return f"BucketOffsets({{{inner}}})"
+
+
+BRANCH_PREFIX: Final = "branch_"
+"""Begins the part of a name behind ``$`` that makes it a branch's: ``sales.orders$branch_audit``."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TablePath:
+    """``<database>.<table>``, both in lower case: names are unique without regard to case."""
+
+    database: str
+    table: str
+    """The table's name; of a branch of it ``<table>$branch_<name>``."""
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+    @property
+    def branch(self) -> str | None:
+        """The name of the branch that it is; None for a table."""
+        return self.table.partition(f"${BRANCH_PREFIX}")[2] or None
+
+    @property
+    def base(self) -> TablePath:
+        """The path of the table, of a branch that of the table that it is a branch of."""
+        return self if self.branch is None else TablePath(self.database, self.table.partition("$")[0])
+
+    def of_branch(self, name: str) -> TablePath:
+        """Return the path of a branch of the table."""
+        return TablePath(self.database, f"{self.table}${BRANCH_PREFIX}{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``.
+
+    The name of a branch is a path of its own, and may have a suffix as well.
+    """
+
+    path: TablePath
+    suffix: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
+
+    def require_table(self, doing: str) -> TablePath:
+        """Return the path of a table, and refuse a name with a suffix, and a branch."""
+        if (path := self.require_rows(doing)).branch is not None:
+            raise InvalidNameError(
+                f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
+                "itself fast_forward and drop_branch",
+            )
+        return path
+
+    def require_rows(self, doing: str) -> TablePath:
+        """Return the path of a table or a branch, which can be written, and refuse a name with a suffix: suffixed names
+        are read-only.
+        """
+        if self.suffix is not None:
+            raise InvalidNameError(
+                f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",
+            )
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """The facts that a streaming query knows of the batch whose number is the version of its transaction."""
+
+    fingerprint: str | None = None
+    """Fingerprint of the offsets that the query's checkpoint planned for the number; None if the checkpoint cannot be
+    read from here."""
+    is_each_recorded: bool = False
+    """Whether the query stores every batch, also one without rows: then a missing number means missing rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The durable identity of a write: ``version`` of ``app_id`` is stored at most once.
+
+    ``app_id`` names a writer over restarts (a streaming query's id, or the option ``txnAppId``), ``version`` grows
+    (its batch id, or ``txnVersion``). ``owner`` is the query that the application id belongs to, when it has one:
+    another owner for a known ``app_id`` is an error, never a silent skip.
+
+    With ``batch`` the version is the number of a streaming query's batch. Then only the last one that is stored can
+    come again, and an older one is an error; without it, as for explicit ``txnVersion``, older versions are skipped.
+    """
+
+    app_id: str
+    version: int
+    owner: str | None = None
+    batch: StreamBatch | None = None
+    follows: int | None = None
+    """The version that has to be the stored one, -1 for an unknown ``app_id``; None where any older one may be. Not
+    stored: it is judged by each attempt to commit."""
+
+    @classmethod
+    def of_request(cls, key: str, fingerprint: str) -> Transaction:
+        """Return the identity of one request: the digest of its idempotency key, and its fingerprint, as hexadecimal
+        texts of 16 bytes. Under the same key, a request with another fingerprint is an error.
+        """
+        return cls(REQUESTS + key, 0, batch=StreamBatch(fingerprint))
+
+    @property
+    def request_key(self) -> str | None:
+        """The digest of the idempotency key; None for a transaction of a writer that counts its versions."""
+        if not self.app_id.startswith(REQUESTS):
+            return None
+        key, fingerprint = self.app_id.removeprefix(REQUESTS), self.batch.fingerprint if self.batch else None
+        return key if _DIGEST.fullmatch(key) and _DIGEST.fullmatch(fingerprint or "") else None
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOptionError` for a transaction that a record could not keep, or later versions not be compared
+        with.
+        """
+        for text in (self.app_id, self.owner):
+            if not _is_identity(text) and not (text is None and self.app_id is not None):
+                raise InvalidOptionError(
+                    f"transaction of {quote(self.app_id)}, owner {quote(self.owner)}: expected non-empty texts",
+                )
+        if not _is_int64(self.version):
+            raise InvalidOptionError(
+                f"transaction of {quote(self.app_id)}: version {quote(self.version)}, expected a whole number"
+            )
+        if self.follows is not None and not _is_int64(self.follows):
+            raise InvalidOptionError(
+                f"transaction of {quote(self.app_id)}: follows {quote(self.follows)}, expected a whole number or None"
+            )
+
+
+def check_transaction(value: object) -> None:
+    """Raise `InvalidOptionError` for a value that is no transaction, or for one of an application id that the log uses
+    itself.
+    """
+    if not isinstance(value, Transaction | None):
+        raise InvalidOptionError(f"transaction is {quote(value)}, expected a Transaction(app_id, version) or None")
+    if value is not None and value.request_key is None:
+        check_app_id(value.app_id)
+
+
+def check_app_id(app_id: str) -> None:
+    """Raise `InvalidOptionError` for an application id that the package keeps for its own records."""
+    for prefix, purpose in _RESERVED.items():
+        if app_id.startswith(prefix):
+            raise InvalidOptionError(
+                f"transaction of {app_id!r}: application ids that begin with {prefix} are reserved: they {purpose}; "
+                "take another one"
+            )
+
+
+def is_text_list(value: object) -> bool:
+    """Tell whether the value holds names, and is not one name by mistake."""
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
+
+
+def _is_identity(text: object) -> bool:
+    return isinstance(text, str) and bool(text) and is_unicode(text)
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether the text can be stored: Python's texts may hold halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""Locations of warehouses: one location can be written in several ways, and a moved warehouse has another.
+
+A *location* is an absolute path of this machine or a URL, as lake metadata and ``streamhouse.json`` say it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
+_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+_AZURE = re.compile(r"abfs://", re.IGNORECASE)
+
+
+def plain_location(location: str) -> str:
+    """Return the location in one spelling: local files as a path, S3 as ``s3://``, Azure as
+    ``abfss://``.
+    """
+    if location.startswith("/"):
+        return location
+    return _AZURE.sub("abfss://", _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1), count=1)
+
+
+def plain_root(url: str) -> str:
+    """Return the root of a warehouse in one spelling, without a slash at its end."""
+    return plain_location(url).rstrip("/")
+
+
+def rebase_uri(location: str, recorded_root: str, opened_root: str) -> str:
+    """Return the location below the opened root if it lies below the recorded one, else the location itself.
+
+    Both roots are spelled as `plain_root` does it.
+    """
+    plain = plain_location(location)
+    return opened_root + plain[len(recorded_root) :] if _is_below(plain, recorded_root) else location
+
+
+def _is_below(plain: str, root: str) -> bool:
+    return plain == root or plain.startswith(f"{root}/")
+
+
+def find_recorded_root(location: str, key: str) -> str | None:
+    """Return the root of the warehouse that ``key`` lay in when its location was written; None if that is elsewhere."""
+    plain = plain_root(location)
+    return plain.removesuffix(f"/{key}") if plain.endswith(f"/{key}") else None
+
+
+def is_same_place(first: str, second: str) -> bool:
+    """Tell whether two roots are the same. For local directories the file system is asked, so that a symbolic link, or
+    a mount that this process sees, makes no difference.
+    """
+    first, second = plain_root(first), plain_root(second)
+    return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
+
+
+def same_directory_above(path: str, root: str) -> str | None:
+    """Return the nearest directory above a local path that is ``root`` by another name; None if there is none."""
+    return next((str(folder) for folder in Path(path).parents[:-1] if _is_same_directory(str(folder), root)), None)
+
+
+def _is_same_directory(first: str, second: str) -> bool:
+    try:
+        return Path(first).samefile(second)
+    except OSError:
+        return False
+
+
+def is_within(inner: str, outer: str) -> bool:
+    """Tell whether a root is another one, or lies in it. Symbolic links of local directories are followed."""
+    inner, outer = plain_root(inner), plain_root(outer)
+    if inner.startswith("/") and outer.startswith("/"):
+        inner, outer = os.path.realpath(inner), os.path.realpath(outer)
+    return _is_below(inner, outer)

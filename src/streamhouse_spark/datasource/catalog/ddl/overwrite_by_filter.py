@@ -1,0 +1,33 @@
+"""Parts that INSERT OVERWRITE of partitions, REPLACE WHERE, `overwrite` and `overwritePartitions` replace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from streamhouse_spark.datasource.catalog.ddl.delete_by_filter import columns_of, condition_of
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
+from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.query.filter_parsing import Filter
+from streamhouse_spark.warehouse.process_cache import Connection
+
+
+def parse_overwrite_filter(connection: Connection, name: str, text: str) -> ReplacedPart:
+    """Return the part that Java describes. Raises `InvalidOptionError` for a condition that is not understood whole."""
+    given = json.loads(text)
+    read = None
+    if "pin" in given:
+        _, state = open_at_snapshot(connection, QuerySnapshot.from_text(given["pin"]))
+        read = replace(ReadVersion.of(state), is_strict=True)
+    if "filters" not in given:
+        return ReplacedPart(read=read)
+    condition = condition_of(given["filters"], connection.table(name).state.schema)
+    if condition is None:
+        raise InvalidOptionError(
+            f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
+            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, floats by = and IN "
+            "alone; use MERGE, or DELETE and INSERT"
+        )
+    return ReplacedPart(Filter(condition, columns=columns_of(given["filters"])), read)

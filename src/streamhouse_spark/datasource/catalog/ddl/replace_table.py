@@ -1,0 +1,81 @@
+"""``CREATE OR REPLACE TABLE``, with and without a query, and ``saveAsTable`` with mode overwrite, of an existing table.
+
+A query whose rows have the table's columns, in a statement that says nothing else of the table than what it is,
+replaces the rows in one commit, as INSERT OVERWRITE does: the table stays, with its properties, history and readers.
+Else a new table is staged, without a name. It takes the place of the old one when it has its rows, in one step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
+from streamhouse_spark.datasource.catalog.ddl.tables import describe_new_table, table_properties
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of
+from streamhouse_spark.datasource.catalog.scan.scan import describe_scan, load
+from streamhouse_spark.datasource.catalog.transforms import format_partitioning, parse_partitioning
+from streamhouse_spark.datasource.spark_schema import split_defaults
+from streamhouse_spark.schema.evolution import can_be_read_as
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.warehouse.replacement import abandon_table as abandon
+from streamhouse_spark.warehouse.replacement import publish_table as publish
+from streamhouse_spark.warehouse.replacement import stage_table
+
+
+def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description of the table to write to, as `load` does: of the table itself, with the columns of the
+    rows in their order, or of a staged one that ``replaces`` the table with that uuid.
+
+    Raises `TableNotFoundError`, and as `create_table` for a table that cannot be.
+    """
+    path = path_of(args, "replace")
+    table = connection.table(str(path))
+    if args["as_select"] and _stays(table, args):
+        loaded = load(connection, {"database": args["database"], "table": args["table"]})
+        fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
+        schema = {"type": "struct", "fields": [fields[name.casefold()] for name in _columns(args).names]}
+        return {**loaded, "schema": json.dumps(schema), "replaces": None}
+    create = create_action(path, *describe_new_table(path, args))
+    staged = stage_table(connection.warehouse(), path, create)
+    found = connection.table_by_uuid(str(path), staged.uuid)
+    found.refresh()
+    return {**describe_scan(connection, pin_of(found, None, None, None), None), "grounds": None, "replaces": table.uuid}
+
+
+def publish_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let a staged table take the place of the one that it replaces. **Commit point:** one record."""
+    publish(connection.warehouse(), path_of(args, "replace"), args["uuid"], args["replaces"])
+    return {}
+
+
+def abandon_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop a staged table after its statement failed before it was published."""
+    abandon(connection.warehouse(), args["uuid"], args["replaces"])
+    return {}
+
+
+def _columns(args: Mapping[str, Any]) -> TableSchema:
+    return TableSchema.of(StructJson(split_defaults(args["schema"])[0]))
+
+
+def _stays(table: Table, args: Mapping[str, Any]) -> bool:
+    """Tell whether the rows fit the table as it is, and the statement leaves its form out, or repeats it."""
+    state, rows = table.state, _columns(args)
+    known = {column.name.casefold(): column for column in state.schema.columns}
+    if {column.name.casefold() for column in rows.columns} != known.keys():
+        return False
+    if not all(can_be_read_as(column.type, known[column.name.casefold()].type) for column in rows.columns):
+        return False
+    key = args.get("primary_key") or []
+    if key and tuple(name.casefold() for name in key) != tuple(name.casefold() for name in state.primary_key):
+        return False
+    wanted = args.get("partitioning") or []
+    if wanted and parse_partitioning(wanted) != parse_partitioning(format_partitioning(state)):
+        return False
+    properties = table_properties(table.path, args.get("properties") or {})
+    return all(state.properties.get(name) == value for name, value in properties.items())

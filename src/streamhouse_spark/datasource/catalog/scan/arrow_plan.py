@@ -1,0 +1,74 @@
+"""The work of a catalog read's tasks, as text: the groups of pieces, and their common facts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS, ROW_ID
+from streamhouse_spark.read.scan_tasks import Piece, ScanPlan, piece_from_json
+
+_METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMMIT_VERSION, ROW_ID)}
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPlan:
+    """The groups that Python reads, a Spark partition each."""
+
+    name: str
+    columns: tuple[str, ...]
+    """The columns that Spark wants, in its order; none if it only counts rows."""
+    schema: dict[str, Any]
+    """Spark's schema of these columns, as JSON."""
+    metadata: tuple[str, ...]
+    """Metadata columns that are read before the table's."""
+    fail_on_data_loss: bool
+    filters: tuple[dict[str, Any], ...]
+    """Spark's filters as JSON: rows that they do not want need not reach it, which applies them itself."""
+    common: ScanPlan
+    """The plan without pieces."""
+    groups: tuple[tuple[Piece, ...], ...]
+    skipped: int = 0
+    """Segments that a batch of a stream leaves out, told by one of its tasks."""
+
+    @property
+    def metadata_fields(self) -> Sequence[pa.Field]:
+        return tuple(_METADATA[name] for name in self.metadata)
+
+    def without_groups(self) -> PythonPlan:
+        """Return what all groups have in common."""
+        return replace(self, common=self.common.with_pieces(()), groups=())
+
+    def to_text(self) -> str:
+        value = {
+            "name": self.name,
+            "columns": self.columns,
+            "schema": self.schema,
+            "metadata": self.metadata,
+            "fail_on_data_loss": self.fail_on_data_loss,
+            "filters": self.filters,
+            "common": self.common.to_json(),
+            "groups": [[piece.to_json() for piece in group] for group in self.groups],
+            "skipped": self.skipped,
+        }
+        return json.dumps(value, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> PythonPlan:
+        value = json.loads(text)
+        return cls(
+            value["name"],
+            tuple(value["columns"]),
+            value["schema"],
+            tuple(value["metadata"]),
+            value["fail_on_data_loss"],
+            tuple(value["filters"]),
+            ScanPlan.from_json(value["common"]),
+            tuple(tuple(piece_from_json(piece) for piece in group) for group in value["groups"]),
+            value["skipped"],
+        )

@@ -1,0 +1,113 @@
+"""Packing of the units of a scan into groups, each a Spark partition."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.datasource.catalog.scan.input_splits import ArrowSplit, ParquetSplit
+from streamhouse_spark.read.split_planning import TARGET_BYTES_MAX, align_to_changes, pack_neighbours
+
+BUCKET_SPREAD_MAX = 4
+"""Number of idle cores for each bucket that is accepted for groups of one bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    native: tuple[tuple[ParquetSplit, ...], ...]
+    hot: tuple[tuple[ArrowSplit, ...], ...]
+    native_buckets: tuple[int | None, ...]
+    hot_buckets: tuple[int | None, ...]
+    is_keyed: bool
+    """Whether every group is of one bucket, and every bucket has a group: Spark may join and group by the key
+    in place."""
+
+
+def can_be_keyed(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], *, num_buckets: int, parallelism: int
+) -> bool:
+    """Tell whether groups by bucket are possible and leave no large part of the cores idle."""
+    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    if any(unit.bucket is None for unit in units):
+        return False
+    is_small = sum(unit.size_bytes for unit in units) <= TARGET_BYTES_MAX
+    return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
+
+
+def are_of_one_bucket(native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit]) -> bool:
+    """Tell whether all units are of the same bucket, or there are none."""
+    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    return len({unit.bucket for unit in units}) <= 1
+
+
+def pack(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, native_target_bytes: int
+) -> Groups:
+    """Return groups of about equal size, of neighbours."""
+    native_groups = tuple(tuple(group) for group in pack_neighbours(native, native_target_bytes)) if native else ()
+    hot_groups = tuple(tuple(group) for group in _pack_arrow_splits(hot, target_bytes))
+    return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
+
+
+def pack_by_bucket(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], target_bytes: int, num_buckets: int
+) -> Groups:
+    """Return groups of one bucket each; a bucket without rows has an empty one, without files, which costs no Python
+    task.
+    """
+    native_groups: list[tuple[ParquetSplit, ...]] = []
+    hot_groups: list[tuple[ArrowSplit, ...]] = []
+    native_buckets: list[int | None] = []
+    hot_buckets: list[int | None] = []
+    for bucket in range(num_buckets):
+        files = [unit for unit in native if unit.bucket == bucket]
+        pieces = [unit for unit in hot if unit.bucket == bucket]
+        empty: list[list[ParquetSplit]] = [] if pieces else [[]]
+        for files_together in pack_neighbours(files, target_bytes) if files else empty:
+            native_groups.append(tuple(files_together))
+            native_buckets.append(bucket)
+        for pieces_together in _pack_arrow_splits(pieces, target_bytes):
+            hot_groups.append(tuple(pieces_together))
+            hot_buckets.append(bucket)
+    return Groups(tuple(native_groups), tuple(hot_groups), tuple(native_buckets), tuple(hot_buckets), is_keyed=True)
+
+
+def _pack_arrow_splits(hot: Sequence[ArrowSplit], target_bytes: int) -> list[list[ArrowSplit]]:
+    return align_to_changes(pack_neighbours(hot, target_bytes), lambda unit: unit.piece) if hot else []
+
+
+def within_limit(
+    native: Sequence[ParquetSplit], hot: Sequence[ArrowSplit], limit: int
+) -> tuple[Sequence[ParquetSplit], Sequence[ArrowSplit]]:
+    """Return as few of the units as surely hold so many rows, or all of them. Files of which parts are wanted come
+    whole.
+    """
+    rows = 0
+    for count, unit in enumerate(native, start=1):
+        rows += unit.num_rows if unit.is_exact else 0
+        if rows >= limit:
+            return native[:count], ()
+    rows = 0
+    for count, unit_ in enumerate(hot, start=1):
+        rows += unit_.num_rows if unit_.is_exact else 0
+        if rows >= limit:
+            return (), hot[:count]
+    return native, hot
+
+
+def groups_to_json(groups: Groups) -> dict[str, Any]:
+    """Return the groups in the form for Spark's side. Pieces of hot groups travel apart."""
+    native, hot = itertools.chain(*groups.native), itertools.chain(*groups.hot)
+    units: list[ParquetSplit | ArrowSplit] = [*native, *hot]
+    return {
+        "native": [
+            {"bucket": bucket, "files": [unit.to_json() for unit in group]}
+            for bucket, group in zip(groups.native_buckets, groups.native, strict=True)
+        ],
+        "hot": [{"bucket": bucket} for bucket in groups.hot_buckets],
+        "rows": sum(unit.num_rows for unit in units),
+        "bytes": sum(unit.size_bytes for unit in units),
+        "keyed": groups.is_keyed,
+    }

@@ -1,0 +1,149 @@
+"""Loading a table's changes for the ``CHANGES`` clause of Spark, from 4.2 on; `plan` answers the scans of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.scan.cache_validators import NO_LAKE
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import CHANGES, QuerySnapshot, keep_state
+from streamhouse_spark.datasource.catalog.scan.scan import describe_scan, plan
+from streamhouse_spark.errors import DifferentHistoryError, InvalidNameError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
+from streamhouse_spark.read.change_feed.commit_changes import news, range_of_times, require_changes
+from streamhouse_spark.schema.reserved_names import require_unlike
+from streamhouse_spark.table.tags import version_of
+from streamhouse_spark.warehouse.process_cache import Connection
+
+_NET = "netChanges"
+
+
+def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the changes of a name: as `load`, with ``row_id``, the primary key, and the ``first`` commit.
+
+    Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for versions that do
+    not exist and for a table whose log does not tell changes, `OffsetsTrimmedError` for times whose commits are no
+    longer known.
+    """
+    name = parse_table_name(f"{args['database']}.{args['table']}")
+    if name.suffix is not None:
+        raise InvalidNameError(f"{name}: only a table has CHANGES, and {name} is a view of one; name {name.path}")
+    table = connection.table(str(name.path))
+    state = table.state
+    require_changes(state)
+    require_unlike(state.schema.names, (field.name for field in CHANGES_FIELDS), f"{name} CHANGES")
+    first, last = _range(table, state, args["range"])
+    is_net = args["mode"] == _NET and not state.primary_key
+    pin = QuerySnapshot(
+        table.name,
+        table.uuid,
+        CHANGES,
+        state.version,
+        attempt=state.attempt,
+        first=first,
+        last=last,
+        is_open=args["range"].get("end") is None,
+        schema_id=state.schema_id,
+        is_net=is_net,
+    )
+    keep_state(state)
+    return {**describe_scan(connection, pin, NO_LAKE), "row_id": list(state.primary_key), "first": first}
+
+
+def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the newest commit, and the ``offset`` up to which a stream of changes can be read from ``start`` on, or
+    null if nothing changed. ``until`` is a commit that it does not pass.
+
+    An offset names the last commit whose changes were read, with the time that was shown: later ones are shown with
+    later times. Raises `DifferentHistoryError` for an offset of another table, or of a table that was restored since.
+    """
+    pin = QuerySnapshot.from_text(args["pin"])
+    table = connection.table_by_uuid(pin.table, pin.uuid)
+    state = table.refresh()
+    newest = state.version if pin.is_open else min(state.version, pin.last)
+    if args["start"] is None:
+        return {"newest": newest, "offset": None}
+    start = _require_offset(table, pin, args["start"])
+    last = newest if args["until"] is None else min(newest, args["until"])
+    found = news(table, state, start["commit"] + 1, last, start["time_us"])
+    if found is None:
+        return {"newest": newest, "offset": None}
+    return {"newest": newest, "offset": {"uuid": pin.uuid, **found._asdict()}}
+
+
+def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the work of a stream's batch between two offsets, as `plan` does.
+
+    Raises as `plan` and `end_of_changes`, and `InvalidOptionError` where the columns changed since the stream began.
+    """
+    pin = QuerySnapshot.from_text(args["pin"])
+    table = connection.table_by_uuid(pin.table, pin.uuid)
+    state = table.refresh()
+    start, end = (_require_offset(table, pin, args[name]) for name in ("start", "end"))
+    if state.schemas.get(pin.schema_id or 0) != state.schema:  # a new constraint, or partitioning, keeps the columns
+        raise InvalidOptionError(
+            f"the columns of {pin.table} changed since its stream of CHANGES began; start the query again"
+        )
+    keep_state(state)
+    batch = replace(
+        pin,
+        commit=state.version,
+        attempt=state.attempt,
+        first=start["commit"] + 1,
+        last=end["commit"],
+        after_us=start["time_us"],
+    )
+    return plan(connection, {**args, "pin": batch.to_text()})
+
+
+def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an offset of this table's history. Raises `DifferentHistoryError`."""
+    if offset["uuid"] != pin.uuid:
+        raise DifferentHistoryError(
+            f"the checkpoint is of table {offset['uuid']}, and {pin.table} is {pin.uuid} now; begin with a new "
+            "checkpoint"
+        )
+    if offset["attempt"] is not None:
+        table.log.require_history([HistoryPoint(offset["commit"], offset["attempt"])], "a stream of CHANGES went on")
+    return offset
+
+
+def _range(table: TableHandle, state: TableState, asked: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the first and the last commit of a range. Raises as `load_changes` does."""
+    if asked["by"] == "none":
+        return 1, state.version
+    start, end = asked["start"], asked["end"]
+    includes = bool(asked["includes_start"]), bool(asked["includes_end"])
+    if asked["by"] == "version":
+        return range_of_versions(state, start, end, includes=includes)
+    if end is not None and end < start:
+        raise InvalidOptionError(f"CHANGES of {state.name} end before they begin; turn the two times round")
+    return range_of_times(table.storage, state, start, end, includes=includes)
+
+
+def range_of_versions(
+    state: TableState, start: str, end: str | None, *, includes: tuple[bool, bool]
+) -> tuple[int, int]:
+    """Return the first and the last commit between two versions, numbers or tags. Before all commits is version 0.
+
+    Raises `InvalidOptionError` for a version that does not exist, and for a range that ends before it begins.
+    """
+    first = _require_version(state, start)
+    last = state.version if end is None else _require_version(state, end)
+    if end is not None and last < first:
+        raise InvalidOptionError(f"CHANGES of {state.name} from version {first} to {last}: turn the two versions round")
+    return first + (not includes[0]), last - (end is not None and not includes[1])
+
+
+def _require_version(state: TableState, version: str) -> int:
+    number = version_of(state, version)
+    if number > state.version:
+        raise InvalidOptionError(
+            f"{state.name} has no version {number}: its newest is {state.version}, see {state.name}$history"
+        )
+    return number

@@ -1,0 +1,46 @@
+"""Loading a name for ``format("streamhouse")``, whose batch reads take the catalog's way where the session has the jar.
+
+Java asks once for each DataFrame, when its first query is planned. A refusal is never shown: the DataFrame is then read
+by `datasource.read`, which raises its own error if the name or the options are impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.config.spark_options import parse_read_options, table_option
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.scan.cache_validators import lake_marks
+from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
+from streamhouse_spark.datasource.catalog.scan.query_snapshot import pin_of, pin_of_columns
+from streamhouse_spark.datasource.catalog.scan.scan import describe_scan
+from streamhouse_spark.datasource.read.table_reference import batch_target
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.table.system_views import CHANGELOG, LAKE
+from streamhouse_spark.warehouse.process_cache import Connection
+
+_ROWS = (None, LAKE, CHANGELOG)
+"""Suffixes of names that have rows in files. The columns of all others are worked out in Python anyway."""
+
+
+def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer as `load` does for the name in the options, if a read with these options has the same rows and columns in
+    both ways.
+
+    Raises `InvalidOptionError` if it has not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads do.
+    """
+    given = args["options"]
+    name = parse_table_name(table_option(given, "read"))
+    if name.suffix not in _ROWS:
+        raise InvalidOptionError(f"${name.suffix} is read in Python alone")
+    table = connection.table(str(name.path))
+    options = parse_read_options(given)
+    batch_target(table, name.suffix, options)
+    lake = lake_marks(table, is_read=name.suffix == LAKE)
+    if name.suffix is None and options.as_of_timestamp_ms is not None:
+        pin = pin_of_columns(table, options.as_of_timestamp_ms)
+    else:
+        pin = pin_of(table, name.suffix, None, None)
+    parse_scan_options(pin, given)
+    return describe_scan(connection, pin, lake)

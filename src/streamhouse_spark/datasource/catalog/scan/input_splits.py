@@ -1,0 +1,277 @@
+"""The smallest parts that a scan is cut into, and the share of a table's bytes in the asked columns."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
+from streamhouse_spark.datasource.catalog.scan.scan_planning import bucket_of
+from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.read.planner import Sources, lake_pieces
+from streamhouse_spark.read.scan_tasks import (
+    ArchiveScanTask,
+    BinlogScanTask,
+    ChangesScanTask,
+    FileRowsScanTask,
+    KeyedScanTask,
+    LakeScanTask,
+    LogScanTask,
+    OffsetsScanTask,
+    Piece,
+    StartScanTask,
+    VersionRowsScanTask,
+    ViewScanTask,
+)
+from streamhouse_spark.read.split_planning import OPENING_BYTES, by_bucket, partition_bytes, split_large_tasks
+from streamhouse_spark.schema.table_schema import TableSchema
+
+_TEXT_BYTES = 24
+_NESTED_BYTES = 64
+_KEYED_ROW_BYTES = 64
+_NATIVE_ROWS_MIN = 256 << 10
+"""Rows whose columns take about as long to decode and to add up as five tasks take to begin."""
+_ALONE_BYTES_MAX = 16 << 20
+"""Bytes of the asked columns that a core has read in some tenths of a second: a second task costs it more than it
+saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSplit:
+    """A byte range of a Parquet file, for Spark's own reader, which reads the row groups whose middle lies in it."""
+
+    path: str
+    """A URI, percent-encoded."""
+    start: int
+    length: int
+    file_bytes: int
+    bucket: int | None
+    num_rows: int
+    size_bytes: int
+    """Estimated bytes of the asked columns."""
+    deletes: tuple[tuple[str, int], ...] = ()
+    """Files of positions that were deleted from the whole file: URI and bytes."""
+    gone: str | None = None
+    """More deleted positions, see `bits_of`."""
+    file_rows: int = 0
+    """Rows of the whole file, deleted ones included."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has exactly so many rows."""
+        return self.length == self.file_bytes and not self.deletes and self.gone is None
+
+    def to_json(self) -> dict[str, Any]:
+        deletes = [{"path": path, "size": size_bytes} for path, size_bytes in self.deletes]
+        return {
+            "path": self.path,
+            "start": self.start,
+            "length": self.length,
+            "size": self.file_bytes,
+            "deletes": deletes,
+            "gone": self.gone,
+            "rows": self.file_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowSplit:
+    """A piece of work for Python."""
+
+    piece: Piece
+    bucket: int | None
+    num_rows: int
+    size_bytes: int
+    is_exact: bool
+    """Whether it has exactly so many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """All units of a scan."""
+
+    native: list[ParquetSplit]
+    hot: list[ArrowSplit]
+    target_bytes: int
+    """Wanted size of a group that Python reads."""
+    native_target_bytes: int
+    """Wanted size of a group that Spark's own reader reads."""
+
+
+def units_of(
+    sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
+) -> SplitPlan:
+    """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark.
+
+    ``drops_rows`` says whether Spark's side leaves out rows by their positions.
+    """
+    files = sources.lake.files if sources.lake is not None else ()
+    paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
+    of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
+    others = (file for file, path in zip(files, paths, strict=True) if path is None)
+    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
+    pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
+    of_files = [_Weight(file.size_bytes * of_lake) for file in files]
+    weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
+    target_bytes = partition_bytes(weights, parallelism)
+    native_target_bytes = _native_target_bytes(of_files, weights, parallelism, _native_bytes_min(files, of_lake))
+    native = [
+        unit
+        for file, path in zip(files, paths, strict=True)
+        if path is not None
+        for unit in native_units(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
+    ]
+    hot = [
+        _python_unit(part, bucket, fraction, are_exact=sources.are_exact)
+        for piece, bucket, fraction in pieces
+        for part in split_large_tasks([piece], int(target_bytes / fraction))
+    ]
+    return SplitPlan(native, hot, target_bytes, native_target_bytes)
+
+
+def _native_target_bytes(
+    of_files: Sequence[_Weight], weights: Sequence[_Weight], parallelism: int, min_bytes: int
+) -> int:
+    """Return how large a partition of Spark's own reader should be: a core has one of few bytes, else about two, so
+    that no core waits for long at the end.
+    """
+    share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
+    if share_bytes <= _ALONE_BYTES_MAX:
+        return partition_bytes(of_files, parallelism, min_bytes=min_bytes, per_core=1)
+    return partition_bytes(weights, parallelism, min_bytes=min_bytes)
+
+
+def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
+    """Return the bytes of as many rows as a task of Spark's own reader is worth: packed columns of many rows are small,
+    and one core alone would have all of them.
+    """
+    num_rows = sum(file.num_rows for file in files)
+    num_bytes = sum(int(file.size_bytes * fraction) + OPENING_BYTES for file in files)
+    return num_bytes * _NATIVE_ROWS_MIN // max(1, num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    weight_bytes: float
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.weight_bytes)
+
+
+def _native_path(
+    file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
+) -> str | None:
+    """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
+    assert sources.lake is not None
+    can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
+    if reached is None or not (file.has_rows_as_stored or can_drop):
+        return None
+    if not sources.lake.same_by_name.issuperset(columns):
+        return None
+    if any(reached.uri_of(location) is None for location, _ in file.own_deletes):
+        return None
+    return reached.uri_of(file.location)
+
+
+def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[str, int], ...]:
+    assert reached is not None
+    return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
+
+
+def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+    size_bytes = max(1, int(piece.size_bytes * fraction))
+    match piece:
+        case LogScanTask(split) | StartScanTask(split):
+            return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact)
+        case BinlogScanTask(split, _, archived):
+            num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
+            return ArrowSplit(piece, bucket, num_rows, size_bytes, are_exact)
+        case LakeScanTask(split):
+            is_whole = split.is_plain and not piece.leaves_out
+            return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
+        case OffsetsScanTask(_, offsets):
+            return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact and piece.snapshot_id is None)
+        case ArchiveScanTask(_, offsets):
+            return ArrowSplit(piece, bucket, len(offsets), size_bytes, are_exact)
+        case KeyedScanTask(_, lake):
+            num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
+            return ArrowSplit(piece, bucket, num_rows, size_bytes, is_exact=False)
+        case ChangesScanTask():
+            return ArrowSplit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
+        case ViewScanTask() | FileRowsScanTask() | VersionRowsScanTask():
+            return ArrowSplit(piece, bucket, 1, size_bytes, is_exact=False)
+
+
+def native_units(
+    file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
+) -> Iterator[ParquetSplit]:
+    """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
+    cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
+    gone = bits_of(file.gone) if file.gone is not None else None
+    for start, end in itertools.pairwise(cuts):
+        size_bytes = max(1, int((end - start) * fraction))
+        num_rows = _rows_before(file, end) - _rows_before(file, start)
+        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, gone, file.num_rows
+        yield ParquetSplit(path, start, end - start, *of_file)
+
+
+def bits_of(positions: OffsetRuns) -> str:
+    """Return positions as text: a bit for each up to the last, the lowest of a byte first, deflated, in base64."""
+    found = np.zeros(positions.range.end, np.bool_)
+    found[positions.offsets()] = True
+    return base64.b64encode(zlib.compress(np.packbits(found, bitorder="little").tobytes(), 1)).decode()
+
+
+def _rows_before(file: ScanFile, position: int) -> int:
+    """Estimate the rows before a position; the rows of a file's parts are in sum the file's."""
+    return file.num_rows * position // max(1, file.size_bytes)
+
+
+def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
+    if file.size_bytes <= target_bytes * 3 // 2:
+        return []
+    if not file.row_group_starts:
+        return list(range(target_bytes, file.size_bytes - target_bytes // 2, target_bytes))
+    cuts: list[int] = []
+    begin = 0
+    for start in sorted(file.row_group_starts)[1:]:
+        if start - begin >= target_bytes:
+            cuts.append(start)
+            begin = start
+    return cuts
+
+
+def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
+    """Estimate the share of the rows' bytes in these columns, by the widths of their types."""
+    asked = sum(_width_bytes(schema.column(name).type) for name in columns)
+    return max(asked / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
+
+
+def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
+    """Estimate the same share, by the sizes of columns in the files' metadata."""
+    asked = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
+    known = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
+    return max(asked / known, 0.001) if known else log_fraction(schema, columns)
+
+
+def narrowest(schema: TableSchema) -> str:
+    """Return the column that is read if only rows are counted."""
+    return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
+
+
+def _width_bytes(data_type: pa.DataType) -> int:
+    if pa.types.is_nested(data_type):
+        return _NESTED_BYTES
+    try:
+        return max(1, int(data_type.bit_width) // 8)
+    except ValueError:
+        return _TEXT_BYTES

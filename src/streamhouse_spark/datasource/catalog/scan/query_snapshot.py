@@ -1,0 +1,241 @@
+"""The state that one query reads: chosen when Spark loads a table's name, and carried as text to every scan of the
+query.
+
+A pin names a commit of the table, or a lake snapshot, so that all scans of a query see one state, whatever is committed
+meanwhile and whichever process plans them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import asdict
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.change_detection import LakeValidators
+from streamhouse_spark.lake.snapshot_history import require_metadata
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.historical_schema import state_of_time, with_schema
+from streamhouse_spark.read.previous_table import table_of_time
+from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
+from streamhouse_spark.table.system_views import CHANGELOG, LAKE, open_view
+from streamhouse_spark.table.tags import version_of
+from streamhouse_spark.warehouse.process_cache import Connection
+
+_STATES_MAX = 16
+CHANGES = "changes"
+"""In the place of a suffix: the changes of a range of commits. No name of a table has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySnapshot:
+    table: str
+    """The table's name, without suffix."""
+    uuid: str
+    suffix: str | None
+    commit: int
+    """Number of the record of the log's state, whose schema is read."""
+    is_chosen: bool = False
+    """Whether the user chose the state, with VERSION or TIMESTAMP AS OF: no other may replace it."""
+    as_of_ms: int | None = None
+    lake_snapshot: int | None = None
+    """With suffix ``lake``: the snapshot; None if there was none yet."""
+    is_rewritten: bool = False
+    """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
+    attempt: str | None = None
+    """Attempt of the commit's record: a table that was restored from a backup has another one at its number."""
+    first: int = 0
+    """With suffix ``changes``: the first commit."""
+    last: int = 0
+    """And the last one; before the first, there are none."""
+    is_open: bool = False
+    """And whether a stream goes on behind the last one."""
+    schema_id: int | None = None
+    """And the schema whose columns such a stream has; without a suffix the one of ``as_of_ms``."""
+    after_us: int | None = None
+    """And the time that was shown with the commit before the first, of a stream."""
+    is_former: bool = False
+    """Whether another table took this one's place since: it is read as of a time before that."""
+    is_net: bool = False
+    """And whether rows of a log table that were both added and removed by these commits are left out."""
+
+    @property
+    def name(self) -> str:
+        if self.suffix == CHANGES:
+            return f"{self.table} CHANGES"
+        return self.table if self.suffix is None else f"{self.table}${self.suffix}"
+
+    @property
+    def version(self) -> str:
+        """A text that changes whenever the read rows may have changed."""
+        return f"{self.commit}" if self.suffix != LAKE else f"{self.commit}-{self.lake_snapshot}"
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> QuerySnapshot:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLakeSnapshot:
+    """The newest snapshot of a lake, read beside the table's state."""
+
+    location: str
+    snapshot: int | None
+    """None if there was none yet."""
+    marks: LakeValidators | None
+    """The objects by which the next change shows."""
+
+
+def newest_of_lake(table: TableHandle) -> CachedLakeSnapshot | None:
+    """Look for the newest snapshot of the lake that the table has as last read; None if it has no lake."""
+    state = table.state
+    if not state.has_lake:
+        return None
+    lake = table.open_lake(state)
+    with lake.one_look():
+        newest, marks = lake.newest(), lake.marks()
+    require_metadata(state, lake, newest)
+    return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, marks)
+
+
+def pin_of(
+    table: TableHandle,
+    suffix: str | None,
+    version: str | None,
+    timestamp_us: int | None,
+    seen: CachedLakeSnapshot | None = None,
+) -> QuerySnapshot:
+    """Make the pin for a name loaded now, of the table's state as last read. ``seen`` is the newest snapshot of the
+    state's lake, if it was looked for already.
+
+    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
+    `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
+    """
+    name = table.name if suffix is None else f"{table.name}${suffix}"
+    as_of_ms = None if timestamp_us is None else timestamp_us // 1000
+    chosen = version is not None or as_of_ms is not None
+    state = table.state
+    schema_id = None
+    if suffix == LAKE:
+        open_view(table, suffix)
+        is_known = seen is not None and not chosen
+        snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table, version, as_of_ms)
+        pin = QuerySnapshot(
+            table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
+        )
+    elif suffix is not None:
+        if chosen:
+            instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
+            raise InvalidOptionError(f"{name} has no VERSION or TIMESTAMP AS OF; use {instead}")
+        pin = QuerySnapshot(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
+    else:
+        if version is not None:
+            state = state_at(table.log, table.storage, version_of(state, version))
+        then = table
+        if as_of_ms is not None:
+            then, state = table_of_time(table, state, as_of_ms)
+            state, schema_id = _of_time(then, state, as_of_ms)
+            take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
+        pin = QuerySnapshot(
+            then.name,
+            then.uuid,
+            None,
+            state.version,
+            chosen,
+            as_of_ms,
+            attempt=state.attempt,
+            schema_id=schema_id,
+            is_former=then is not table,
+        )
+    _STATES.keep(state)
+    return pin
+
+
+def pin_of_columns(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
+    """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
+    then, state = table_of_time(table, table.state, as_of_ms)
+    state, schema_id = _of_time(then, state, as_of_ms)
+    _STATES.keep(state)
+    return QuerySnapshot(
+        then.name,
+        then.uuid,
+        None,
+        state.version,
+        attempt=state.attempt,
+        schema_id=schema_id,
+        is_former=then is not table,
+    )
+
+
+def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
+    """Return the state of a commit by which rows of a time are read, and the schema that shows them."""
+    then = state_of_time(table, state, as_of_ms)
+    return (state if then.version == state.version else then), then.schema_id
+
+
+def _lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
+    lake = table.open_lake()
+    if as_of_ms is not None:
+        return lake.snapshot_as_of(as_of_ms).id
+    if version is None:
+        newest = lake.newest()
+        require_metadata(table.state, lake, newest)
+        return None if newest is None else newest.id
+    text = version.strip()
+    return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id
+
+
+def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableHandle, TableState]:
+    """Open the table, and find its state at the pinned commit.
+
+    Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
+    restored from a backup since.
+    """
+    table = connection.table_by_uuid(pin.table, pin.uuid)
+    if pin.attempt is not None:
+        table.log.require_history([HistoryPoint(pin.commit, pin.attempt)], f"a query of {pin.name} began")
+    state = _STATES.get(pin)
+    if state is None:
+        state = state_at(table.log, table.storage, pin.commit)
+        _STATES.keep(state)
+    if table.log.state.dropped and not pin.is_former:
+        raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
+    if pin.suffix is None and pin.schema_id is not None:
+        state = with_schema(state, pin.schema_id)
+    return table, state
+
+
+class _States:
+    """The last states that this process planned with. They are immutable."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
+        self._lock = new_lock()
+
+    def keep(self, state: TableState) -> None:
+        if state.attempt is None:
+            return  # another history has the same number, and nothing would tell
+        with self._lock:
+            self._states[state.table_uuid, state.version, state.attempt] = state
+            while len(self._states) > _STATES_MAX:
+                self._states.popitem(last=False)
+
+    def get(self, pin: QuerySnapshot) -> TableState | None:
+        with self._lock:
+            return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
+
+
+_STATES = _States()
+
+
+def keep_state(state: TableState) -> None:
+    """Keep a state that scans of a pin will ask for."""
+    _STATES.keep(state)

@@ -1,0 +1,105 @@
+"""Batches of a stream with the columns and filters of its query.
+
+Spark tells neither to the scan of a stream. Where the session has the jar, a rule of its optimizer tells both with each
+batch, in the start of the range that Python plans. They are in no offset that Spark keeps, so a checkpoint goes on with
+any query, and they choose only what is read of a batch, never where it ends. Spark applies every filter again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from streamhouse_spark.datasource.catalog.rpc_options import LAG_OPTION, NEED_OPTION
+from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.catalog.scan.arrow_reader import rows_as_bytes
+from streamhouse_spark.datasource.catalog.scan.input_splits import narrowest
+from streamhouse_spark.datasource.catalog.scan.pruning import comparable_types
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.read.offset_resolution import offsets_from_json
+from streamhouse_spark.datasource.stream.metrics import lag_ms
+from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
+from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_tasks import ScanPlan
+from streamhouse_spark.warehouse.process_cache import Connection
+
+
+class StreamPart(InputPartition):
+    """The part of a batch that one task reads, and how, as JSON text."""
+
+    def __init__(self, plan: PythonPlan) -> None:
+        """Take a plan of one group."""
+        super().__init__(plan.to_text())
+
+    def plan(self) -> PythonPlan:
+        return PythonPlan.from_text(self.value)
+
+    def __repr__(self) -> str:
+        return f"StreamPart({len(self.value)} bytes)"
+
+
+class PrunedStreamReader(StreamhouseStreamReader):
+    """Plans batches with what their query needs, as `StreamParts` reads them, and tells how far it is behind.
+
+    A change of a column ends the query once a batch needs that column: before the first batch none is known to be read.
+    """
+
+    _has_need = True
+
+    def _reported(self, state: TableState) -> dict[str, Any]:
+        found = super()._reported(state)
+        if self._ended is None:
+            return found
+        read = offsets_from_json(self._ended["offsets"])
+        return {**found, LAG_OPTION: {"offsets": self._ended["offsets"], "ms": lag_ms(state, read)}}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan a batch; without what a query needs, as `StreamhouseStreamReader` does."""
+        begin = dict(start)
+        need = begin.pop(NEED_OPTION, None)
+        if need is None:
+            self._required = self._table_columns
+            return super().partitions(begin, end)
+        spare_modules()
+        by_folded_name = {name.casefold(): name for name in self._columns}
+        columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
+        of_table = tuple(name for name in columns if name in self._table_columns)
+        read = self._table_columns if self._is_binlog else of_table
+        self._required = tuple(dict.fromkeys((*self._required, *read)))  # of all places of the query
+        filters = () if self._is_binlog else tuple(need["filters"])
+        pruning = Pruning(parse_filters(filters, comparable_types(self._begun))) if filters else Pruning()
+        parts = self.planned(begin, end, read or (narrowest(self._table()[1].schema),), pruning)
+        plans = [self._part(part, columns, need["schema"], filters) for part in parts]
+        plans[0] = replace(plans[0], skipped=pruning.num_left_out)
+        return [StreamPart(plan) for plan in plans]
+
+    def _part(
+        self, part: ScanPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]
+    ) -> PythonPlan:
+        metadata = tuple(field.name for field in self._metadata if field.name in columns)
+        common, group = part.with_pieces(()), part.pieces
+        return PythonPlan(
+            self._name, columns, schema, metadata, self._options.fail_on_data_loss, filters, common, (group,)
+        )
+
+
+class StreamParts(DataSourceReader):
+    """Reads parts of a stream's batches, which `PrunedStreamReader` planned. It has none itself."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def partitions(self) -> list[InputPartition]:
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPart)
+        spare_modules()
+        plan = partition.plan()
+        return rows_as_bytes(self._connection, plan, plan.common.with_pieces(plan.groups[0]))

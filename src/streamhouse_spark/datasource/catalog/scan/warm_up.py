@@ -1,0 +1,22 @@
+"""The calls with which a session begins: the planner loads what the first query needs, before there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import streamhouse_spark.datasource.catalog.scan.scan
+import streamhouse_spark.lake.iceberg.table  # noqa: F401 - these are loaded for the calls that follow
+from streamhouse_spark.warehouse.process_cache import Connection
+
+
+def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Load the modules of a part of reads: ``reads`` are those of every query, ``lakes`` those with Iceberg's library.
+
+    A query that is there already has its table loaded between the two. Nothing of the warehouse is read.
+    """
+    if args["part"] == "lakes":
+        with suppress(ModuleNotFoundError):  # a table that has such a lake tells which library is missing
+            import streamhouse_spark.lake.iceberg.snapshot_reader  # noqa: F401
+    return {}

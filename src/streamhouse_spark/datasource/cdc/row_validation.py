@@ -1,0 +1,128 @@
+"""Rows of events that a table would refuse, told apart before they are written.
+
+Spark's expressions give each value its type. What a table asks of rows beyond that, its writers alone know:
+constraints, lengths of texts, generated columns. Here the rows of a micro-batch pass the writers' own rules once more,
+in the tasks and over Arrow. Only tables that have such rules pay for it, and only where bad events have a place to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.paimon_limits import check_paimon_values
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.constraints.check_constraint import Check
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
+from streamhouse_spark.schema.identity import Identity, refuse_given
+from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+
+_REASON_CHARS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """The rules of a table's newest state."""
+
+    table: str
+    schema: TableSchema
+    checks: tuple[Check, ...]
+    generated: tuple[Generated, ...]
+    identity: Identity | None
+    limited_columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: Table, columns: StructType) -> RowRules | None:
+        """Return the rules of a table for rows with these columns; None where it has none.
+
+        Raises `SchemaMismatchError` where the table takes no such rows any more: then no row is at fault.
+        """
+        state = table.state
+        properties = state.parsed
+        schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
+        has_sizes = any(column.size is not None for column in schema.columns)
+        limited = properties.limited_columns
+        if not (properties.checks or properties.generated or properties.identity or has_sizes or limited):
+            return None
+        given = [field.remove_metadata() for field in spark_versions.arrow_schema_of(columns)]
+        coerce(pa.schema(given).empty_table(), schema, table=table.name, older=state.schemas)
+        return cls(table.name, schema, properties.checks, properties.generated, properties.identity, limited)
+
+    def find_rejected_rows(self, rows: pa.Table) -> dict[int, str]:
+        """Return the places of the rows that the table refuses, with the reason."""
+        found: dict[int, str] = {}
+        self._look(rows, np.arange(rows.num_rows), found)
+        return found
+
+    def _look(self, rows: pa.Table, places: npt.NDArray[np.int64], found: dict[int, str]) -> None:
+        """Note the refused rows among some. Where they do not fit as a whole they are halved until a row stands alone,
+        so a few bad rows among many cost a few times the work of the whole.
+        """
+        if not len(places):
+            return
+        try:
+            stored = self._stored(rows.take(pa.array(places)))
+        except SchemaMismatchError as error:
+            if len(places) == 1:
+                found[int(places[0])] = str(error)[:_REASON_CHARS_MAX]
+                return
+            middle = len(places) // 2
+            self._look(rows, places[:middle], found)
+            self._look(rows, places[middle:], found)
+            return
+        for check in self.checks:
+            reason = f"its row is in breach of constraint '{check.name}' CHECK ({check.text})"[:_REASON_CHARS_MAX]
+            for place in places[_true(check.in_breach(stored))].tolist():
+                found.setdefault(place, reason)
+
+    def _stored(self, given: pa.Table) -> pa.Table:
+        """Return rows as they would be stored, but for numbers that the table hands out. Raises `SchemaMismatchError`
+        where one cannot be.
+        """
+        fitted = coerce(given, self.schema, table=self.table)
+        refuse_given(self.identity, fitted, self.table)
+        rows = fill_generated_columns(self.generated, fitted, self.table)
+        check_paimon_values(self.table, {name: rows.column(name) for name in self.limited_columns})
+        return rows
+
+
+def validate_rows(rules: RowRules, kind: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give events that have no ``reason`` one where the table refuses a row of their ``changes`` of this kind."""
+    for batch in batches:
+        reasons, changes = batch.column("reason"), batch.column("changes")
+        items, events = pc.list_flatten(changes), pc.list_parent_indices(changes)
+        counts = pc.and_(pc.equal(pc.struct_field(items, "kind"), kind), pc.is_null(reasons).take(events))
+        places = np.flatnonzero(_true_mask(counts))
+        rows = pa.Table.from_struct_array(pc.struct_field(items, "row")).take(pa.array(places))
+        if not (refused := rules.find_rejected_rows(rows)):
+            yield batch
+            continue
+        first: dict[int, str] = {}
+        for place in sorted(refused):
+            first.setdefault(events[int(places[place])].as_py(), refused[place])
+        mask = np.zeros(batch.num_rows, np.bool_)
+        mask[list(first)] = True
+        said = pa.array([first[event] for event in sorted(first)], reasons.type)
+        position = batch.schema.get_field_index("reason")
+        replaced = pc.replace_with_mask(reasons, pa.array(mask), said)
+        yield batch.set_column(position, batch.schema.field(position), replaced)
+
+
+def _true(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(_true_mask(values))
+
+
+def _true_mask(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,151 @@
+"""Values of change events: from text to the types of a table. A text that is no value gives null, and is told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, cast, get_args
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError
+
+TimeUnit = Literal["millis", "micros", "nanos", "schema"]
+DecimalForm = Literal["text", "base64", "schema"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueForms:
+    """The forms of values that their texts do not tell. What an event's own schema says goes before them."""
+
+    times: TimeUnit | None
+    """The unit of timestamps that are numbers."""
+    decimals: DecimalForm | None
+
+    def require(self, columns: t.StructType, *, are_numbers: bool, are_told: bool) -> None:
+        """Raise `InvalidOptionError` for a wrong form, and for one that is not given and that the columns need.
+
+        ``are_numbers`` says whether events of the format may have numbers for timestamps, and bytes for decimals;
+        ``are_told`` whether their schemas say so.
+        """
+        for name, given, known in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
+            if given is not None and given not in get_args(known):
+                raise InvalidOptionError(f"{name} is {given!r}, expected one of {', '.join(get_args(known))}")
+            if given == "schema" and not are_numbers:
+                raise InvalidOptionError(
+                    f"{name}='schema' is for Debezium's events in JSON that have their schema around them; leave it out"
+                )
+        if are_told and self.decimals is not None:
+            raise InvalidOptionError("decimals is of events in JSON; in Avro the schemas have it, leave it out")
+        if not are_numbers:
+            return
+        for path, kind in _leaves("", columns):
+            if isinstance(kind, t.TimestampType | t.TimestampNTZType) and self.times is None:
+                raise InvalidOptionError(
+                    f"column '{path}' is a timestamp, and Debezium writes most of these as numbers, in a unit that "
+                    "depends on the source's type; give times='micros' (PostgreSQL, MySQL with a precision above 3), "
+                    "'millis' or 'nanos', or 'schema' where the events have their schema around them"
+                )
+            if isinstance(kind, t.DecimalType) and self.decimals is None:
+                raise InvalidOptionError(
+                    f"column '{path}' is a decimal, and Debezium writes these as bytes unless the connector has "
+                    "decimal.handling.mode=string; give decimals='base64' for bytes, 'text' for the other modes, or "
+                    "'schema' where the events have their schema around them"
+                )
+
+
+def _leaves(path: str, kind: t.DataType) -> Iterator[tuple[str, t.DataType]]:
+    """Yield the types that have no others inside them, with their paths."""
+    match kind:
+        case t.StructType():
+            parts = {field.name: field.dataType for field in kind}
+        case t.ArrayType():
+            parts = {"element": kind.elementType}
+        case t.MapType():
+            parts = {"key": kind.keyType, "value": kind.valueType}
+        case _:
+            yield path, kind
+            return
+    for name, part in parts.items():
+        yield from _leaves(f"{path}.{name}" if path else name, part)
+
+
+def text_type(kind: t.DataType) -> t.DataType:
+    """Return a type with texts for values; a map is an array of its pairs."""
+    match kind:
+        case t.StructType():
+            return t.StructType([t.StructField(field.name, text_type(field.dataType)) for field in kind])
+        case t.ArrayType():
+            return t.ArrayType(text_type(kind.elementType))
+        case t.MapType():
+            pair = t.StructType().add("key", text_type(kind.keyType)).add("value", text_type(kind.valueType))
+            return t.ArrayType(pair)
+    return t.StringType()
+
+
+def convert_text(text: Column, kind: t.DataType) -> Column:
+    """Return the value of a text; null for null and for a text that is no value of the type."""
+    match kind:
+        case t.StringType():
+            return text
+        case t.ArrayType():
+            return f.transform(text, lambda item: convert_text(item, kind.elementType))
+        case t.StructType():
+            fields = [convert_text(text.getField(field.name), field.dataType).alias(field.name) for field in kind]
+            return f.when(text.isNotNull(), f.struct(*fields))
+        case t.MapType():
+            pairs = f.transform(
+                text,
+                lambda pair: f.struct(
+                    convert_text(pair["key"], kind.keyType).alias("key"),
+                    convert_text(pair["value"], kind.valueType).alias("value"),
+                ),
+            )
+            return f.when(_have_keys(text, kind), f.map_from_entries(pairs))
+        case t.VariantType():  # sources send their columns of JSON as texts
+            return f.try_parse_json(text)
+        case t.BinaryType():
+            return f.try_to_binary(text, f.lit("base64"))
+    return text.try_cast(kind)
+
+
+def _have_keys(pairs: Column, kind: t.MapType) -> Column:
+    """Return whether each pair has a key of its own."""
+    keys = f.transform(pairs, lambda pair: convert_text(pair["key"], kind.keyType))
+    distinct = f.array_distinct(f.filter(keys, lambda key: key.isNotNull()))
+    return f.size(distinct) == f.size(pairs)
+
+
+def fault(path: str, text: Column, kind: t.DataType) -> Column | None:
+    """Return why a text is no value of a column, null for one that is; None where each text is one."""
+    match kind:
+        case t.StringType():
+            return None
+        case t.ArrayType():
+            return _first_fault(text, lambda item: fault(f"{path}.element", item, kind.elementType))
+        case t.StructType():
+            fields = ((f"{path}.{field.name}", text.getField(field.name), field.dataType) for field in kind)
+            return _any_fault([fault(*field) for field in fields])
+        case t.MapType():
+            pair_type = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
+            inside = _first_fault(text, lambda pair: fault(path, pair, pair_type))
+            if isinstance(kind.keyType, t.StringType):  # the JVM's function has looked at them
+                return inside
+            twice = f.when(~_have_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
+            return twice if inside is None else f.coalesce(inside, twice)
+    shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', which is no "))
+    return f.when(text.isNotNull() & convert_text(text, kind).isNull(), f.concat(shown, f.lit(kind.simpleString())))
+
+
+def _any_fault(faults: Sequence[Column | None]) -> Column | None:
+    there = [one for one in faults if one is not None]
+    return f.coalesce(*there) if there else None
+
+
+def _first_fault(items: Column, of_item: Callable[[Column], Column | None]) -> Column | None:
+    if of_item(f.lit(None)) is None:
+        return None
+    faults = f.transform(items, lambda item: cast("Column", of_item(item)))
+    return f.get(f.array_compact(faults), f.lit(0))

@@ -1,0 +1,186 @@
+"""Offsets of buckets for start and end options. Pure, but for times that only the archive of changes knows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.config.spark_options import (
+    EARLIEST_OFFSET,
+    FULL,
+    LATEST_OFFSET,
+    OffsetSpec,
+    ReadOptions,
+    StreamReadOptions,
+)
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.read.archive_scan import ArchiveTimeIndex
+from streamhouse_spark.read.read_snapshot import offset_at
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+
+def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
+    """Raise `InvalidOptionError` for a range from the beginning, if the table was made from a lake table: those rows
+    have no offsets, and must not be left out unseen. Reads of changes ask only for those made since.
+    """
+    is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
+    adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
+    if is_full and adopts_rows and not options.read_change_feed:
+        raise InvalidOptionError(
+            f"{state.name} was made of a lake table, whose rows have no offsets and are not streamed: say "
+            "startingOffsets=earliest for the rows that were added since, and read those from before once, in batch"
+        )
+
+
+def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | None = None) -> dict[int, OffsetRange]:
+    """Return bucket → the offsets that a batch read asks for; buckets without any are absent. With ``storage``, times
+    are looked for in the archive of changes, too.
+
+    Raises `InvalidOptionError` for offsets that never were, `OffsetsTrimmedError` for times that are no longer known.
+    """
+    strict = options.fail_on_data_loss
+    starts = resolve_starting_offsets(
+        state, options.starting_offsets, options.starting_timestamp_ms, strict=strict, storage=storage
+    )
+    if options.ending_timestamp_ms is not None:
+        ends = _offsets_of_time(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
+    else:
+        ends = {b: _resolve_ending_offset(state, b, log, options.ending_offsets) for b, log in state.buckets.items()}
+        _require_buckets(state, options.ending_offsets, "endingOffsets")
+    ranges = {}
+    for bucket, start in starts.items():
+        if start > ends[bucket] and options.starting_timestamp_ms is None and options.ending_timestamp_ms is None:
+            raise InvalidOptionError(
+                f"{state.name}: bucket {bucket} would be read from offset {start} to {ends[bucket]}; the range is "
+                "half-open, [startingOffsets, endingOffsets)",
+            )
+        if start < ends[bucket]:
+            ranges[bucket] = OffsetRange(start, ends[bucket])
+    return ranges
+
+
+def resolve_starting_offsets(
+    state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool, storage: Storage | None = None
+) -> dict[int, int]:
+    """Return bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the
+    earliest.
+
+    ``strict`` False takes the hot log's start where a time is no longer known. The earliest change of a table with a
+    primary key may be in its archive.
+    """
+    if timestamp_ms is not None:
+        return _offsets_of_time(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
+    _require_buckets(state, spec, "startingOffsets")
+    starts = change_starts(state)
+    return {
+        bucket: _resolve_starting_offset(state, bucket, log, spec, starts[bucket])
+        for bucket, log in state.buckets.items()
+    }
+
+
+def _resolve_starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec, earliest: int) -> int:
+    if spec.kind == "full":
+        # Without a lake, expired rows are gone and not missed.
+        # Of a table with a primary key the lake has no changes.
+        return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
+    if spec.kind == "latest":
+        return log.end
+    given = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
+    if given == LATEST_OFFSET:
+        return log.end
+    return earliest if given == EARLIEST_OFFSET else _require_bucket(state, bucket, log, given, "startingOffsets")
+
+
+def _resolve_ending_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
+    given = spec.offsets.get(bucket, LATEST_OFFSET)
+    return log.end if given == LATEST_OFFSET else _require_bucket(state, bucket, log, given, "endingOffsets")
+
+
+def _require_bucket(state: TableState, bucket: int, log: BucketLog, offset: int, option: str) -> int:
+    if offset > log.end:
+        raise InvalidOptionError(
+            f"{option} of {state.name}: bucket {bucket} ends at {log.end}, found {offset}; use {LATEST_OFFSET} for the "
+            "latest",
+        )
+    return offset
+
+
+def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
+    unknown = sorted(set(spec.offsets) - set(state.buckets))
+    if unknown:
+        raise InvalidOptionError(
+            f"{option} of {state.name}: there is no bucket {unknown[0]}; the buckets are 0 to {state.num_buckets - 1}",
+        )
+
+
+def _offsets_of_time(
+    state: TableState, timestamp_ms: int, option: str, storage: Storage | None, *, strict: bool
+) -> dict[int, int]:
+    times = ArchiveTimeIndex(storage, state) if storage is not None and state.archive else None
+    return {
+        bucket: _offset_of_time(state, bucket, log, timestamp_ms, option, times, strict=strict)
+        for bucket, log in state.buckets.items()
+    }
+
+
+def _offset_of_time(
+    state: TableState,
+    bucket: int,
+    log: BucketLog,
+    timestamp_ms: int,
+    option: str,
+    times: ArchiveTimeIndex | None,
+    *,
+    strict: bool,
+) -> int:
+    """Return the first offset committed at ``timestamp_ms`` or later.
+
+    Trimmed rows that are not in the archive have no commit times any more. Where one of them may be the answer, that is
+    an error, or the hot log's start when not ``strict``.
+    """
+    first = state.first_offset(bucket)
+    if timestamp_ms <= state.created_ms:
+        return first
+    found = offset_at(log, timestamp_ms)
+    if found > log.start or log.start == first or _is_committed_before(state, bucket, log.start, timestamp_ms):
+        return found
+    if state.truncation is not None and timestamp_ms <= state.truncation.time_ms:
+        return first
+    if times is not None and (known := times.offset_at(bucket, timestamp_ms)) is not None:
+        return known
+    text = (
+        f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are in the lake "
+        "only, which does not keep commit times"
+    )
+    if strict:
+        raise OffsetsTrimmedError(
+            f"{text}; give offsets, a later time, or failOnDataLoss=false to begin at {log.start}"
+        )
+    logger.warning("%s: beginning at offset %d", text, log.start)
+    return found
+
+
+def _is_committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
+    """Tell whether every row below the offset is known to have been committed before ``timestamp_ms``."""
+    first = state.buckets[bucket].segments[:1]
+    if first and first[0].base_offset < offset and first[0].last_time_ms < timestamp_ms:
+        return True
+    pairs = state.lake_history
+    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
+
+
+def offsets_from_json(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(bucket): int(offset) for bucket, offset in offsets.items()}
+
+
+def offsets_to_json(offsets: Mapping[int, int]) -> dict[str, int]:
+    """Return offsets as JSON in the order of the buckets, so that equal offsets are equal texts: Spark compares the
+    text.
+    """
+    return {str(bucket): offset for bucket, offset in sorted(offsets.items())}

@@ -1,0 +1,114 @@
+"""Limits on the part of the log that one micro-batch takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.offset_range_scan import row_bytes
+
+BATCH_ROWS_MIN = 1000
+BATCH_BYTES_MIN = 1 << 20
+"""Rows, or bytes, that a limit in bytes lets pass at least, whichever is less: batches of a row would never end."""
+
+
+def limit_ends(
+    state: TableState,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    *,
+    max_rows: int | None,
+    max_bytes: int | None,
+) -> dict[int, int]:
+    """Return bucket → end of a batch from ``starts`` towards ``ends``, with at most so many rows and bytes in memory.
+
+    Fair: buckets get equal shares, and the others get unneeded parts. The limit in bytes is soft, because it may be
+    below a single row: a batch takes `BATCH_ROWS_MIN` rows, or `BATCH_BYTES_MIN`, if they are there, and one row at
+    least. Buckets whose share is less than a row take turns.
+    """
+    backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
+    rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
+    if max_bytes is not None:
+        rows = _rows_within_all(state, backlog, max_bytes)
+    if max_rows is not None and sum(rows.values()) > max_rows:
+        rows = fair_shares(rows, max_rows, rotation=sum(starts.values()))
+    return {bucket: starts[bucket] + count for bucket, count in rows.items()}
+
+
+def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
+    """Return bucket → number of rows of its backlog that come with the next batch."""
+    rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
+    sizes = {bucket: _bytes_of(state, bucket, offsets) for bucket, offsets in backlog.items()}
+    total_bytes = sum(sizes.values())
+    if total_bytes <= max_bytes:
+        return rows
+    max_bytes = max(max_bytes, min(BATCH_BYTES_MIN, BATCH_ROWS_MIN * total_bytes // max(1, sum(rows.values()))))
+    shares = fair_shares(sizes, max_bytes, rotation=sum(offsets.start for offsets in backlog.values()))
+    fitting = {b: _rows_within(state, b, backlog[b], shares[b]) for b in rows}
+    waiting = {b: rows[b] for b in rows if rows[b] and not fitting[b]}
+    if waiting:
+        taken_bytes = sum(_bytes_of(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items())
+        per_row_bytes = max(1, sum(sizes[b] for b in waiting) // sum(waiting.values()))
+        turns = max(1, (max_bytes - taken_bytes) // per_row_bytes)
+        # Counted by their own rows: others that go on in each batch must not turn the turns to the same bucket again.
+        fitting |= fair_shares(waiting, turns, rotation=sum(backlog[b].start for b in waiting))
+    return fitting
+
+
+def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
+    """Return how many files, from the first on, have at most so many rows and bytes; at least one if there is any."""
+    num_rows = num_bytes = 0
+    for number, file in enumerate(files):
+        num_rows += file.num_rows
+        num_bytes += file.size_bytes
+        is_over = num_rows > (max_rows or num_rows) or num_bytes > (max_bytes or num_bytes)
+        if is_over:
+            return max(number, 1)
+    return len(files)
+
+
+def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
+    """Split ``limit`` so that nobody gets more than wanted and nobody could get more without another getting less.
+
+    The rest of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with fewer
+    than one each all of them have their turn.
+    """
+    shares = dict.fromkeys(wanted, 0)
+    left = min(limit, sum(wanted.values()))
+    hungry = sorted(b for b, amount in wanted.items() if amount)
+    while hungry and left >= len(hungry):
+        each = left // len(hungry)
+        for bucket in hungry:
+            taken = min(each, wanted[bucket] - shares[bucket])
+            shares[bucket] += taken
+            left -= taken
+        hungry = [b for b in hungry if shares[b] < wanted[b]]
+    for i in range(min(left, len(hungry))):
+        shares[hungry[(rotation + i) % len(hungry)]] += 1
+    return shares
+
+
+def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
+    """Estimate the bytes in memory of a range; trimmed rows count like the others."""
+    log = state.buckets[bucket]
+    hot = sum(s.memory_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
+    first = log.segments[0].base_offset if log.segments else log.end
+    return hot + len(offsets.intersect(OffsetRange(0, first))) * row_bytes(state, bucket)
+
+
+def _rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
+    """Return how many rows of the range, from its start, have about ``share_bytes`` together."""
+    log = state.buckets[bucket]
+    rows, left = 0, share_bytes
+    first = log.segments[0].base_offset if log.segments else log.end
+    parts = [(offsets.intersect(OffsetRange(0, first)), row_bytes(state, bucket))]
+    parts += [(offsets.intersect(s.offsets), max(1, s.memory_bytes // s.num_rows)) for s in log.segments]
+    for part, per_row_bytes in parts:
+        fitting = min(len(part), left // per_row_bytes)
+        rows += fitting
+        left -= fitting * per_row_bytes
+        if fitting < len(part):
+            break
+    return rows

@@ -1,0 +1,112 @@
+"""The rows that a stream of changes begins with, if the log no longer goes back to the table's first change.
+
+Of a table with a primary key the log is trimmed up to its snapshots by key at most, so there is one of every trimmed
+bucket. A stream from the beginning gives their rows as inserts, and behind them every change from exactly the offsets
+that the snapshots have. These offsets pin them: a bucket never has two snapshots by key at one offset. A snapshot that
+a newer one replaced is found in the state at the commit that the stream began with, until cleaning deletes its files or
+the records that name them, a day later at the earliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streamhouse_spark.config.spark_options import FULL, StreamReadOptions
+from streamhouse_spark.datasource.read.offset_resolution import resolve_starting_offsets
+from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition, StreamOffset
+from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.history import require_kept, state_with_snapshots
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit, snapshot_split
+from streamhouse_spark.read.scan_tasks import StartScanTask
+from streamhouse_spark.storage.base import Storage
+
+
+def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
+    """Return the position at which a new stream begins; with ``storage``, also at times that the archive knows."""
+    if not begins_with_rows(state, options):
+        offsets = resolve_starting_offsets(
+            state,
+            options.starting_offsets,
+            options.starting_timestamp_ms,
+            strict=options.fail_on_data_loss,
+            storage=storage,
+        )
+        return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), history=state.anchors.rows)
+    snapshots = state.snapshots
+    offsets = {b: snapshots[b].offset if b in snapshots else log.start for b, log in state.buckets.items()}
+    num_files = sum(len(snapshot.segments) for snapshot in snapshots.values())
+    rows = BootstrapPosition(state.version, num_files) if num_files else None
+    return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), rows, state.anchors.rows)
+
+
+def truncation_of(state: TableState) -> int:
+    """Return the commit that truncated the table last; 0 for none."""
+    return state.truncation.commit if state.truncation is not None else 0
+
+
+def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
+    """Tell whether a new stream would begin with rows: it wants every change, and some are in neither log nor
+    archive.
+    """
+    if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
+        return False
+    return any(start > state.first_offset(bucket) for bucket, start in change_starts(state).items())
+
+
+def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
+    """Find the files of ``begin.rows``, in their order. The table was not truncated since.
+
+    Raises `SnapshotExpiredError` if some are deleted, `CorruptDataError` if they are not those of the checkpoint.
+    """
+    assert begin.rows is not None
+    state = newest
+    snapshots = _snapshots(state, begin)
+    if snapshots is None:
+        try:
+            state = state_with_snapshots(table.log, table.storage, begin.rows.commit)
+        except SnapshotExpiredError as error:
+            raise _expired_error(table.name, error) from error
+        snapshots = _snapshots(state, begin)
+    splits = [snapshot_split(newest, snapshot) for snapshot in snapshots or ()]
+    files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
+    if snapshots is None or len(files) != begin.rows.num_files:
+        raise CorruptDataError(
+            f"the checkpoint of a stream from {table.name} begins with {begin.rows.num_files} files of rows before "
+            f"offsets {dict(begin.offsets)}, commit {begin.rows.commit} has {len(files)}; restore the checkpoint, or "
+            "start with a new one"
+        )
+    try:
+        require_kept(table.log, state, [segment for file in files for segment in file.segments])
+    except SnapshotExpiredError as error:
+        raise _expired_error(table.name, error) from error
+    return files
+
+
+def _snapshots(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
+    """Return the snapshots at these offsets, in the order of the buckets; None if the state has others."""
+    found = []
+    for bucket, offset in sorted(begin.offsets.items()):
+        snapshot = state.snapshots.get(bucket)
+        if offset == state.first_offset(bucket):
+            continue  # it had none then: a snapshot holds one change at least
+        if snapshot is None or snapshot.offset != offset:
+            return None
+        found.append(snapshot)
+    return found
+
+
+def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{table_name}: the rows that this stream begins with were deleted before it had read them all; start it with "
+        f"a new checkpointLocation, or go on without them with failOnDataLoss=false ({error})"
+    )
+
+
+def start_pieces(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
+    """Return the rows of some files as work for tasks."""
+    return [StartScanTask(file, begin.offsets[file.bucket]) for file in files]

@@ -1,0 +1,79 @@
+"""Checks that a stream's checkpoint is of the table's history, and the position to go on from if it is not.
+
+A table that is restored from a backup, or a copy that a query is pointed to, has the same uuid, and other rows at the
+offsets from where the histories part. A position names the newest record with rows that the log had then; where the
+log does not have that record, the query has read rows that are not the table's, or is about to skip some.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
+from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
+
+logger = logging.getLogger(__name__)
+
+
+class StreamHistory:
+    """Checks every position of one query. Costs no request if the position is one of the last."""
+
+    def __init__(self, *, continues: bool) -> None:
+        self._continues = continues
+        self._known: tuple[CommitLog | None, HistoryPoint | None] = (None, None)
+        self._moved: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
+
+    def placed(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
+        """Give the position; with ``onDifferentHistory=continue`` one in the table for one of another history.
+
+        That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
+        same: rows that are appended meanwhile are read. Rows with which the stream was to begin are no longer waited
+        for.
+
+        Raises `DifferentHistoryError` for a position of another history. If that cannot be told, because the record was
+        cleaned away, the position counts as the table's.
+        """
+        mark = offset.history
+        if mark is None or mark == table.state.anchors.rows or self._known == (table.log, mark):
+            return offset
+        if table.log.relation(mark) is not HistoryRelation.OTHER:
+            self._known = (table.log, mark)
+            return offset
+        text = (
+            f"a stream of {table.name} stands at record {mark.number} of attempt {mark.attempt}, which the table's log "
+            "does not have: the table was restored from a backup, or is a copy, and rows at the stream's offsets "
+            f"{dict(offset.offsets)} may be others than those that it read"
+        )
+        if not self._continues:
+            raise DifferentHistoryError(
+                f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or go on at "
+                "these offsets, at the log's end where it ends before, with onDifferentHistory=continue"
+            )
+        found = self._moved.get(_place(offset))
+        if found is None:
+            found = self._moved[_place(offset)] = _move_offset(table, offset)
+            logger.warning("%s: going on at %s", text, dict(found.offsets))
+        return found
+
+    def moved(self, data: Mapping[str, Any]) -> bool:
+        """Tell whether `placed` returned another position for this one of Spark."""
+        if not self._moved:
+            return False
+        return _place(StreamOffset.from_json(data, "", data["table"])) in self._moved
+
+
+def _place(offset: StreamOffset) -> tuple[HistoryPoint | None, tuple[tuple[int, int], ...]]:
+    return offset.history, tuple(sorted(offset.offsets.items()))
+
+
+def _move_offset(table: TableHandle, offset: StreamOffset) -> StreamOffset:
+    state = table.state
+    offsets = {b: max(state.first_offset(b), min(offset.offsets.get(b, 0), end)) for b, end in state.ends.items()}
+    truncation = state.truncation.commit if state.truncation is not None else 0
+    return replace(offset, offsets=offsets, initial=None, truncation=truncation, rows=None, history=state.anchors.rows)

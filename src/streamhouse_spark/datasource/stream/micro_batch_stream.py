@@ -1,0 +1,469 @@
+"""Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets.
+
+Of a table with a primary key the lake has no changes; rows of its snapshots by key come before the log's start, see
+`start_rows`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import StreamReadOptions
+from streamhouse_spark.core.paths import parse_table_name, table_prefix
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
+from streamhouse_spark.datasource.read.table_reference import ReadTarget
+from streamhouse_spark.datasource.spark_schema import SparkColumns, binlog_as_asked, select_columns
+from streamhouse_spark.datasource.stream.admission import files_within, limit_ends
+from streamhouse_spark.datasource.stream.bootstrap import (
+    begins_with_rows,
+    initial_offset,
+    start_files,
+    start_pieces,
+    truncation_of,
+)
+from streamhouse_spark.datasource.stream.checkpoint_validation import StreamHistory
+from streamhouse_spark.datasource.stream.poll_throttle import PollThrottle
+from streamhouse_spark.datasource.stream.schema_evolution import AddedColumns
+from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
+from streamhouse_spark.datasource.worker_errors import ErrorBoundary
+from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.consumers import move_consumer
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.delete_filter import (
+    deletions_as_of,
+    has_lost_rows,
+    partition_drops_as_of,
+    require_undeleted,
+)
+from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.planner import Pruning, prune_tasks
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, ScanPlan, StartScanTask
+from streamhouse_spark.read.split_planning import binlog_parts, parts
+from streamhouse_spark.schema.evolution import require_same_columns
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.system_views import BINLOG
+from streamhouse_spark.warehouse.process_cache import Connection
+
+logger = logging.getLogger(__name__)
+
+CONSUMER_MOVE_MS = 30_000
+"""Shortest time between two records of a named consumer's position: each is one commit record."""
+
+
+class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
+    """Reads a table's log from offsets to offsets; a batch that is repeated reads exactly the same rows.
+
+    Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
+    `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
+    or overwritten with `OffsetsTrimmedError`: results from the old rows are no longer right. With
+    ``failOnDataLoss=false`` it goes on behind the truncation. One that was restored from a backup ends it with
+    `DifferentHistoryError`, unless ``onDifferentHistory=continue``: see `stream_history`. With
+    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) once all rows are
+    processed that were written without columns that it lacks.
+    """
+
+    _has_need: ClassVar[bool] = False
+    """Whether each batch is told which columns its query reads."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: ReadTarget,
+        options: StreamReadOptions,
+        schema: StructType,
+        begun: TableState,
+    ) -> None:
+        """Take a target. ``begun`` is the table's state that the target was made by."""
+        spark_versions.refuse_limits_without_admission_control(
+            maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
+        )
+        self._connection = connection
+        self._table_name = str(parse_table_name(target.name).path)
+        self._options = options
+        self._is_binlog = target.suffix == BINLOG
+        self._tells_changes = CHANGE_TYPE in target.metadata
+        available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
+        columns = select_columns(schema, available, target.name)
+        self._name, self._columns = target.name, columns
+        self._shape = SparkColumns(schema, columns, target.name)
+        metadata_names = {f.name for f in target.metadata}
+        self._metadata = tuple(field for field in target.metadata if field.name in columns)
+        self._table_columns = tuple(c for c in columns if c not in metadata_names)
+        if self._is_binlog:
+            row = available.field("after").type
+            self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
+        self._begun, self._begun_uuid = begun.schema, begun.table_uuid
+        self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
+        self._answered: Mapping[int, int] | None = None
+        self._seen: TableSchema | None = None
+        self._required: tuple[str, ...] = () if self._has_need else self._table_columns
+        """The columns whose change ends the query: those that it reads, as far as that is told."""
+        self._compared: tuple[TableSchema, tuple[str, ...]] | None = None
+        self._initial: StreamOffset | None = None
+        self._ceiling: Mapping[int, int] | None = None
+        self._ceiling_commit: int | None = None
+        self._consumer_moved_ms: int | None = None
+        self._history = StreamHistory(continues=options.continues_in_other_history)
+        self._watch: PollThrottle | None = None
+        self._looked: tuple[TableHandle, TableState] | None = None
+        self._ended: dict[str, Any] | None = None
+        """The end of the newest batch: once that ran, what comes behind is not read."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the table as it was last seen: tasks, which get a copy, wait for nothing."""
+        return {**self.__dict__, "_watch": None, "_looked": None}
+
+    # -- positions ------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the position at which a new query begins. Spark asks twice: both times it is the same."""
+        if self._initial is None:
+            table, state = self._table()
+            self._initial = self._begin(table, state)
+            self._move_consumer(table, self._initial.offsets)
+        return self._initial.to_json()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
+
+        With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
+        Where Spark asks again and again, the answer is from a look that is due (see `read.log_poller`), and never from
+        one before the call.
+        """
+        table, state = self._looked = self._news()
+        self._ended = self._batch_end(table, state, start, limit)
+        return self._ended
+
+    def _batch_end(
+        self, table: TableHandle, state: TableState, start: dict[str, Any] | None, limit: Any
+    ) -> dict[str, Any]:
+        truncation = truncation_of(state)
+        newest = self._newest(state)
+        ends = newest if self._added is None else self._added.within(newest)
+        if start is None:
+            self._require_more(table, ends, newest, self._answered)
+            self._answered = ends  # Spark has processed it when it asks again
+            known = self._initial
+            if known is None and begins_with_rows(state, self._options):
+                known = self._begin(table, state)  # the first end is asked for before the beginning
+            initial, rows = (known.initial, known.rows) if known is not None else (None, None)
+            rows = rows and rows.read_to(rows.num_files)
+            begun = self._start_point(state, known) if known is not None else None
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
+        begin = self._offset(table, start)
+        self._require_same_rows(table, begin.truncation, truncation)
+        max_rows, max_bytes = spark_versions.limit_rows_and_bytes(
+            limit, self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
+        )
+        initial = begin.initial if begin.is_initial else None
+        rows = begin.rows if begin.rows and not begin.rows.is_read and truncation == begin.truncation else None
+        if rows is not None and (max_rows is not None or max_bytes is not None):
+            files = self._start_files(table, state, begin)[rows.num_read :]
+            read = rows.num_read + files_within(files, max_rows=max_rows, max_bytes=max_bytes)
+            rows = rows.read_to(read if files else rows.num_files)
+            return replace(begin, initial=initial, truncation=truncation, rows=rows).to_json()
+        starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in ends}
+        ends = {bucket: max(end, starts[bucket]) for bucket, end in ends.items()}
+        if max_rows is not None or max_bytes is not None:
+            ends = limit_ends(state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
+        is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
+        if is_same and not self._history.moved(start) and not self._has_deletions(state, begin):
+            self._require_more(table, ends, newest, ends)
+            return start  # the same text: nothing new
+        rows = rows and rows.read_to(rows.num_files)
+        begun = self._start_point(state, begin) if initial is not None else None
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return spark_versions.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the log's end, whatever the limits, for the latest offset in the query's progress.
+
+        It is as it was when the end of the batch was asked for, just before.
+        """
+        _, state = self._looked or self._table()
+        return self._reported(state)
+
+    def _reported(self, state: TableState) -> dict[str, Any]:
+        truncation, history = truncation_of(state), state.anchors.rows
+        return StreamOffset(state.table_uuid, state.ends, truncation=truncation, history=history).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the present end: read up to it, and no further. Later deletions make no batch of their own."""
+        state = self._table()[1]
+        self._ceiling, self._ceiling_commit = state.ends, state.version
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Record that Spark finished everything below ``end``, as the position of a named consumer."""
+        if self._options.consumer_id is not None:
+            table, _ = self._table()
+            self._move_consumer(table, self._offset(table, end).offsets)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan a batch. Raises as `planned`."""
+        return [TablePartition(part) for part in self.planned(start, end, self._table_columns, Pruning())]
+
+    def planned(
+        self, start: dict[str, Any], end: Mapping[str, Any], columns: Sequence[str], pruning: Pruning
+    ) -> list[ScanPlan]:
+        """Plan the parts of a batch of these columns of the table, without segments that have no row of the filter.
+
+        Of ``$binlog``, whose rows are made of two of the log, no segment is left out.
+
+        Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were truncated,
+        `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
+        """
+        table, state = self._refresh_table() if end == self._ended else self._table()
+        final = self._offset(table, end)
+        begin = self._offset(table, start).begin_of_batch(final)
+        if self._history.moved(start):
+            begin = replace(begin, offsets={b: min(o, final.offsets.get(b, o)) for b, o in begin.offsets.items()})
+        self._require_same_rows(table, begin.truncation, final.truncation)
+        ranges = {
+            bucket: OffsetRange(begin.offsets.get(bucket, 0), stop)
+            for bucket, stop in final.offsets.items()
+            if stop > begin.offsets.get(bucket, 0)
+        }
+        require_held(state, ranges)
+        deleted = self._deletion_tasks(table, state, begin, final)
+        dropped = None if self._tells_changes and state.primary_key else partition_drops_as_of(state, commit_of(final))
+        state = self._without_deleted(table, state, begin, final)
+        first = self._start_pieces(table, state, begin, final)
+        if self._is_binlog:
+            kept = change_starts(state)
+            wider = {b: OffsetRange(max(r.start - 1, min(r.start, kept[b])), r.end) for b, r in ranges.items()}
+            strict = self._options.fail_on_data_loss
+            plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
+            started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return started + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+        strict = self._options.fail_on_data_loss
+        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
+        return parts(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TablePartition)
+        strict = self._options.fail_on_data_loss
+        return self._shape.batches(
+            read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=strict)
+        )
+
+    def stop(self) -> None:
+        """Do nothing: nothing is held open."""
+
+    # -- internals ------------------------------------------------------------------------------------------------
+
+    def _news(self) -> tuple[TableHandle, TableState]:
+        """Return the table as `_table` does: where the query waits for rows on an object store, once a look is due."""
+        watch = self._watch
+        if watch is not None and watch.is_spinning():
+            watch.wait()
+            if watch.sees_nothing():
+                return watch.table, watch.state
+        table, state = self._table()
+        is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
+        self._watch = None if is_local else PollThrottle(table, state, watch)
+        return table, state
+
+    def _table(self) -> tuple[TableHandle, TableState]:
+        """The table, read to its tail, and the one state that the call is about: others may read the table on.
+
+        Its name is resolved each time, so that a table made anew is noticed.
+
+        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark goes on
+        with the columns that the query began with.
+        """
+        return self._checked(self._connection.table(self._table_name))
+
+    def _refresh_table(self) -> tuple[TableHandle, TableState]:
+        """Return the same as `_table`, but do not resolve the name again: `latestOffset` did it for this batch."""
+        table = self._looked[0] if self._looked is not None else None
+        try:
+            if table is not None and not table.refresh().dropped:
+                return self._checked(table)
+        except DifferentHistoryError:  # `_offset` tells it of the table that is opened again
+            pass
+        return self._table()
+
+    def _checked(self, table: TableHandle) -> tuple[TableHandle, TableState]:
+        """Check the columns of a table that was just read; see `_table`."""
+        state = table.state
+        now = state.schema
+        if self._added is not None and table.uuid == self._begun_uuid:
+            self._added.look(state)
+        if table.uuid != self._begun_uuid:  # the offsets tell of another table
+            return table, state
+        if self._compared is None or self._compared[0] is not now or self._compared[1] != self._required:
+            advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+            require_same_columns(self._begun, now, self._required, f"a stream of {table.name}", advice)
+            self._compared = (now, self._required)
+        if now is self._seen:
+            return table, state
+        known = {column.id for column in (self._seen or self._begun).columns}
+        if added := [column.name for column in now.columns if column.id not in known]:
+            text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
+            if self._added is not None:
+                text = "%s: the columns %s were added; this stream ends before the first rows that have them"
+            logger.warning(text, table.name, ", ".join(added))
+        self._seen = now
+        return table, state
+
+    def _begin(self, table: TableHandle, state: TableState) -> StreamOffset:
+        """Give the offset at which a new query begins.
+
+        Raises `SchemaMismatchError` where a column was added since it was made.
+
+
+        The query may begin with rows by key, which have values in that column wherever their changes lie.
+        """
+        if self._added is not None and self._added.lacks_columns:
+            raise self._added.error(table.name)
+        return initial_offset(state, self._options, table.storage)
+
+    def _offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
+        return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
+
+    def _require_same_rows(self, table: TableHandle, begun: int, ended: int) -> None:
+        require_same_rows(table.name, begun, ended, strict=self._options.fail_on_data_loss)
+
+    def _without_deleted(
+        self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> TableState:
+        """Return the state with the deletions that the batch's end knows of: the batch may be repeated.
+
+        Raises `OffsetsTrimmedError` where one that its beginning does not know of took rows of earlier batches.
+        """
+        if not self._options.skips_change_commits and (begin.history is None or not self._is_told(state)):
+            advice = (
+                "start it with a new checkpointLocation, go on behind the deletion with skipChangeCommits=true, or "
+                f"stream {state.name}$changelog, which tells of deletions"
+            )
+            require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
+        return deletions_as_of(table.storage, state, commit_of(end))
+
+    def _is_told(self, state: TableState) -> bool:
+        """Tell whether the stream shows rows of a table without a primary key that are deleted behind its positions."""
+        return self._tells_changes and not state.primary_key and not self._options.skips_change_commits
+
+    def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
+        """Tell whether rows were deleted behind a position, and the stream shows that."""
+        last = state.version if self._ceiling_commit is None else self._ceiling_commit
+        behind = (d for d in state.deletions if d.commit > commit_of(begin) and d.first_commit <= last)
+        return self._is_told(state) and any(behind) and commit_of(begin) < last
+
+    def _start_point(self, state: TableState, begin: StreamOffset) -> HistoryPoint | None:
+        """Return where the stream began, if it is told of deletions."""
+        return begin.begun or begin.history if self._is_told(state) else None
+
+    def _deletion_tasks(
+        self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> tuple[ChangesScanTask, ...]:
+        """Return the rows before the batch that were deleted since its beginning, up to its end. Rows that are deleted
+        before they are read are in no batch.
+        """
+        if begin.history is None or not self._is_told(state) or not has_lost_rows(state):
+            return ()
+        from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # it looks into the lake
+
+        first = max(commit_of(begin), truncation_of(state)) + 1
+        return plan_deleted(table, state, first, commit_of(end), begin.offsets)
+
+    def _start_pieces(
+        self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> list[StartScanTask]:
+        """Return the pieces of rows that the batch begins with: before its changes, so that sinks that keep the order
+        are right.
+        """
+        numbers = begin.files_before(end)
+        if not numbers:
+            return []
+        if any(offset > end.offsets.get(bucket, 0) for bucket, offset in begin.offsets.items()):
+            raise OffsetsTrimmedError(
+                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was "
+                f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
+                "new checkpointLocation"
+            )
+        newest = truncation_of(state)
+        self._require_same_rows(table, begin.truncation, newest)
+        files = self._start_files(table, state, begin) if newest == begin.truncation else []
+        return start_pieces(files[numbers.start : numbers.stop], begin)
+
+    def _start_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
+        """Return the files of ``begin.rows``; none if they are deleted and may be."""
+        try:
+            return start_files(table, state, begin)
+        except SnapshotExpiredError as error:
+            if self._options.fail_on_data_loss:
+                raise
+            logger.warning("%s: skipping them", error)
+            return []
+
+    def _newest(self, state: TableState) -> dict[int, int]:
+        ends = state.ends
+        return {b: min(e, self._ceiling.get(b, e)) for b, e in ends.items()} if self._ceiling is not None else ends
+
+    def _require_more(
+        self,
+        table: TableHandle,
+        ends: Mapping[int, int],
+        newest: Mapping[int, int],
+        processed: Mapping[int, int] | None,
+    ) -> None:
+        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed, and the next ones have other
+        columns.
+        """
+        if self._added is not None and self._added.has_end and ends != newest and processed == ends:
+            raise self._added.error(table.name)
+
+    def _move_consumer(self, table: TableHandle, offsets: Mapping[int, int]) -> None:
+        consumer_id, now_ms = self._options.consumer_id, table.world.clock.boot_ms()
+        if consumer_id is None:
+            return
+        if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
+            move_consumer(table.log, consumer_id, offsets, table.require_there)
+            self._consumer_moved_ms = now_ms
+
+
+def require_same_rows(table_name: str, begun: int, ended: int, *, strict: bool) -> None:
+    """Raise `OffsetsTrimmedError` where the table was truncated between two positions; only warn unless ``strict``."""
+    if begun == ended:
+        return
+    text = f"{table_name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
+    if strict:
+        raise OffsetsTrimmedError(
+            f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
+            "the truncation with failOnDataLoss=false",
+        )
+    logger.warning("%s: going on with the rows behind", text)
+
+
+def commit_of(offset: StreamOffset) -> int:
+    """Return the newest commit that can have deleted rows when a position was taken."""
+    return offset.history.number if offset.history is not None else 0
+
+
+def require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
+    """Raise `OffsetsTrimmedError` for a range that the log does not reach."""
+    for bucket, offsets in ranges.items():
+        if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
+            end = state.buckets[bucket].end if bucket in state.buckets else 0
+            raise OffsetsTrimmedError(
+                f"the checkpoint says that bucket {bucket} of {state.name} reaches offset {offsets.end}, it ends at "
+                f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
+            )

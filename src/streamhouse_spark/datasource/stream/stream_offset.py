@@ -1,0 +1,142 @@
+"""The position of a streaming read, as Spark keeps it in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.datasource.read.offset_resolution import offsets_from_json, offsets_to_json
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, TableNotFoundError
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+
+VERSION = 1
+ROWS_VERSION = 2
+"""Version of an offset with `BootstrapPosition`: older versions of this package would leave them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapPosition:
+    """The rows that a stream begins with, and the number of their files that are read.
+
+    They are those of the snapshots by key at one commit, in files that never change and are read in one order. See
+    `streamhouse_spark.datasource.stream.bootstrap`.
+    """
+
+    commit: int
+    num_files: int
+    num_read: int = 0
+
+    @property
+    def is_read(self) -> bool:
+        return self.num_read == self.num_files
+
+    def read_to(self, num_read: int) -> BootstrapPosition:
+        return replace(self, num_read=num_read)
+
+    def to_json(self) -> dict[str, int]:
+        return {"commit": self.commit, "files": self.num_files, "read": self.num_read}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, int]) -> BootstrapPosition:
+        """Read the result of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for any other value."""
+        rows = cls(int(data["commit"]), int(data["files"]), int(data["read"]))
+        if not 0 <= rows.num_read <= rows.num_files:
+            raise ValueError(f"{rows.num_read} of {rows.num_files} files are read")
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The first offset of each bucket that is still to be read.
+
+    ``initial`` has the offsets at which the query began, carried by the first offsets only. Spark keeps the end of a
+    first batch that did not finish, but not its beginning, and asks for that again after a restart; by then ``latest``,
+    or a time, may mean a later offset, and the rows between would be lost.
+    """
+
+    table_uuid: str
+    offsets: Mapping[int, int]
+    initial: Mapping[int, int] | None = None
+    truncation: int = 0
+    """The commit that had truncated the table last when the position was taken; 0 for none."""
+    rows: BootstrapPosition | None = None
+    """Rows before ``offsets``, which come first; None if there are none, or a batch before read them.
+
+    The first offsets of a stream carry them to the end, as they do ``initial``."""
+    history: HistoryPoint | None = None
+    """The newest record with rows that the log had when the position was taken; None in older checkpoints."""
+    begun: HistoryPoint | None = None
+    """The ``history`` of where a stream began that is told of deletions, carried as ``initial`` is."""
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether nothing was read before."""
+        is_begun = (self.rows is not None and self.rows.num_read > 0) or self.begun not in (None, self.history)
+        return self.initial is not None and dict(self.initial) == dict(self.offsets) and not is_begun
+
+    def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
+        """Return the beginning of the batch that ends at ``end``, when Spark says that it begins here."""
+        if self.is_initial and end.initial is not None:
+            rows = end.rows.read_to(0) if end.rows is not None else None
+            history = end.begun or end.history
+            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=history)
+        return self
+
+    def files_before(self, end: StreamOffset) -> range:
+        """Return the numbers of the files of ``rows`` that a batch from here to ``end`` reads."""
+        if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
+            return range(0)
+        # An end of PySpark 4.1 from before the log was trimmed knows of no rows: all of them belong to its batch.
+        return range(self.rows.num_read, end.rows.num_read if end.rows is not None else self.rows.num_files)
+
+    def to_json(self) -> dict[str, Any]:
+        version = VERSION if self.rows is None else ROWS_VERSION
+        out: dict[str, Any] = {"version": version, "table": self.table_uuid, "offsets": offsets_to_json(self.offsets)}
+        if self.initial is not None:
+            out["initial"] = offsets_to_json(self.initial)
+        if self.truncation:
+            out["truncation"] = self.truncation
+        if self.rows is not None:
+            out["rows"] = self.rows.to_json()
+        if self.history is not None:
+            out["history"] = list(self.history)
+        if self.begun is not None:
+            out["begun"] = list(self.begun)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], table_name: str, table_uuid: str) -> StreamOffset:
+        """Read an offset. Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`,
+        `CorruptDataError`.
+        """
+        version = data.get("version")
+        if version not in (VERSION, ROWS_VERSION):
+            raise FormatVersionError(
+                f"the checkpoint of a stream from {table_name} has offsets of version {version!r}, "
+                f"expected {VERSION} or {ROWS_VERSION}: another version of streamhouse-spark wrote it; upgrade, or "
+                "start it with a new checkpointLocation",
+            )
+        try:
+            initial = data.get("initial")
+            offset = cls(
+                data["table"],
+                offsets_from_json(data["offsets"]),
+                offsets_from_json(initial) if initial is not None else None,
+                int(data.get("truncation", 0)),
+                BootstrapPosition.from_json(data["rows"]) if version == ROWS_VERSION else None,
+                HistoryPoint.from_json(data["history"]) if "history" in data else None,
+                HistoryPoint.from_json(data["begun"]) if "begun" in data else None,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptDataError(
+                f"the checkpoint of a stream from {table_name} has an offset that cannot be read ({error}); restore "
+                "the checkpoint, or start with a new one",
+            ) from error
+        if offset.table_uuid != table_uuid:
+            raise TableNotFoundError(
+                f"the stream reads table {table_name} of uuid {offset.table_uuid}, which was dropped; the name now "
+                f"means {table_uuid}: start the query with a new checkpointLocation to read that one",
+            )
+        return offset

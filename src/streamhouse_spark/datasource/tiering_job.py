@@ -1,0 +1,87 @@
+"""Tiering on Spark: the tasks of a round run on the executors, the round itself is decided on the driver.
+
+Works with a classic session and with Spark Connect, without a shuffle. Only files whose description came back are
+committed; files of a failed or repeated attempt of a task are orphans for the lake's cleaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.model.values import LakeFile
+from streamhouse_spark.lake.tiering.job import TieringReport, records_of, run_task
+from streamhouse_spark.lake.tiering.plan import TieringTask, task_groups
+from streamhouse_spark.lake.tiering.round import RunTasks
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.warehouse.table_batch import open_listed, open_named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_RESULT = pa.schema([("position", pa.int64()), ("files", pa.string())])
+_RESULT_DDL = "position long, files string"
+
+
+def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[str] | None) -> dict[str, TieringReport]:
+    """Tier these tables, or all that have a lake. See `streamhouse_spark.tier`."""
+    names = () if tables is None else tuple(tables)
+    named = open_named(connection.table, names)
+    chosen = named if names else open_listed(connection.table, connection.warehouse().tables())
+    for table in chosen.tables:
+        if names and not table.properties.datalake_enabled:
+            raise InvalidOptionError(
+                f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or leave "
+                "the table out",
+            )
+    run_tasks = spark_tasks(spark, connection)
+    chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
+    done = chosen.each(lambda table: (table.name, tier_table(table, run_tasks)))
+    chosen.raise_first()
+    return dict(done)
+
+
+def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
+    """Return a function that runs the tasks of a round as one Spark job, one Spark task for each of their groups."""
+
+    def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
+        if not tasks:
+            return []
+        groups = task_groups(tasks)
+        texts = [json.dumps([tasks[position].to_json() for position in group]) for group in groups]
+        numbers = spark.range(0, len(texts), 1, len(texts))
+        rows = numbers.mapInArrow(_task_function(connection, texts), _RESULT_DDL).collect()
+        found: dict[int, list[LakeFile]] = {}
+        for row in rows:
+            written = json.loads(row["files"])
+            for position, files in zip(groups[row["position"]], written, strict=True):
+                found[position] = [LakeFile.from_json(file) for file in files]
+        return [found[position] for position in range(len(tasks))]
+
+    return run
+
+
+def _task_function(
+    connection: Connection, texts: Sequence[str]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                files = run_on_executor(connection, texts[position])
+                yield pa.RecordBatch.from_arrays([pa.array([position], pa.int64()), pa.array([files])], schema=_RESULT)
+
+    return write
+
+
+def run_on_executor(connection: Connection, tasks_text: str) -> str:
+    """Write the files of a group of tasks; a JSON list of them in, a list of lists of files out."""
+    warehouse = connection.warehouse()
+    tasks = [TieringTask.from_json(task) for task in json.loads(tasks_text)]
+    records = records_of(warehouse.storage, tasks)
+    found = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
+    return json.dumps([[file.to_json() for file in files] for files in found])

@@ -1,0 +1,93 @@
+"""The part of a table that a write of Spark replaces: tasks look at its rows, the driver commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.filter_parsing import Filter, parse_filter
+from streamhouse_spark.query.overwrite_filter import (
+    Choose,
+    ConditionOverwriteFilter,
+    PartitionOverwriteFilter,
+    partitions_of,
+)
+from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.rewrite_validation import (
+    of_partitions,
+    require_chosen,
+    require_deletable,
+    require_partitioned,
+    require_partitioned_by,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedPart:
+    """The rows of a condition, or the partitions that the new rows are of."""
+
+    condition: Filter | None = None
+    """None for the partitions of the new rows."""
+    read: ReadVersion | None = None
+    """The state from which the new rows were made, where they were made of the table's own."""
+    fields: tuple[PartitionField, ...] = ()
+    """The fields of the table's partitioning, where it is `bound`."""
+
+    def bound(self, state: TableState) -> ReplacedPart:
+        """Return the part of a table in this state, for tasks. Raises as `require_taken`."""
+        self.require_taken(state)
+        return replace(self, fields=state.parsed.partition_fields)
+
+    def require_taken(self, state: TableState) -> None:
+        """Raise `InvalidOptionError`, `SchemaMismatchError` if this part of the table cannot be replaced."""
+        if not state.primary_key:
+            require_deletable(state)
+        if self.condition is None:
+            require_partitioned(state)
+        else:
+            self._of_condition(self.condition, state)(state.schema)
+
+    def seen(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+        """Return the partitions of new rows of a task, each once; none for a condition, which they have to satisfy.
+
+        Raises as `require_chosen`.
+        """
+        if self.condition is None:
+            return partitions_of(rows, self.fields)
+        require_chosen(ConditionOverwriteFilter.of(self.condition, schema), rows.select(list(schema.names)), table)
+        return rows.schema.empty_table().select([])
+
+    def choose(self, state: TableState, seen: Iterable[pa.Table | None]) -> Choose:
+        """Choose the rows to replace, by what the tasks of a `bound` part have `seen`. Raises `CommitConflictError`
+        where the table is partitioned by other fields now.
+        """
+        if self.condition is not None:
+            return self._of_condition(self.condition, state)
+        found = [partitions for partitions in seen if partitions is not None]
+        require_partitioned_by(state, self.fields)
+        none = partitions_of(state.schema.arrow.empty_table(), self.fields)
+        choice = PartitionOverwriteFilter(distinct(pa.concat_tables([none, *found])), self.fields)
+        return lambda _: choice
+
+    @staticmethod
+    def _of_condition(condition: Filter, state: TableState) -> Choose:
+        def choose(schema: TableSchema) -> ConditionOverwriteFilter:
+            return ConditionOverwriteFilter.of(condition, schema)
+
+        return of_partitions(choose, state) if state.primary_key else choose
+
+
+def of_condition(table: TableHandle, text: str) -> ReplacedPart:
+    """Return the part that a condition in SQL names: the option ``replaceWhere``. Raises as `parse_where`."""
+    condition = parse_filter(parse_where(text, table.state.schema.arrow))
+    assert condition is not None
+    return ReplacedPart(condition)

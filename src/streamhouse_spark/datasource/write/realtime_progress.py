@@ -1,0 +1,150 @@
+"""The batches of a stream into a table in real-time mode, as the table knows them.
+
+A *mark* says that a query writes in real-time mode, and how many of its batches ended. It is there before the first
+row, and follows each batch before Spark stores the end of that batch. So a checkpoint whose batch number is ahead of
+the mark is one whose rows this table does not have: it was restored from an older copy. A *place* of each bucket of
+the source says which rows are stored. It counts only with its query's mark, and only while the source has the record
+that the rows came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
+from streamhouse_spark.errors import DifferentHistoryError, TableNotFoundError, TransactionConflictError
+from streamhouse_spark.log.commits.actions import Action, Append, ForgetTransactions
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transactions import find_stored_version, name_sum
+from streamhouse_spark.log.lifecycle.names import other_table
+from streamhouse_spark.log.progress_ids import place_id, places_of, record_of
+from streamhouse_spark.table.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class RealTimeBatch:
+    """One batch of a query, by the number that its checkpoint gives it."""
+
+    table: Table
+    rows: SourceProgress
+    app_id: str | None
+    number: int
+
+    @property
+    def _mark(self) -> Transaction:
+        return self.rows.mark(self.app_id, self.number)
+
+    def begin(self, source: Table, num_buckets: int) -> Mapping[int, int]:
+        """Return the offset of each bucket of the source up to which rows are stored; absent where none is.
+
+        **Commit point:** the record of the query's mark, where it has none yet. The same record forgets the places that
+        an earlier query of this ``txnAppId`` left behind.
+
+        Raises `TransactionConflictError` for a query that wrote micro-batches, and for another query's ``txnAppId``;
+        `TableNotFoundError` and `DifferentHistoryError` where the table has not all batches before this one;
+        `DifferentHistoryError` for rows of another history of the source.
+        """
+        self._require_no_micro_batches(self.table.refresh())
+        places = [place_id(self._mark.app_id, self.rows.source, bucket) for bucket in range(num_buckets)]
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            self.table.require_there(state)
+            if self._require_all_before(state):
+                return (Append((), ()),)
+            left = places_of({self._mark.app_id}, state.transactions)
+            past = [place for place in places if name_sum(place) in state.past_transactions]
+            return (*((ForgetTransactions((*left, *past)),) if left or past else ()), Append((), ()))
+
+        state = self.table.log.commit(plan, transaction=self._mark).state
+        found = {
+            b: find_stored_version(state.transactions, state.past_transactions, one) for b, one in enumerate(places)
+        }
+        stored = {bucket: offset for bucket, offset in found.items() if offset is not None}
+        records = {bucket: _record(state, places[bucket]) for bucket in stored}
+        self._require_same_source(source, stored, records)
+        return stored
+
+    def end(self) -> None:
+        """Note that the batch ended, which has to be known before its end is. **Commit point:** the mark's record.
+
+        Raises `CommitConflictError` where another run of the query is further.
+        """
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            self.table.require_there(state)
+            return (Append((), ()),)
+
+        ended = self.rows.mark(self.app_id, self.number + 1)
+        mark = Transaction(ended.app_id, ended.version, ended.owner, follows=self._mark.version)
+        self.table.log.commit(plan, transaction=mark)
+
+    def _require_no_micro_batches(self, state: TableState) -> None:
+        app_id, query = self._mark.app_id, self.rows.query_id
+        known, past = state.transactions.get(app_id), state.past_transactions.get(name_sum(app_id))
+        if known.owner == query if known is not None else past is not None and past.owner_sum == name_sum(query):
+            raise TransactionConflictError(
+                f"application id {app_id!r} of {self.table.name} belongs to query {query} of micro-batches, and a "
+                "real-time trigger cannot tell which of their rows are stored; go on with a micro-batch trigger, or "
+                "start with a new checkpointLocation (and txnAppId) whose startingOffsets are behind the rows that are "
+                "stored"
+            )
+
+    def _require_all_before(self, state: TableState) -> bool:
+        """Raise if the batches before this one are not all in the table. Returns whether the query is known to it."""
+        mark = self._mark
+        stored = find_stored_version(state.transactions, state.past_transactions, mark.app_id)
+        if stored == 0 or (stored is None and self.number == 0):  # an older version of this package, or the first batch
+            return stored is not None
+        name = f"{self.table.name} ({self.table.uuid})"
+        verb = "upsert" if state.primary_key else "append"
+        entry = f"Transaction({mark.app_id!r}, {mark.version}, {mark.owner!r})"
+        go_on = f"to go on without the rows of earlier batches, first run Table.{verb}([], transaction={entry})"
+        other = other_table(self.table.storage, self.table.path, self.table.uuid) if stored is None else None
+        if other is not None:
+            raise TableNotFoundError(
+                f"batch {self.number} of stream {mark.app_id}: table {name} has none of its earlier batches, and the "
+                f"name meant table {other} before: the stream's table was dropped and created again, or renamed. "
+                f"Nothing was written. Start with a new checkpointLocation to write all rows; or, {go_on}"
+            )
+        found = "none of its earlier batches" if stored is None else f"its batches below {stored - 1} alone"
+        raise DifferentHistoryError(
+            f"batch {self.number} of stream {mark.app_id}: table {name} has {found}, and by the query's checkpoint all "
+            "before it are done: the table was restored from an older copy, or the query wrote elsewhere before. "
+            "Nothing was written. Start with a new checkpointLocation (and txnAppId) whose startingOffsets are where "
+            f"the rows end that the table has; or, {go_on}"
+        )
+
+    def _require_same_source(
+        self, source: Table, stored: Mapping[int, int], records: Mapping[int, HistoryPoint | None]
+    ) -> None:
+        """Raise if the source does not have the rows that are stored."""
+        if not stored:
+            return
+        ends = source.refresh().ends
+        for bucket, offset in stored.items():
+            if offset > ends[bucket]:
+                raise self._other_source(source.name, bucket, offset, f"where the bucket ends at {ends[bucket]}")
+        for record in {record for record in records.values() if record is not None}:
+            if source.log.relation(record) is HistoryRelation.OTHER:
+                bucket = next(bucket for bucket, one in records.items() if one == record)
+                found = (
+                    f"whose log does not have record {record.number} of attempt {record.attempt}, with which they came"
+                )
+                raise self._other_source(source.name, bucket, stored[bucket], found)
+
+    def _other_source(self, source: str, bucket: int, offset: int, found: str) -> DifferentHistoryError:
+        return DifferentHistoryError(
+            f"batch {self.number} of stream {self._mark.app_id} into {self.table.name}: rows of bucket {bucket} up to "
+            f"offset {offset} are stored that were read from {source}, {found}: {source} was restored from an older "
+            "copy. Nothing was written. Start with a new checkpointLocation (and txnAppId), and choose its "
+            f"startingOffsets: all rows from there on are written, also those that {self.table.name} has already, and "
+            f"no row before; the offsets at which {source} ended in the copy give each row once"
+        )
+
+
+def _record(state: TableState, place: str) -> HistoryPoint | None:
+    entry = state.transactions.get(place)
+    return record_of(entry.batch) if entry is not None else None

@@ -1,0 +1,147 @@
+"""UPDATE, DELETE and MERGE of tables without a primary key: tasks stage new rows and name the old ones by bucket and
+offset, or by lake file and position, the driver commits both in one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.datasource.worker_memory import release_memory_after
+from streamhouse_spark.datasource.write.row_delta_schema import KIND, read_name
+from streamhouse_spark.datasource.write.staging_writer import (
+    StagedCommitMessage,
+    StagingPlan,
+    combine_staged_rows,
+    require_messages,
+    require_planned,
+)
+from streamhouse_spark.kv.read_version import READING, ReadVersion
+from streamhouse_spark.log.commits.delete_vectors import FileRows
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
+from streamhouse_spark.read.lake_row_ids import Places, names_at, require_named
+from streamhouse_spark.schema.identity import refuse_given
+from streamhouse_spark.table.row_deletion import commit_rewrite
+from streamhouse_spark.warehouse.process_cache import Connection
+
+_READ_ID: Final = read_name(ROW_ID.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """Rows that a task read, by their identities."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    of_files: Mapping[int, OffsetRuns]
+    """Place of a lake file in the snapshot that was read → positions."""
+
+    @classmethod
+    def of(cls, ids: Int64Array) -> ReadRows:
+        return cls(places_of(ids), file_places_of(ids))
+
+    @classmethod
+    def merged(cls, parts: Sequence[ReadRows]) -> ReadRows:
+        """Return the rows of all tasks; one that several of them name is one."""
+        return cls(_merge_ranges(part.rows for part in parts), _merge_ranges(part.of_files for part in parts))
+
+
+@dataclass(frozen=True)
+class RewriteCommitMessage(WriterCommitMessage):
+    """The new rows that a task staged, and those that were there before."""
+
+    new: StagedCommitMessage
+    old: ReadRows
+    """Rows that are replaced or deleted."""
+    updated: ReadRows
+    """The ones of these that are replaced."""
+
+
+class LogRewriteWriter(DataSourceArrowWriter):
+    """Commits the rows that an operation changed, all of it or nothing.
+
+    **Commit point:** the one commit record, refused if others deleted rows that the operation read to replace or to
+    delete. A task calls `write` once for each part of its rows. A MERGE that only inserts sends just the table's
+    columns.
+    """
+
+    def __init__(self, connection: Connection, name: str, read: ReadVersion) -> None:
+        self._plan = replace(StagingPlan.of(connection, connection.table(name)), keeps_given=True)
+        self._read = read
+
+    @release_memory_after
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the new rows, those behind an update first. Raises `InvalidOptionError` for a row that is to change and
+        cannot be named.
+        """
+        first = next(iterator, None)
+        if first is None or KIND not in first.schema.names:
+            batches = chain([] if first is None else [first], iterator)
+            staged = self._plan.message(self._mark_inserts(batch) for batch in batches)
+            return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
+        rows = pa.Table.from_batches([first, *iterator])  # Spark hands over a bounded part
+        kinds = rows[KIND]
+        inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
+        refuse_given(self._plan.identity, inserted, self._plan.table)
+        new = pa.concat_tables([updated, inserted]).drop_columns([KIND, _READ_ID])
+        staged = self._plan.message(iter(new.to_batches()), num_updated=updated.num_rows)
+        old = _ids(rows.filter(pc.not_equal(kinds, "insert")))
+        require_named(self._plan.table, old)
+        return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_ids(updated)))
+
+    def _mark_inserts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        refuse_given(self._plan.identity, batch, self._plan.table)
+        return batch
+
+    @release_memory_after
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
+        conflict with.
+        """
+        found = require_messages(messages, RewriteCommitMessage)
+        plan = self._plan
+        table = plan.connection.table_by_uuid(plan.table, plan.table_uuid)
+        new = [message.new for message in found]
+        require_planned(table, new)
+        staged = combine_staged_rows(table, new)
+        old = ReadRows.merged([message.old for message in found])
+        updated = ReadRows.merged([message.updated for message in found])
+        if staged is None and not old.rows and not old.of_files:
+            return
+        table.log.require_history([self._read.history], READING)
+        names = names_at(table, table.state, self._read, old.of_files)
+        of_old, of_updated = (Places(part.rows, _file_rows_of(part.of_files, names)) for part in (old, updated))
+        commit_rewrite(table, of_old, staged, self._read, of_updated)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing, as in `StreamhouseWriter.abort`."""
+
+
+_NOTHING: Final = ReadRows({}, {})
+
+
+def _ids(rows: pa.Table) -> Int64Array:
+    """Return the identities of rows that were read; `NO_PLACE` for those without."""
+    ids: Int64Array = pc.fill_null(rows[_READ_ID], NO_PLACE).to_numpy()
+    return ids
+
+
+def _file_rows_of(places: Mapping[int, OffsetRuns], names: Mapping[int, str]) -> FileRows:
+    return {names[place]: positions for place, positions in places.items()}
+
+
+def _merge_ranges(parts: Iterable[Mapping[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
+    found: dict[int, list[OffsetRuns]] = {}
+    for rows in parts:
+        for place, runs in rows.items():
+            found.setdefault(place, []).append(runs)
+    return {place: OffsetRuns.merged(runs) for place, runs in found.items()}

@@ -1,0 +1,251 @@
+"""Batch appends and the streaming sink: tasks stage, the driver commits all of it in one record.
+
+**Commit point:** the one commit record. A failed task, a failed commit or an abort leaves staged files that no record
+names; cleaning removes them after its grace. Abort deletes nothing, because Spark also calls it after a commit whose
+outcome it does not know. What writes by key is loaded for tables that have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.datasource.worker_errors import ErrorBoundary
+from streamhouse_spark.datasource.worker_memory import release_memory_after
+from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
+from streamhouse_spark.datasource.write.schema_merging import merge_columns, merge_frame_columns
+from streamhouse_spark.datasource.write.sink_transactions import (
+    QUERY_ID_PROPERTY,
+    begins_under_used_name,
+    no_identity,
+    query_transaction,
+)
+from streamhouse_spark.datasource.write.staging_writer import (
+    StagedCommitMessage,
+    StagingPlan,
+    all_staged,
+    combine_staged_rows,
+    require_messages,
+    require_planned,
+    with_task_metrics,
+)
+from streamhouse_spark.datasource.write.write_validation import check_fits, table_for_writing
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.staging import StagedRows
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.process_cache import Connection
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+    from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
+
+
+class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
+    """Appends a DataFrame, all of it or nothing; or with ``overwrite`` replaces all rows by it, in one record.
+
+    With ``txnAppId`` and ``txnVersion`` a version is stored once, whoever repeats it. Inside ``foreachBatch`` the
+    query's own identity is not used: several writes a batch are legal there, so give each its own ``txnAppId`` and the
+    batch id as ``txnVersion`` to make them repeatable.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        options: WriteOptions,
+        schema: StructType,
+        *,
+        overwrite: bool = False,
+        replaced: ReplacedPart | None = None,
+        staged: str | None = None,
+        is_clustered: bool = False,
+    ) -> None:
+        """Take the write's options, and the part of the table that its rows replace, if this is not all or none.
+
+        ``staged`` is the uuid of a table that has no name yet. With ``is_clustered`` Spark was asked to give each task
+        whole buckets.
+        """
+        self._transaction = options.transaction
+        self._overwrite = overwrite and replaced is None
+        if (overwrite or replaced is not None) and (options.row_kind_column or options.partial_update):
+            raise InvalidOptionError(
+                f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
+                "or use mode('append')"
+            )
+        how = {"overwrites": self._overwrite, "is_clustered": is_clustered}
+        self._plan = _plan_staging(connection, name, schema, options, replaced=replaced, staged=staged, **how)
+        self._replaced = self._plan.replaced
+
+    @release_memory_after
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return with_task_metrics(lambda: self._plan.message(iterator))
+
+    @release_memory_after
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        table = _table(self._plan)
+        if self._replaced is not None:
+            self._commit_part(table, self._replaced, require_messages(messages, StagedCommitMessage))
+            return
+        if not isinstance(self._plan, StagingPlan):
+            from streamhouse_spark.datasource.write.upsert_staging import commit_intents
+
+            found = require_messages(messages, StagedCommitMessage)
+            if all_staged(found) is not None or self._transaction is not None or self._overwrite:
+                commit_intents(table, self._plan, found, transaction=self._transaction)
+            return
+        found = require_messages(messages, StagedCommitMessage)
+        require_planned(table, found)
+        staged = combine_staged_rows(table, found) or _stage_no_rows(self._plan)
+        if staged.segments or self._transaction is not None or self._overwrite:
+            table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
+
+    def _commit_part(self, table: Table, replaced: ReplacedPart, found: Sequence[StagedCommitMessage]) -> None:
+        require_planned(table, found)
+        choose = replaced.choose(table.refresh(), (message.partitions for message in found))
+        if not isinstance(self._plan, StagingPlan):
+            from streamhouse_spark.datasource.write.upsert_staging import commit_intents
+
+            commit_intents(table, self._plan, found, transaction=self._transaction, read=replaced.read, choose=choose)
+        else:
+            staged = combine_staged_rows(table, found) or _stage_no_rows(self._plan)
+            from streamhouse_spark.table.overwrite import commit_replacement  # it reads, as other writes do not
+
+            fields = replaced.fields if replaced.condition is None else None
+            commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: nothing is visible, and staged files may belong to a commit that succeeded."""
+
+
+class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
+    """The exactly-once sink: a batch of a query is stored at most once, whatever is repeated or restarted.
+
+    The identity is the query's id and the batch id, or ``txnAppId`` and the batch id; it is stored in the record that
+    adds the rows. A batch without rows leaves no record: repeating it adds nothing either. With ``txnAppId`` it does
+    leave one, so that an earlier run of the query with the same batch, later and elsewhere, adds nothing, whatever its
+    rows are.
+
+    Spark makes a new writer from the table's name for each batch, and another for its commit. If the table was dropped
+    and created again meanwhile, the batch is refused, see `query_identity`. A warehouse that was deleted as a whole and
+    made anew cannot be noticed: there the stream writes on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        options: StreamWriteOptions,
+        checkpoint: str | None,
+        schema: StructType,
+        *,
+        is_clustered: bool = False,
+    ) -> None:
+        self._plan = _plan_staging(connection, name, schema, options, is_clustered=is_clustered)
+        self._options = options
+        self._checkpoint = checkpoint
+
+    @release_memory_after
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
+        return with_task_metrics(lambda: self._plan.message(iterator, query_id))
+
+    @release_memory_after
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        table = _table(self._plan)
+        found = require_messages(stage_inline_rows(self._plan, messages), StagedCommitMessage)
+        require_planned(table, found)
+        staged = combine_staged_rows(table, found) if isinstance(self._plan, StagingPlan) else all_staged(found)
+        transaction = query_transaction(
+            self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
+        )
+        if transaction is None:
+            if staged is None:
+                return
+            raise no_identity(self._plan.table)
+        is_recorded = begins_under_used_name(table, transaction) or self._options.app_id is not None
+        if staged is None and is_recorded:
+            staged = _stage_no_rows(self._plan)
+        if staged is None:
+            return
+        if isinstance(self._plan, StagingPlan):
+            table.commit(staged, transaction=transaction)
+            return
+        from streamhouse_spark.datasource.write.upsert_staging import commit_intents
+
+        commit_intents(table, self._plan, found, transaction=transaction)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing, as in `StreamhouseWriter.abort`."""
+
+
+def _plan_staging(
+    connection: Connection,
+    name: str,
+    frame: StructType,
+    options: WriteOptions | StreamWriteOptions,
+    *,
+    is_clustered: bool,
+    overwrites: bool = False,
+    replaced: ReplacedPart | None = None,
+    staged: str | None = None,
+) -> StagingPlan | KeyedStagingPlan:
+    """Plan the staging. With ``mergeSchema`` the table first gets all columns of the frame, by a record of their own.
+
+    Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
+    """
+    table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
+    if replaced is not None:
+        replaced = replaced.bound(table.state)
+    if (
+        options.merge_schema
+        and (merged := merge_frame_columns(table, frame, options.row_kind_column)) is not table.state
+    ):
+        _check(connection, table, merged, frame, options)  # before a column is added
+        merge_columns(table, frame, options.row_kind_column)
+    if table.state.primary_key:
+        from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
+        from streamhouse_spark.write.upsert_intents import IntentWrite
+
+        how: dict[str, Any] = {"write": IntentWrite(overwrites=overwrites), "is_clustered": is_clustered}
+        return KeyedStagingPlan.of(connection, table, frame, options, replaced=replaced, **how)
+    _check(connection, table, table.state, frame, options)
+    return StagingPlan.of(connection, table, replaced)
+
+
+def _check(
+    connection: Connection,
+    table: Table,
+    state: TableState,
+    frame: StructType,
+    options: WriteOptions | StreamWriteOptions,
+) -> None:
+    """Raise `SchemaMismatchError`, `InvalidOptionError` if the table cannot take such rows in this state."""
+    if state.primary_key:
+        from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
+
+        KeyedStagingPlan.of(connection, table, frame, options, state=state)
+        return
+    if options.row_kind_column or options.partial_update:
+        given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
+        raise InvalidOptionError(
+            f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
+            "PRIMARY KEY"
+        )
+    check_fits(frame, state, table.name)
+
+
+def _table(plan: StagingPlan | KeyedStagingPlan) -> Table:
+    return plan.connection.table_by_uuid(plan.table, plan.table_uuid)
+
+
+def _stage_no_rows(plan: StagingPlan | KeyedStagingPlan) -> StagedRows:
+    storage = plan.connection.warehouse().storage
+    return StagedRows(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())

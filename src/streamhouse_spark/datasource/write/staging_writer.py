@@ -1,0 +1,280 @@
+"""Writing in tasks: rows become staged segments, and their descriptions travel back to the driver, which commits them.
+
+A task never opens the table's commit log, but to take numbers for an identity column: the driver decides schema, shape
+and routing once, when the write is planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
+from streamhouse_spark.log.staging import (
+    INLINE_BYTES_MAX,
+    BucketRouter,
+    RowStager,
+    StagedRows,
+    inline_total,
+    merge_staged_rows,
+)
+from streamhouse_spark.schema.constraints.check_constraint import Check
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.generated_columns.generated_column import Generated
+from streamhouse_spark.schema.identity import Identity
+from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.request_metrics import METER
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.process_cache import Connection
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+    from streamhouse_spark.kv.change_staging import PreparedChanges
+
+Message = TypeVar("Message", bound=WriterCommitMessage)
+COUNTS_KEY = "streamhouse.counts"
+TASK_INLINE_BYTES_MAX = 32 << 10
+"""Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
+CHUNK_BYTES = 128 << 20
+"""Bytes of rows, about, that a task holds before it writes them out."""
+
+
+@dataclass(frozen=True)
+class StagedCommitMessage(WriterCommitMessage):
+    """The staged files of one task, and the streaming query that it ran for."""
+
+    staged: StagedRows | None
+    query_id: str | None = None
+    prepared: tuple[PreparedChanges, ...] = ()
+    """Prepared changes of the staged rows, in buckets of a table with a primary key."""
+    history: HistoryPoint | None = None
+    """The newest record of the log when the write was planned."""
+    partitions: pa.Table | None = None
+    """The partitions of the rows, each once, of a write that replaces these."""
+    counts: str = ""
+    """Counts of the task, for Spark's pages: Java looks for them, as the last text of the pickled message."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPlan:
+    """The facts that a task needs to stage rows of a table."""
+
+    connection: Connection
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    shape: SegmentOptions
+    routing: BucketRouter
+    history: HistoryPoint | None
+    replaced: ReplacedPart | None = None
+    checks: tuple[Check, ...] = ()
+    generated: tuple[Generated, ...] = ()
+    now: StatementContext | None = None
+    """The moment of functions that are defaults."""
+    identity: Identity | None = None
+    keeps_given: bool = False
+    """Whether rows are those of the table, with their numbers in its identity column."""
+
+    @classmethod
+    def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
+        state = table.state
+        properties = state.parsed
+        routing = BucketRouter.of(state.num_buckets, properties)
+        shape, newest = table.segment_options(state), state.anchors.newest
+        of_rows = (properties.checks, properties.generated, StatementContext.of(table.world), properties.identity)
+        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, *of_rows)
+
+    def message(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        query_id: str | None = None,
+        *,
+        inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
+        num_updated: int = 0,
+    ) -> StagedCommitMessage:
+        """Stage all rows of a task; durable when this returns, visible to nobody. The first ``num_updated`` rows are
+        those behind an update.
+
+        Raises `SchemaMismatchError` for values that do not fit.
+        """
+        numbers = self._numbers()
+        stager = task_stager(
+            self.connection,
+            self.table_uuid,
+            self.shape,
+            self.routing,
+            inline_bytes_max,
+            checks=self.checks,
+            generated=self.generated,
+            numbers=numbers,
+            keeps_given=self.keeps_given,
+            table=self.table,
+        )
+        parts, seen = [], []
+        schema = self.schema if self.now is None else evaluate_defaults(self.schema, self.now)
+        for chunk in chunks(batches):
+            rows, missing = convert_rows(chunk, schema, table=self.table)
+            if self.replaced is not None:
+                rows = stager.completed(rows)  # partitions may be generated
+                seen.append(self.replaced.seen(rows, self.schema, self.table))
+            updated = min(num_updated, rows.num_rows)
+            parts.append(stager.stage(rows, missing, updated))
+            num_updated -= updated
+        staged = merge_staged_rows(parts) if parts else None
+        history = self.history if numbers is None else numbers.newest
+        return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(seen))
+
+    def _numbers(self) -> IdentityRanges | None:
+        """Return what takes numbers of the identity column for this task alone."""
+        if self.identity is None:
+            return None
+        table = self.connection.table_by_uuid(self.table, self.table_uuid)
+        return IdentityRanges(table.log, self.identity, self.table)
+
+
+def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitMessage:
+    """Return a task's message with what it wrote, and the requests of this process meanwhile."""
+    before = METER.total()
+    message = stage()
+    segments = message.staged.segments if message.staged is not None else ()
+    return replace(message, counts=counts_of(segments, (METER.total() - before).total))
+
+
+def counts_of(segments: Sequence[StagedSegment], num_requests: int) -> str:
+    """Return the counts of a task as the text that Java looks for."""
+    counts = {
+        "segmentsWritten": len(segments),
+        "bytesWritten": sum(staged.segment.size_bytes for staged in segments),
+        "storeRequests": num_requests,
+    }
+    return COUNTS_KEY + json.dumps(counts)
+
+
+def concat_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:
+    """Join what `ReplacedPart.seen` gave for parts of a task's rows."""
+    return distinct(pa.concat_tables(seen)) if seen and seen[0].num_columns else None
+
+
+def task_stager(
+    connection: Connection,
+    table_uuid: str,
+    shape: SegmentOptions,
+    routing: BucketRouter,
+    inline_bytes_max: int,
+    *,
+    checks: tuple[Check, ...] = (),
+    generated: tuple[Generated, ...] = (),
+    numbers: IdentityRanges | None = None,
+    keeps_given: bool = False,
+    table: str = "the table",
+) -> RowStager:
+    warehouse = connection.warehouse()
+    storage, world = warehouse.storage, warehouse.world
+    return RowStager(
+        storage,
+        table_uuid,
+        shape,
+        routing,
+        world,
+        checks=checks,
+        generated=generated,
+        numbers=numbers,
+        keeps_given=keeps_given,
+        table=table,
+        inline_bytes_max=inline_bytes_max,
+    )
+
+
+def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        if pending_bytes >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
+    """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
+    found = [m for m in messages if isinstance(m, kind)]
+    if len(found) != len(messages):
+        raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
+    return found
+
+
+def require_planned(table: Table, messages: Sequence[StagedCommitMessage]) -> None:
+    """Raise `DifferentHistoryError` if the table was restored from a backup since the tasks' write was planned.
+
+    The restore may have removed the staged files. Rows of a table that had the name before are refused by the commit.
+    """
+    own = (m.history for m in messages if m.staged is None or m.staged.table_uuid == table.uuid)
+    table.log.require_history(own, f"a write to {table.name} was planned")
+
+
+def all_staged(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
+    """Return the staged files of all tasks, in their order. None if no task had a row."""
+    parts = [message.staged for message in messages if message.staged is not None]
+    return merge_staged_rows(parts) if parts else None
+
+
+def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
+    """Combine the staged files of all tasks. None if no task had a row.
+
+    Inline rows of several tasks become one inline segment a bucket, or objects if they are too many for a commit
+    record, so that the number of tasks shows neither in the size of records nor in the number of segments. Raises
+    `CommitConflictError` if they were staged for another table.
+    """
+    parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
+    if not parts:
+        return None
+    staged = merge_staged_rows(parts)
+    if staged.table_uuid != table.uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written, write them again",
+        )
+    inline: dict[int, list[StagedSegment]] = defaultdict(list)
+    for segment in staged.segments:
+        if segment.inline_rows is not None:
+            inline[segment.segment.bucket].append(segment)
+    inline_bytes = sum(len(s.inline_rows or b"") for found in inline.values() for s in found)
+    fits = inline_bytes <= inline_total(INLINE_BYTES_MAX, table.num_buckets)
+    if fits and all(len(found) == 1 for found in inline.values()):
+        return staged
+    if staged.schema_id not in table.state.schemas:
+        table.refresh()  # another process of this driver planned the write, and saw a newer schema
+    rows = ((bucket, _concat_tables(table, staged, found)) for bucket, found in sorted(inline.items()))
+    shape = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
+    if fits:
+        joined = [stage_inline(part, bucket, shape) for bucket, part in rows]
+    else:
+        joined = []
+        for group in group_into_objects(rows, lambda part: part[1].nbytes):
+            joined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
+    objects = [s for s in staged.segments if s.inline_rows is None]
+    return replace(staged, segments=(*objects, *joined))
+
+
+def _concat_tables(table: Table, staged: StagedRows, found: list[StagedSegment]) -> pa.Table:
+    schema = table.state.schemas[staged.schema_id].arrow
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(s.inline_rows), schema) for s in found])

@@ -1,0 +1,412 @@
+"""Writing by primary key in Spark: tasks stage intents for keys, and the changes that follow.
+
+The changes depend on the stored rows at the commit. So tasks stage *intents*, rows with their effect on their key, as
+files like segments that no record will ever name. Where Spark clusters the rows such that a task has all rows of its
+buckets (the catalog asks for it), a task also prepares the changes, against the rows by key that its host keeps: the
+driver's one record adds these, and the driver makes changes only of the intents of buckets that moved meanwhile, or
+that several tasks had rows of (`streamhouse_spark.write.upsert_intents`). So nothing depends on Spark's guarantees of
+clustering.
+
+The driver removes the intents once the changes are committed; files that a crash leaves are orphans for cleaning, as
+are prepared changes that were not used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
+from streamhouse_spark.datasource.write.staging_writer import (
+    TASK_INLINE_BYTES_MAX,
+    StagedCommitMessage,
+    all_staged,
+    chunks,
+    concat_partitions,
+    require_planned,
+    task_stager,
+)
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StorageError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.kv.change_staging import PreparedChanges
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.commits.idempotency import require_writable
+from streamhouse_spark.log.commits.object_existence import is_to_be_looked_for, require_stored
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
+from streamhouse_spark.log.segments.scan import Adapter
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
+from streamhouse_spark.log.staging import (
+    STAGED_AGE_MS_MAX,
+    BucketRouter,
+    StagedRows,
+    has_same_meaning,
+    merge_staged_rows,
+    schema_changed_error,
+)
+from streamhouse_spark.query.overwrite_filter import Choose
+from streamhouse_spark.schema.conversion import refuse_column
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
+from streamhouse_spark.schema.identity import Identity, refuse_given
+from streamhouse_spark.schema.row_conversion import coerce
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, ReadIntents, commit, prepare
+
+_UPSERT: Final = int(ChangeType.INSERT)
+_UPDATE: Final = int(ChangeType.UPDATE_AFTER)
+"""The kind of rows of an UPDATE or MERGE that replace a row that was read. Its other rows are new."""
+_DELETE: Final = int(ChangeType.DELETE)
+_LEFT_OUT: Final = int(ChangeType.UPDATE_BEFORE)
+_KINDS: Final = {
+    **dict.fromkeys(("insert", "update", "update_after", "upsert", "update_postimage", "+i", "+u", "i", "u"), _UPSERT),
+    **dict.fromkeys(("c", "r"), _UPSERT),
+    **dict.fromkeys(("delete", "-d", "d"), _DELETE),
+    **dict.fromkeys(("update_before", "update_preimage", "-u"), _LEFT_OUT),
+}
+"""Words of this package, Delta, Flink and Debezium, in lower case."""
+_REWRITING_KINDS: Final = {"insert": _UPSERT, "update": _UPDATE, "delete": _DELETE}
+_COMMIT_TRIES_MAX: Final = 10
+
+Kinds = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStagingPlan:
+    """All that a task needs to stage intents for a table."""
+
+    connection: Connection
+    table: str
+    table_uuid: str
+    schema_id: int
+    schema: TableSchema
+    key: tuple[str, ...]
+    write: IntentWrite
+    row_kind_column: str | None
+    routing: BucketRouter
+    is_clustered: bool
+    """Whether Spark was asked to give a task all rows of its buckets."""
+    missing: frozenset[int] = frozenset()
+    """Columns of `given` that the rows lack, so that tasks fill in the defaults of the schema."""
+    history: HistoryPoint | None = None
+    """The newest record of the log when the write was planned."""
+    replaced: ReplacedPart | None = None
+    identity: Identity | None = None
+
+    @classmethod
+    def of(
+        cls,
+        connection: Connection,
+        table: Table,
+        frame: StructType,
+        options: WriteOptions | StreamWriteOptions,
+        *,
+        write: IntentWrite | None = None,
+        is_clustered: bool = False,
+        state: TableState | None = None,
+        replaced: ReplacedPart | None = None,
+    ) -> KeyedStagingPlan:
+        """Plan for a state of the table, the newest known by default.
+
+        Raises `SchemaMismatchError`, `InvalidOptionError` if rows of this frame cannot be written so.
+        """
+        require_writable(state or table.state, None)
+        given = spark_versions.arrow_schema_of(frame)
+        kind = None
+        if options.row_kind_column is not None:
+            kind = _row_kind(given, options.row_kind_column, table.name)
+            given = given.remove(given.names.index(kind))
+        state = state or table.state
+        targets = None
+        if options.partial_update:
+            targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
+            targets = tuple(name for name in targets if name not in state.primary_key)
+            table.keyed.require_partial(targets, state)
+        properties = state.parsed
+        routing = BucketRouter.of(state.num_buckets, properties)
+        plan = cls(
+            connection,
+            table.name,
+            table.uuid,
+            state.schema_id,
+            state.schema,
+            state.primary_key,
+            replace(write or IntentWrite(), columns=targets, now=StatementContext.of(table.world)),
+            kind,
+            routing,
+            is_clustered,
+            history=state.anchors.newest,
+            replaced=replaced,
+            identity=properties.identity,
+        )
+        names = {name.casefold() for name in given.names}
+        plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
+        plain = pa.schema([f.remove_metadata() for f in given])
+        empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
+        coerce(empty, without_defaults(plan.given), table=table.name, older=state.schemas)
+        for column in plan.given.columns:
+            if not column.nullable and column.default is None and column.name.casefold() not in names:
+                refuse_column(table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(given.names)}")
+        return plan
+
+    @property
+    def given(self) -> TableSchema:
+        """The columns of the rows."""
+        if self.write.columns is None:
+            return self.schema
+        wanted = {*self.write.columns, *self.key}
+        return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
+
+    @property
+    def _filling(self) -> TableSchema:
+        """The columns of the rows, with the constants that fill them in this write."""
+        return self.given if self.write.now is None else evaluate_defaults(self.given, self.write.now)
+
+    @property
+    def shape(self) -> SegmentOptions:
+        return SegmentOptions(self.schema_id)
+
+    def message(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        query_id: str | None = None,
+        *,
+        inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
+    ) -> StagedCommitMessage:
+        """Stage all rows of a task, and prepare their changes if it may have all rows of its buckets.
+
+        All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
+        not fit.
+        """
+        seen: list[pa.Table] = []
+        numbers = self._numbers()
+        staged = self._staged(batches, inline_bytes_max, seen, numbers)
+        history = self.history if numbers is None else numbers.newest
+        if staged is None or not self.is_clustered or self.replaced is not None:
+            return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(seen))
+        table = self.connection.table_by_uuid(self.table, self.table_uuid)
+        prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
+        return StagedCommitMessage(staged, query_id, prepared, history)
+
+    def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
+        """Return bucket → reader of its intents, in the order of the segments."""
+        found: dict[int, list[StagedSegment]] = {}
+        for segment in segments:
+            found.setdefault(segment.segment.bucket, []).append(segment)
+        return {bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(found.items())}
+
+    def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
+        """Read intents with the columns of a schema that is the table's now.
+
+        Raises `CommitConflictError` if their columns, or defaults in them, have changed.
+        """
+        filled = schema
+        if self.write.columns is not None:  # the others' defaults are those of the commit
+            given = {column.id for column in self.given.columns}
+            filled = TableSchema(tuple(column for column in schema.columns if column.id in given))
+        if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled, self.missing):
+            raise schema_changed_error(table.state)
+        batches = list(_batches(table, _intent_schema(self.schema), segments, _intent_schema(schema)))
+        rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
+        kinds = rows.column(0).to_numpy()
+        inserted = kinds == _UPSERT if self.write.rewrites else None
+        return BucketIntents(rows.drop_columns([CHANGE_COLUMN.name]), kinds == _DELETE, inserted)
+
+    def _staged(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        inline_bytes_max: int,
+        seen: list[pa.Table],
+        numbers: IdentityRanges | None,
+    ) -> StagedRows | None:
+        stager = task_stager(
+            self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, table=self.table
+        )
+        parts = []
+        for chunk in chunks(batches):
+            if (intents := self._number_rows(self._intents(chunk), numbers)).num_rows:
+                if self.replaced is not None:
+                    seen.append(self.replaced.seen(intents, self.schema, self.table))
+                parts.append(stager.stage(intents))
+        return merge_staged_rows(parts) if parts else None
+
+    def _numbers(self) -> IdentityRanges | None:
+        """Return what takes numbers of the identity column for this task alone."""
+        if self.identity is None:
+            return None
+        return IdentityRanges(self.connection.table_by_uuid(self.table, self.table_uuid).log, self.identity, self.table)
+
+    def _number_rows(self, intents: pa.Table, numbers: IdentityRanges | None) -> pa.Table:
+        """Return intents with numbers for rows without one; rows that are there keep theirs. Raises as
+        `IdentityRanges.numbered`.
+        """
+        if numbers is None:
+            return intents
+        kinds = intents.column(0).to_numpy()
+        refuse_given(self.identity, intents.filter(pa.array(kinds == _UPSERT)), self.table)
+        return numbers.filled(intents, kinds == _DELETE)
+
+    def _intents(self, rows: pa.Table) -> pa.Table:
+        """Return each row's effect on its key, then all columns of the table: null where they do not count."""
+        if self.row_kind_column is None:
+            upserts = coerce(rows, self._filling, table=self.table)
+            return _with_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
+        words = _REWRITING_KINDS if self.write.rewrites else _KINDS
+        kinds = _kinds_of(rows.column(self.row_kind_column), words, self.table, self.row_kind_column)
+        rows = rows.drop_columns([self.row_kind_column])
+        upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
+        deleted = np.flatnonzero(kinds == _DELETE)
+        upserts = coerce(arrow_chunking.take_rows(rows, upserted, distinct=True), self._filling, table=self.table)
+        keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
+        key_schema = without_defaults(self.schema.select(self.key))
+        deletes = coerce(
+            arrow_chunking.take_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table
+        )
+        both = pa.concat_tables(
+            [
+                _with_kinds(kinds[upserted], upserts, self.schema),
+                _with_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
+            ]
+        )
+        order = np.argsort(np.concatenate([upserted, deleted]), kind="stable")
+        return arrow_chunking.take_rows(both, order, distinct=True)
+
+
+def commit_intents(
+    table: Table,
+    plan: KeyedStagingPlan,
+    messages: Sequence[StagedCommitMessage],
+    *,
+    transaction: Transaction | None,
+    read: ReadVersion | None = None,
+    choose: Choose | None = None,
+) -> BucketOffsets:
+    """Turn the intents that the tasks staged, in the order of the tasks, into changes, and commit them. See
+    `Table.upsert`.
+
+    With ``read`` they are those of an operation that read the table, whose rows have no order: of a key that is both
+    deleted and written the written row stays. `CommitConflictError` if rows that it depends on changed since. With
+    ``choose`` the intents replace the rows of these partitions.
+    """
+    require_planned(table, messages)
+    staged = all_staged(messages)
+    if staged is not None and staged.table_uuid != table.uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written, write them again",
+        )
+    if staged is not None and table.storage.now_ms() - staged.staged_ms > STAGED_AGE_MS_MAX:
+        raise CommitConflictError(
+            f"{table.name}: rows were staged so long ago that cleaning may have removed them; nothing was written, "
+            "write them again",
+        )
+    segments = staged.segments if staged else ()
+    uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
+    if staged is not None and uuids and is_to_be_looked_for(table.storage, staged.staged_ms):
+        require_stored(table.storage, table.state, uuids)
+    offsets = _commit_staged(table, plan, segments, whole(messages), transaction, read=read, choose=choose)
+    for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
+        with suppress(StorageError):  # no record names it: cleaning takes it, if not now
+            table.storage.delete(segment_key(table.uuid, uuid))
+    return offsets
+
+
+def whole(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
+    """Return the prepared changes that are of all rows of their bucket: no other task has rows of it."""
+    parts = [message.staged for message in messages if message.staged is not None]
+    having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
+    return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
+
+
+def _commit_staged(
+    table: Table,
+    plan: KeyedStagingPlan,
+    segments: Sequence[StagedSegment],
+    prepared: Sequence[PreparedChanges],
+    transaction: Transaction | None,
+    *,
+    read: ReadVersion | None,
+    choose: Choose | None,
+) -> BucketOffsets:
+    intents = plan.intents(table, segments)
+    for attempt in range(_COMMIT_TRIES_MAX):
+        state = table.refresh()
+        try:
+            return commit(table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose)
+        except CommitConflictError:
+            if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _batches(
+    table: Table, written: TableSchema, segments: Sequence[StagedSegment], wanted: TableSchema
+) -> Iterator[pa.RecordBatch]:
+    adapter = Adapter(written, wanted)
+    records = InlineRecords(table.storage, table.uuid)
+    records.expect(staged.segment for staged in segments)
+    for staged in segments:
+        segment = staged.segment
+        if staged.inline_rows is not None:
+            yield adapter.adapt(pa.ipc.read_record_batch(pa.py_buffer(staged.inline_rows), written.arrow))
+            continue
+        found = read_segment(table.storage, table.uuid, segment, written.arrow, segment.offsets, records=records)
+        for batch in found:
+            yield adapter.adapt(batch.batch)
+
+
+def _intent_schema(schema: TableSchema) -> TableSchema:
+    """Return the schema of intents: of a deletion only the key is known."""
+    return TableSchema((CHANGE_COLUMN, *(replace(column, nullable=True) for column in schema.columns)))
+
+
+def _with_kinds(kinds: Kinds, rows: pa.Table, schema: TableSchema) -> pa.Table:
+    given = set(rows.column_names)
+    columns = [rows[c.name] if c.name in given else pa.nulls(rows.num_rows, c.type) for c in schema.columns]
+    return pa.Table.from_arrays([pa.array(kinds), *columns], schema=_intent_schema(schema).arrow)
+
+
+def _row_kind(given: pa.Schema, name: str, table: str) -> str:
+    found = [field for field in given if field.name.casefold() == name.casefold()]
+    if len(found) != 1 or not pa.types.is_string(found[0].type):
+        kind = f"of type {found[0].type}" if found else "not there"
+        raise InvalidOptionError(
+            f"rowKindColumn of the write into {table} is '{name}', which is {kind}; the rows have "
+            f"{', '.join(given.names)}; name a column of texts"
+        )
+    text: str = found[0].name
+    return text
+
+
+def _kinds_of(values: pa.ChunkedArray, known: Mapping[str, int], table: str, column: str) -> Kinds:
+    """Return the kind of each row. Raises `SchemaMismatchError` for an unknown word."""
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(values.combine_chunks()))
+    places = pc.index_in(words, value_set=pa.array(list(known)))
+    if places.null_count:
+        wrong = values.filter(places.is_null())[0].as_py()
+        raise SchemaMismatchError(
+            f"column '{column}' of the rows for {table} says {wrong!r} of a row; expected insert, update_after, delete "
+            "or update_before, or the short forms +I, +U, -D, -U or c, r, u, d"
+        )
+    kinds: Kinds = np.array(list(known.values()), np.int8)[places.to_numpy()]
+    return kinds

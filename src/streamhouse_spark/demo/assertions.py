@@ -1,0 +1,82 @@
+"""The demo's proofs: the rows that were written can be read, everywhere, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.demo.flights import KEY_COLUMNS
+from streamhouse_spark.demo.monitor import Observed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FACTS: Final = {
+    "rows": "count(*)",
+    "departed": "count(dep_time)",
+    "sum of distance": "sum(distance)",
+    "sum of air_time": "sum(air_time)",
+    "sum of arr_delay": "sum(arr_delay)",
+    "checksum of keys": f"sum(CAST(xxhash64({', '.join(KEY_COLUMNS)}) AS DECIMAL(38, 0)))",
+}
+"""Queries that Spark runs on the source and on the table: name → SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    claim: str
+    holds: bool
+    detail: str
+
+
+def facts_of(rows: DataFrame) -> dict[str, Any]:
+    found = rows.selectExpr(*(f"{sql} AS `{name}`" for name, sql in FACTS.items())).collect()[0]
+    return {name: found[name] for name in FACTS}
+
+
+def prove_equal_facts(claim: str, found: Mapping[str, Any], source: Mapping[str, Any]) -> Proof:
+    different = [f"{name} is {found[name]}, expected {source[name]}" for name in FACTS if found[name] != source[name]]
+    shown = ", ".join(f"{name} {found[name]:,}" for name in FACTS)
+    return Proof(claim, not different, "; ".join(different) or shown)
+
+
+def prove_same_rows(claim: str, found: pa.Table, source: pa.Table) -> Proof:
+    """Prove that both have the same rows in every column, without regard to order."""
+    if found.num_rows != source.num_rows:
+        return Proof(claim, holds=False, detail=f"{found.num_rows:,} rows, expected {source.num_rows:,}")
+    ordered, expected = in_order(found, source.schema), in_order(source, source.schema)
+    different = [name for name in source.schema.names if not ordered[name].equals(expected[name])]
+    if different:
+        return Proof(claim, holds=False, detail=f"columns with other values: {', '.join(different)}")
+    detail = f"{source.num_rows:,} rows × {source.num_columns} columns are equal, one by one"
+    return Proof(claim, holds=True, detail=detail)
+
+
+def in_order(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    keys = [(name, "ascending") for name in KEY_COLUMNS]
+    return rows.select(schema.names).cast(schema).sort_by(keys).combine_chunks()
+
+
+def prove_queries(observed: Observed) -> Proof:
+    """Prove that each query saw all rows committed before it, and none twice, while rows streamed in and were moved."""
+    wrong = "; ".join(
+        f"{q.name}: {q.rows:,} rows, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
+    )
+    return Proof(
+        "each query during the stream saw all rows committed before it, none twice",
+        observed.queries > 0 and not observed.wrong,
+        wrong or f"{observed.queries} queries of the table and of its lake",
+    )
+
+
+def prove_independently(
+    lake_path: str, source: pa.Table, readers: Mapping[str, Callable[[str], pa.Table]]
+) -> list[Proof]:
+    """Read the lake table with readers that know nothing of streamhouse-spark."""
+    return [
+        prove_same_rows(f"{name} alone reads the same from the lake", read(lake_path), source)
+        for name, read in readers.items()
+    ]

@@ -1,0 +1,153 @@
+"""The display of the demo: a live board on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.demo.assertions import Proof
+from streamhouse_spark.demo.monitor import Observed, QueryResult
+
+_LINE_EVERY_MS: Final = 5_000
+_PIPE_COLUMNS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One moment of the demo."""
+
+    simulated_day: str
+    """The day in 2013 that the stream has reached."""
+    released_share: float
+    """Share of the flights that were released to the stream, 0 to 1."""
+    micro_batches: int
+    observed: Observed
+
+    @property
+    def rows(self) -> int:
+        return sum(line.log_end for line in self.observed.buckets)
+
+    @property
+    def lag(self) -> int:
+        return sum(line.lag for line in self.observed.buckets)
+
+
+class View(Protocol):
+    """The display of the demo's steps."""
+
+    def say(self, text: str) -> None:
+        """Show a step."""
+
+    def show_proof(self, proof: Proof) -> None: ...
+
+    def streaming(self) -> AbstractContextManager[BoardView]:
+        """Wrap the part of the demo in which rows stream in."""
+
+
+class BoardView(Protocol):
+    def update(self, board: Board) -> None: ...
+
+
+class TextView:
+    """Plain lines, or a live board if the console is a terminal."""
+
+    def __init__(self, clock: Clock, console: Console | None = None) -> None:
+        is_terminal = sys.stdout.isatty()
+        width = None if is_terminal else _PIPE_COLUMNS
+        self.console = console or Console(file=sys.stdout, width=width, highlight=False)
+        self._clock = clock
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def show_proof(self, proof: Proof) -> None:
+        mark = Text("✓ ", style="bold green") if proof.holds else Text("✗ ", style="bold red")
+        detail = Text(f"  ({proof.detail})", style="dim" if proof.holds else "red")
+        self.console.print(mark + Text(proof.claim) + detail, soft_wrap=True)
+
+    def streaming(self) -> AbstractContextManager[BoardView]:
+        return _LiveBoard(self.console) if self.console.is_terminal else _BoardLines(self.console, self._clock)
+
+
+class _LiveBoard:
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def update(self, board: Board) -> None:
+        self._live.update(draw_board(board))
+
+
+class _BoardLines:
+    """A line every few seconds."""
+
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._console = console
+        self._clock = clock
+        self._next_ms = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def update(self, board: Board) -> None:
+        now_ms = self._clock.boot_ms()
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + _LINE_EVERY_MS
+            self._console.print(line_of(board), markup=False, soft_wrap=True)
+
+
+def line_of(board: Board) -> str:
+    return (
+        f"{board.simulated_day}  log {board.rows:>7,} rows  lag {board.lag:>7,}  "
+        f"air.flights {format_answer(board.observed.union)}  air.flights$lake {format_answer(board.observed.lake)}  "
+        f"{board.micro_batches} micro-batches, {board.observed.lake_snapshots} lake snapshots"
+    )
+
+
+def format_answer(result: QueryResult | None) -> str:
+    return "…" if result is None else f"{result.rows:,} rows in {result.duration_ms} ms"
+
+
+def draw_board(board: Board) -> Group:
+    """Return the board as a terminal shows it."""
+    buckets = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("bucket", "log end", "tiered to the lake", "lag"):
+        buckets.add_column(name, justify="right")
+    for line in board.observed.buckets:
+        buckets.add_row(str(line.bucket), f"{line.log_end:,}", f"{line.lake_offset:,}", f"{line.lag:,}")
+    buckets.add_section()
+    buckets.add_row("all", f"{board.rows:,}", f"{board.rows - board.lag:,}", f"{board.lag:,}", style="bold")
+    queries = RichTable(box=None, show_header=False, pad_edge=False)
+    for name, result in (("air.flights", board.observed.union), ("air.flights$lake", board.observed.lake)):
+        queries.add_row(Text(name, style="bold"), Text(format_answer(result), style="cyan"))
+    head = Text.assemble(
+        ("flights up to ", ""), (board.simulated_day, "bold"),
+        f"  {board.released_share:.0%} released, {board.micro_batches} micro-batches written, ",
+        f"{board.observed.lake_snapshots} lake snapshots, {board.observed.queries} queries",
+    )  # fmt: skip
+    parts: Sequence[Text | RichTable] = (head, buckets, queries)
+    return Group(*parts)

@@ -1,0 +1,153 @@
+"""A range of a changelog collapsed by key: the rows that a union read lays over older rows. Pure.
+
+The rows of a bucket at the end of the range are those at its start whose keys the range does not name, and ``rows``.
+Memory is bounded by the range, not by the bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.arrow_chunking import take_rows
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
+from streamhouse_spark.keys.latest_per_key import last_of_keys
+
+Bools = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedChangelog:
+    keys: KeySet
+    """Every key that the range changes, ascending."""
+    rows: pa.Table
+    """The rows that the range leaves for these keys, without the change column."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.keys.size_bytes + int(self.rows.nbytes)
+
+    @classmethod
+    def of(
+        cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int], *, sort: bool = False
+    ) -> MergedChangelog:
+        """Collapse changes in the order of the log: the change column first, then the columns of ``schema``.
+
+        ``key_indexes`` are the indexes of the primary key's columns in the schema. The rows are in the order of their
+        last changes, which costs least; with ``sort`` they are in the order of their keys.
+        """
+        batches = list(changes)
+        if not batches:
+            return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
+        types, *columns = pa.Table.from_batches(batches).columns
+        kinds = types.to_numpy()
+        keys, of_each, last = last_of_keys(kinds, [columns[index] for index in key_indexes])
+        kept = last[kinds[last] != np.int8(ChangeType.DELETE)]
+        all_rows = pa.Table.from_arrays(columns, schema=schema)
+        rows = take_rows(all_rows, kept, distinct=True) if sort else all_rows.filter(_mask(kept, len(kinds)))
+        return cls(KeySet(keys.take(pa.array(of_each))), rows)
+
+
+class KeySet:
+    """A set of keys of `streamhouse_spark.keys.key_codec`, for membership tests of rows."""
+
+    def __init__(self, keys: pa.BinaryArray) -> None:
+        """Take the keys, ascending."""
+        self._keys = keys
+        self._numbers = as_numbers(keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._keys.nbytes) + (0 if self._numbers is None else int(self._numbers.nbytes))
+
+    def reaches(self, low: bytes, high: bytes) -> bool:
+        """Tell whether a key lies between two prefixes of keys, keys that begin with ``high`` included."""
+        place = bisect_left(range(len(self._keys)), low, key=lambda i: self._keys[i].as_py())
+        return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
+
+    def _near(self, keys: pa.BinaryArray) -> tuple[int, pa.BinaryArray]:
+        """Return the set's keys from the least to the greatest of ``keys``, so that few are hashed, and the index of
+        the first.
+        """
+        bounds = pc.min_max(keys).as_py()
+        first, length = _span(self._keys, bounds["min"], bounds["max"])
+        return first, self._keys.slice(first, length)
+
+    def holds(self, keys: pa.BinaryArray) -> Bools:
+        """Return whether each of ``keys`` is in the set."""
+        if not len(self._keys) or not len(keys):
+            return np.zeros(len(keys), np.bool_)
+        numbers = None if self._numbers is None else as_numbers(keys)
+        if self._numbers is None or numbers is None:
+            found: Bools = pc.is_in(keys, value_set=self._near(keys)[1]).to_numpy(zero_copy_only=False)
+            return found
+        return _is_member(numbers, self._numbers)
+
+    def holds_keys_of(self, columns: Sequence[pa.Array]) -> Bools:
+        """Do the same as `holds` for the keys of these columns, without nulls."""
+        numbers = None if self._numbers is None else key_numbers(columns)
+        if self._numbers is None or numbers is None:
+            return self.holds(encode_keys(columns))
+        return _is_member(numbers, self._numbers)
+
+    def find(self, columns: Sequence[pa.Array]) -> tuple[Bools, npt.NDArray[np.int64]]:
+        """Do the same as `holds_keys_of`, and return the index in the set of each key that is there."""
+        held = self.holds_keys_of(columns)
+        if not held.any():
+            return held, np.zeros(0, np.int64)
+        chosen = pa.array(np.flatnonzero(held))
+        keys = encode_keys([column.take(chosen) for column in columns])
+        numbers = None if self._numbers is None else as_numbers(keys)
+        if self._numbers is not None and numbers is not None:
+            return held, np.searchsorted(self._numbers, numbers)
+        first, near = self._near(keys)
+        return held, pc.index_in(keys, value_set=near).to_numpy().astype(np.int64) + first
+
+
+def _is_member(numbers: Numbers, wanted: Numbers) -> Bools:
+    """Return which of ``numbers`` are among the ascending, distinct ones of the set."""
+    if not len(numbers):
+        return np.zeros(0, np.bool_)
+    if len(numbers) > len(wanted) and (numbers[1:] >= numbers[:-1]).all():
+        return _mark_numbers(numbers, wanted)
+    places = np.searchsorted(wanted, numbers)
+    places[places == len(wanted)] = 0
+    same: Bools = wanted[places] == numbers
+    return same
+
+
+def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
+    mask = np.zeros(length, np.bool_)
+    mask[places] = True
+    return pa.array(mask)
+
+
+def _mark_numbers(numbers: Numbers, wanted: Numbers) -> Bools:
+    """Return which of many ascending numbers are among a few."""
+    wanted = wanted[np.searchsorted(wanted, numbers[0]) : np.searchsorted(wanted, numbers[-1], side="right")]
+    first = np.searchsorted(numbers, wanted, side="left")
+    found = np.zeros(len(numbers), np.bool_)
+    place = first[numbers[first] == wanted]
+    while len(place):  # once more for each further row of a key, of which there is one in a lake that only we wrote
+        found[place] = True
+        place = place[place + 1 < len(numbers)] + 1
+        place = place[numbers[place] == numbers[place - 1]]
+    return found
+
+
+def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
+    """Return the index of the first of the ascending keys from ``low`` to ``high``, both included, and their number."""
+    places = range(len(keys))
+    first = bisect_left(places, low, key=lambda i: keys[i].as_py())
+    return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first

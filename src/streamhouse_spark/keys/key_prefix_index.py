@@ -1,0 +1,68 @@
+"""Membership tests of some keys among many others, without hashing the many: by eight bytes of each, taken once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+HEAD_BYTES = 8
+
+
+class KeyPrefixIndex:
+    """Many keys, each once, ascending. The first bytes of each, behind those that all have in common, are kept as a
+    number.
+
+    Keys to test are compared with those of the same number only, byte by byte.
+    """
+
+    def __init__(self, keys: pa.BinaryArray) -> None:
+        """Prepare for ascending ``keys``, at least one."""
+        self._keys = keys
+        self._common = _common(keys[0].as_py(), keys[len(keys) - 1].as_py())
+        self._heads = _heads(keys, len(self._common))
+
+    def have(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+        """Return which of ``keys``, in any order, are in the set."""
+        heads = _heads(keys, len(self._common))
+        lows = np.searchsorted(self._heads, heads, "left")
+        found: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
+        if self._common:
+            found &= pc.starts_with(keys, pattern=self._common).to_numpy(zero_copy_only=False)
+        if found.any():
+            alike = self._keys.take(pa.array(self._places(np.unique(heads[found]))))
+            asked = keys.filter(pa.array(found))
+            found[found] = pc.is_in(asked, value_set=alike).to_numpy(zero_copy_only=False)
+        return found
+
+    def _places(self, heads: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the indexes of the keys with these numbers, which are distinct."""
+        lows = np.searchsorted(self._heads, heads, "left")
+        counts = np.searchsorted(self._heads, heads, "right") - lows
+        firsts = np.cumsum(counts) - counts
+        places: npt.NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(lows - firsts, counts)
+        return places
+
+
+def _common(first: bytes, last: bytes) -> bytes:
+    """Return the common beginning of the first and the last key, and so of all keys between them."""
+    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(differ, min(len(first), len(last)))]
+
+
+def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
+    """Return the bytes of each key behind the first ``skipped`` ones as a number, zeros behind its end, in the order of
+    the keys.
+    """
+    _, offsets_buffer, data_buffer = keys.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
+    data = np.zeros(1, np.uint8)
+    if data_buffer is not None and data_buffer.size:
+        data = np.frombuffer(data_buffer, np.uint8)
+    heads = np.zeros(len(keys), np.uint64)
+    for place in range(skipped, skipped + HEAD_BYTES):
+        at = offsets[:-1] + place
+        found = np.where(at < offsets[1:], data[np.minimum(at, len(data) - 1)], np.uint8(0))
+        heads = (heads << np.uint64(8)) | found
+    return heads

@@ -1,0 +1,60 @@
+"""The last change of each key in a range of a changelog, deletions included. Pure.
+
+Lakes need it whose readers merge by key: deletions are written, rows are not searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.keys.keyed_batch import sort_by_key
+
+Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LatestChanges:
+    """One row a key, in the order of the keys."""
+
+    rows: pa.Table
+    """Rows without the change column; a deletion has the deleted row."""
+    deleted: Bools
+    places: Places
+    """Index of each change in the range, counted from its first."""
+
+    @classmethod
+    def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int]) -> LatestChanges:
+        """Take the changes in the order of the log: the change column first, then the columns of ``schema``.
+
+        ``key_indexes`` are the indexes of the primary key's columns in the schema. Memory is bounded by the range.
+        """
+        batches = list(changes)
+        if not batches:
+            return cls(schema.empty_table(), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+        types, *columns = pa.Table.from_batches(batches).columns
+        kinds = types.to_numpy()
+        _, _, places = last_of_keys(kinds, [columns[index] for index in key_indexes])
+        rows = take_rows(pa.Table.from_arrays(columns, schema=schema), places, distinct=True)
+        return cls(rows, kinds[places] == np.int8(ChangeType.DELETE), places)
+
+
+def last_of_keys(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
+    """Find the last change of each key in changes of these ``kinds``; rows before an update do not count.
+
+    Returns the keys of the others, the index among these of one of each key, ascending, and the indexes of the changes.
+    """
+    is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
+    keys = encode_keys([one_array(column.filter(is_after)) for column in key])
+    order, is_first = sort_by_key(keys)
+    starts = np.flatnonzero(is_first)
+    ends = np.append(starts[1:], len(order))[: len(starts)]
+    return keys, order[starts], np.flatnonzero(is_after)[order[ends - 1]]

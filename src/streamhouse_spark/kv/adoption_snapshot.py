@@ -1,0 +1,95 @@
+"""Stage the rows that a table with a primary key begins with when it is made from a lake table.
+
+The rows of a bucket become a snapshot by key. It stands behind one change, the insertion of the first row, which is
+trimmed at once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the
+snapshot, and the bucket can be truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.kv.kv_snapshots import SEGMENT_BYTES
+from streamhouse_spark.log.commits.actions import Action, Append, KvSnapshot, Trim
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
+from streamhouse_spark.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class BucketBootstrap:
+    """The staged rows of one bucket. They are durable, and no record names them yet."""
+
+    bucket: int
+    first: StagedSegment
+    """The insertion of the first row."""
+    rows: tuple[Segment, ...]
+
+
+def stage_rows(
+    storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
+) -> BucketBootstrap:
+    """Write the bucket's rows in the order of their keys; they are sorted in memory.
+
+    Raises `LakeMismatchError` where a key is null or occurs more than once.
+    """
+    ordered = _by_key(state, rows)
+    change = pa.array([int(ChangeType.INSERT)], pa.int8())
+    inserted = pa.Table.from_arrays(
+        [change, *ordered.slice(0, 1).columns], schema=state.written_schema(state.schema_id).arrow
+    )
+    segments: list[Segment] = []
+    for part in _parts(ordered):
+        staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, options)
+        first = segments[-1].end_offset if segments else 0
+        segments.append(staged.segment.placed(first, state.version, state.time_ms))
+    return BucketBootstrap(bucket, stage_inline(inserted, bucket, options), tuple(segments))
+
+
+def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> tuple[Action, ...]:
+    """Return the action that gives the ``adopted`` rows to a table without changes. Each of these buckets then ends at
+    offset 1.
+    """
+    if not adopted:
+        return ()
+    placed = tuple(one.first.segment.placed(0, state.version + 1, time_ms) for one in adopted)
+    return (
+        Append(placed, tuple(one.first.inline_rows for one in adopted)),
+        *(KvSnapshot(one.bucket, 0, 1, one.rows) for one in adopted),
+        Trim({one.bucket: 1 for one in adopted}),
+    )
+
+
+def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
+    columns = [arrow_chunking.one_array(rows.column(state.schema.names.index(name))) for name in state.primary_key]
+    names = ", ".join(state.primary_key)
+    if any(column.null_count for column in columns):
+        raise LakeMismatchError(f"{state.name} cannot be made: rows have a null in the primary key ({names})")
+    keys = encode_keys(columns)
+    order = pc.sort_indices(keys)
+    ordered = keys.take(order)
+    doubled = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
+    if (num_doubled := pc.sum(doubled).as_py() or 0) > 0:
+        place = order[pc.index(doubled, value=True).as_py()].as_py()
+        example = {name: python_value(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
+        raise LakeMismatchError(
+            f"{state.name} cannot be made: {num_doubled} rows have a primary key ({names}) that another row of their "
+            f"bucket has, for example {example}; delete them, or choose another key"
+        )
+    return arrow_chunking.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
+
+
+def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+    return arrow_chunking.slices(rows, SEGMENT_BYTES)

@@ -1,0 +1,253 @@
+"""Changes of one bucket, computed for one bucket position and staged to be committed there.
+
+Nothing here is visible before a record names it. The commit compares `StagedChanges.at` with the bucket's position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.config.properties import INSERT_EXISTING
+from streamhouse_spark.core.arrow_chunking import ROW_BYTES_MAX
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_lmdb_keys
+from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
+from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
+from streamhouse_spark.kv.merge_engines import MergeEngine
+from streamhouse_spark.kv.net_changes import Changes, EncodedRows, changes_of, unseen_changes
+from streamhouse_spark.kv.table_config import KeyedProperties
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.write_overlay import WriteOverlay
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
+from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_share, is_kept
+from streamhouse_spark.schema.constraints.check_constraint import Check, require_checked
+from streamhouse_spark.storage.base import Storage
+
+BucketPosition = tuple[int, int]
+"""The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
+rows."""
+
+EMPTY: Final[BucketPosition] = (0, 0)
+"""The first position of every bucket. A bucket that ends where it begins has no rows, wherever that is."""
+
+
+class StaleStateError(Exception):
+    """Another process applied changes that are newer than the planned state: refresh the state and try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChanges:
+    """Changes of a bucket, and their segment where there are any."""
+
+    at: BucketPosition
+    """Position of the bucket for which the changes are right."""
+    segment: StagedSegment | None
+    values: EncodedRows | None
+    """The changes as values for a tablet; None where another process computed them, or nobody looked at the stored
+    rows."""
+    staged_ms: int
+    """Store time at which staging began."""
+    is_unseen: bool = False
+    """Whether they are right at every position, because nobody looked at the stored rows."""
+
+    def is_kept(self, state: TableState, time_ms: int) -> bool:
+        """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.staging.is_kept`."""
+        return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
+
+    @property
+    def offsets(self) -> OffsetRange:
+        num_changes = self.segment.segment.num_rows if self.segment is not None else 0
+        return OffsetRange(self.at[1], self.at[1] + num_changes)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChanges:
+    """Changes of a bucket that another process staged for the committing one, which decides about them.
+
+    They are the bucket's net changes only together with all rows that the write has for the bucket, under the schema
+    and the properties that they were made by.
+    """
+
+    bucket: int
+    at: BucketPosition
+    segment: StagedSegment | None
+    schema_id: int
+    properties: KeyedProperties
+    staged_ms: int
+    """Store time at which staging began."""
+    is_unseen: bool = False
+    """As in `StagedChanges`."""
+
+    def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
+        """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
+        return (self.schema_id, self.properties) == (schema_id, properties)
+
+    def fits(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
+        """Tell whether a record at ``time_ms`` may add them behind the bucket position ``at``.
+
+        False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
+        """
+        has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
+        if (has_rows or had_rows) and at != self.at and not self.is_unseen:
+            return False
+        return self.placed(at).is_kept(state, time_ms)
+
+    def placed(self, at: BucketPosition) -> StagedChanges:
+        return StagedChanges(at, self.segment, None, self.staged_ms, self.is_unseen)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStager:
+    """Computes and stages the changes that batches make to one table with a primary key, by one of its schemas."""
+
+    storage: Storage
+    world: World
+    options: SegmentOptions
+    layout: KeyedLayout
+    engine: MergeEngine
+    tablet_of: Callable[[int], Tablet]
+    """Returns the tablet of a bucket on this host."""
+    before_images: bool = True
+    checks: tuple[Check, ...] = ()
+    """Constraints that the rows keep as they will be stored: merged, with defaults."""
+
+    @property
+    def sees_whole_buckets(self) -> bool:
+        """Whether the changes of a bucket depend on all its rows, and not on those of the batch's keys alone."""
+        return False
+
+    def staged(
+        self,
+        batches: Mapping[int, KeyedBatch],
+        places: Mapping[int, BucketPosition],
+        state: TableState,
+        overlay: WriteOverlay | None = None,
+    ) -> dict[int, StagedChanges]:
+        """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
+        say so. A ``state`` with attempts that are not stored yet needs their ``overlay``.
+
+        Durable when this returns, or small enough for the record. Raises `ConstraintViolatedError`,
+        `StaleStateError`, `OffsetsTrimmedError` or `StorageError` where rows cannot be read or changes cannot be
+        stored, `OverlayMissError` as the overlay.
+        """
+        staged_ms = self.storage.now_ms()
+        changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}
+        for found in changes.values() if self.checks else ():
+            self._require_checked(found, state.name)
+        segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
+        return {
+            bucket: StagedChanges(
+                places[bucket], segments.get(bucket), found.values, staged_ms, is_unseen=found.values is None
+            )
+            for bucket, found in changes.items()
+        }
+
+    def _changes(
+        self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition, overlay: WriteOverlay | None
+    ) -> Changes:
+        if self._may_go_unseen(batch):
+            return unseen_changes(batch)
+        values: list[bytes | None] = [None] * len(batch)
+        if at[0] != at[1]:
+            keys, stored = encode_lmdb_keys(batch.keys), state if overlay is None else overlay.stored
+            if state is stored or is_filled(bucket_position(stored, bucket)):
+                values = self._values(bucket, keys, stored)
+            if overlay is not None:
+                values = overlay.over(bucket, at[1], keys, values)
+        self._require_new(batch, values, state)
+        try:
+            return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+        except RowsTooLargeError as error:
+            raise SchemaMismatchError(
+                f"table {state.name}: {error.num_bytes} bytes of one primary key in bucket {bucket}, over the rows of "
+                f"the batch and the row that is there, are too many (a row may have {ROW_BYTES_MAX}); nothing was "
+                "written: store large values in parts, or write rows of one key in several batches"
+            ) from None
+
+    def _require_checked(self, changes: Changes, table: str) -> None:
+        """Raise `ConstraintViolatedError` for a row that a constraint forbids, before anything is stored."""
+        stays = (changes.types == ChangeType.INSERT) | (changes.types == ChangeType.UPDATE_AFTER)
+        rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
+        require_checked(self.checks, rows.filter(pa.array(stays)), table)
+
+    def _may_go_unseen(self, batch: KeyedBatch) -> bool:
+        """Tell whether the changes of a batch need no look at the stored rows: whole rows over whatever is there.
+
+        A deletion needs one, because its change has the deleted row, and an absent row has no change.
+        """
+        is_of_upserts = batch.inserted is None and not batch.deleted.any()
+        is_blind = is_of_upserts and self.engine.replaces and not self.before_images
+        return is_blind and not self.sees_whole_buckets
+
+    def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
+        """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""
+        if batch.inserted is None:
+            return
+        there = np.fromiter((value is not None for value in values), np.bool_, len(batch))
+        taken = batch.inserted & there & ~batch.has_deletion
+        if not taken.any():
+            return
+        row = int(batch.starts[np.argmax(taken)])
+        names = self.layout.values.schema.names
+        of_key = {names[place]: python_value(batch.columns[place][row]) for place in self.layout.key_indexes}
+        key = ", ".join(f"{name} = {value!r}" for name, value in of_key.items())
+        raise SchemaMismatchError(
+            f"table {state.name}: the MERGE inserts a row under a primary key that a row has ({key}), because its ON "
+            "matches by something else; nothing was written: match by the primary key, or set the property "
+            f"{INSERT_EXISTING} to upsert, so that the new row takes the place of the other"
+        )
+
+    def _values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
+        tablet = self.tablet_of(bucket)
+        catch_up(tablet, self.layout, self.storage, state, bucket)
+        found = tablet.find(keys)
+        if found.extent[:2] != bucket_position(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
+            raise StaleStateError
+        return found.values
+
+    def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
+        """Write the changes as segments. Small ones travel in the record; the objects of others are written side by
+        side.
+        """
+        schema = state.written_schema(self.layout.schema_id).arrow
+        found: dict[int, StagedSegment] = {}
+        large: list[tuple[int, pa.Table]] = []
+        for bucket, c in changes.items():
+            rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
+            if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
+                found[bucket] = stage_inline(rows, bucket, self.options)
+            else:
+                large.append((bucket, rows))
+        groups = [
+            (self.world.ids.new_uuid(), group) for group in group_into_objects(large, lambda part: part[1].nbytes)
+        ]
+
+        def store(named: tuple[str, tuple[tuple[int, pa.Table], ...]]) -> list[StagedSegment]:
+            uuid, group = named
+            return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
+
+        for staged in in_parallel(store, groups):
+            found |= {one.segment.bucket: one for one in staged}
+        return found
+
+
+def is_filled(at: BucketPosition) -> bool:
+    """Tell whether a bucket may have rows at this position."""
+    return at[0] < at[1]
+
+
+def bucket_position(state: TableState, bucket: int) -> BucketPosition:
+    return state.first_offset(bucket), state.buckets[bucket].end

@@ -1,0 +1,164 @@
+"""Snapshots by key on shared storage: new hosts begin with them, and the log can be trimmed up to them.
+
+A snapshot of a bucket is its rows at one offset, as segments in the order of their keys. **Commit point:** the record
+that names them, for all buckets of one call; before it there are files that nobody names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.config.auto_partition import AutoPartition
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv.lmdb.environment import DamagedError
+from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
+from streamhouse_spark.kv.tablet import Tablet, TabletState
+from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.value_codec import UnknownSchemaError
+from streamhouse_spark.log.commits.actions import Action, KvSnapshot
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.retention import plan_trim
+from streamhouse_spark.log.segments.writer import SegmentOptions, stage_object
+from streamhouse_spark.log.staging import is_kept
+from streamhouse_spark.storage.base import Storage
+
+CHANGES_MIN: Final = 1 << 20
+"""So many changes, and as many as the last snapshot has rows, make a new one due."""
+SEGMENT_BYTES: Final = 64 << 20
+TRIES_MAX: Final = 3
+
+
+def due_buckets(
+    state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
+) -> list[int]:
+    """Return the buckets that need a new snapshot: to spare new hosts a long replay, or to trim the log. Pure."""
+    kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
+    # Bytes that could be trimmed if every bucket had a snapshot at its end.
+    newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
+    trimmed = plan_trim(
+        replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition
+    )
+    due = []
+    for bucket, log in state.buckets.items():
+        offset = kept.get(bucket, state.first_offset(bucket))
+        num_rows = state.snapshots[bucket].num_rows if bucket in state.snapshots else 0
+        if log.end - offset >= max(CHANGES_MIN, num_rows) or trimmed.get(bucket, 0) > offset:
+            due.append(bucket)
+    return due
+
+
+def write_snapshots(
+    log: CommitLog,
+    storage: Storage,
+    world: World,
+    options: SegmentOptions,
+    buckets: Sequence[int],
+    tablet_of: Callable[[int], Tablet],
+) -> int:
+    """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before.
+
+    Repeating it is harmless, and so is doing it in several places: an older snapshot never replaces a newer one. Raises
+    `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.
+    """
+    if not buckets:
+        return 0
+    began_ms = storage.now_ms()
+    written = _write_snapshots(log, storage, world, options, buckets, tablet_of)
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        return [
+            snapshot
+            for snapshot in written
+            if _is_news(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
+        ]
+
+    committed = log.commit(plan, staged_ms=began_ms)
+    return sum(committed.state.snapshots.get(s.bucket) == s for s in written)
+
+
+def _write_snapshots(
+    log: CommitLog,
+    storage: Storage,
+    world: World,
+    options: SegmentOptions,
+    buckets: Sequence[int],
+    tablet_of: Callable[[int], Tablet],
+) -> list[KvSnapshot]:
+    """Write the rows of the buckets at the newest state to files, and again if another process of this host applied
+    changes under columns that were altered since that state.
+    """
+    for _ in range(TRIES_MAX):
+        state = log.refresh()
+        newest = options.of_schema(state.schema_id, state.schemas)
+        source = _Source(state, storage, world, newest, KeyedLayout.of(state))
+        try:
+            return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
+        except UnknownSchemaError:
+            continue
+    raise CommitConflictError(
+        f"{state.name}: columns were altered {TRIES_MAX} times while its rows were read for snapshots; nothing was "
+        "published, run maintenance again"
+    )
+
+
+def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
+    known = state.snapshots.get(snapshot.bucket)
+    is_newer = known is None or known.offset < snapshot.offset
+    bucket = snapshot.bucket
+    of_table = state.first_offset(bucket) == snapshot.begins < snapshot.offset <= state.buckets[bucket].end
+    return is_newer and of_table
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The state, storage and clock that the snapshots of one call are made from."""
+
+    state: TableState
+    storage: Storage
+    world: World
+    options: SegmentOptions
+    layout: KeyedLayout
+
+    def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
+        """Write the bucket's rows to durable segments that no record names yet."""
+        state = self.state
+        for _ in range(TRIES_MAX):
+            catch_up(tablet, self.layout, self.storage, state, bucket)
+            found, extent = self._scanned(bucket, tablet)
+            if extent.applied >= state.buckets[bucket].end and belongs(tablet, extent, self.storage, state):
+                return found
+        raise DamagedError(
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
+        )
+
+    def _scanned(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, TabletState]:
+        state, values = self.state, self.layout.values
+        segments: list[Segment] = []
+        waiting: list[pa.RecordBatch] = []
+
+        def flush() -> None:
+            rows = pa.Table.from_batches(waiting)
+            waiting.clear()
+            uuid = self.world.ids.new_uuid()
+            staged = stage_object(self.storage, state.table_uuid, uuid, rows, bucket, self.options)
+            first = segments[-1].end_offset if segments else 0
+            segments.append(staged.segment.placed(first, state.version, state.time_ms))
+
+        def take(items: list[tuple[bytes, bytes]]) -> None:
+            columns, _ = values.unpack_all([value for _, value in items])
+            waiting.extend(pa.Table.from_arrays(columns, schema=values.schema.arrow).to_batches())
+            if sum(batch.nbytes for batch in waiting) >= SEGMENT_BYTES:
+                flush()
+
+        extent = tablet.scan(take)
+        if waiting:
+            flush()
+        return KvSnapshot(bucket, extent.begins, extent.applied, tuple(segments)), extent

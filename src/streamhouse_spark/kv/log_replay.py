@@ -1,0 +1,134 @@
+"""Bringing a tablet up to a state of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
+from streamhouse_spark.kv.tablet import Tablet, TabletState
+from streamhouse_spark.kv.tablet_lineage import forget_other_history, history_of
+from streamhouse_spark.kv.value_codec import ValueFormat
+from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split, snapshot_split
+from streamhouse_spark.storage.base import Storage
+
+CHANGES_MAX: Final = 1 << 20
+"""Changes that one transaction of a tablet takes. A tablet no further behind than this never shows a part of a
+commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLayout:
+    """Turns a table's rows into keys and values, by one of its schemas."""
+
+    schema_id: int
+    values: ValueFormat
+    key_indexes: tuple[int, ...]
+    """Column indexes of the primary key in the schema."""
+
+    @classmethod
+    def of(cls, state: TableState) -> KeyedLayout:
+        names = list(state.schema.names)
+        places = tuple(names.index(state.schema.column(name).name) for name in state.primary_key)
+        return cls(state.schema_id, ValueFormat(state.schemas, state.schema_id), places)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """The text under which tablets are kept. Rows of other keys do not count."""
+        return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
+
+    def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
+        return encode_keys([columns[place] for place in self.key_indexes])
+
+
+def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
+    """Apply the log's changes of ``bucket`` beyond the tablet, up to the end in ``state``.
+
+    A new tablet begins with the bucket's snapshot, and so does one that is so far behind that this is quicker. Other
+    threads and processes may do the same meanwhile. Rows of another history of the table are forgotten first. Raises
+    `OffsetsTrimmedError` if the log no longer has the changes that the tablet needs.
+    """
+    log = state.buckets[bucket]
+    found = forget_other_history(tablet, storage, state)
+    if found.begins < state.first_offset(bucket):
+        tablet.truncate(state.first_offset(bucket), after=found.history, history=history_of(state))
+        found = forget_other_history(tablet, storage, state)
+    if (snapshot := state.snapshots.get(bucket)) is not None:
+        behind = snapshot.offset - found.applied
+        if behind > 0 and (found.applied < log.start or behind >= snapshot.num_rows):
+            _restore(tablet, layout, storage, state, snapshot, found)
+            found = forget_other_history(tablet, storage, state)
+    while found.applied < log.end:
+        if found.applied < log.start:
+            raise OffsetsTrimmedError(
+                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {found.applied}, the log "
+                f"begins at {log.start}",
+            )
+        _replay(tablet, layout, storage, state, bucket, found)
+        found = forget_other_history(tablet, storage, state)
+
+
+def _replay(
+    tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, extent: TabletState
+) -> None:
+    """Apply changes from the tablet's extent on, until all are applied or another thread or process applied some."""
+    applied, after, history = extent.applied, extent.history, history_of(state)
+    end = state.buckets[bucket].end
+    offsets = OffsetRange(applied, end)
+    split = plan_range(state, bucket, offsets)
+    records = InlineRecords(storage, state.table_uuid)
+    written = state.written_schema(layout.schema_id)
+    changes: dict[bytes, bytes | None] = {}
+    for found in check_dense(read_split(storage, split, written, records=records), offsets):
+        changes.update(_changes(found, layout))
+        if len(changes) >= CHANGES_MAX and found.offsets.end < end:
+            if not tablet.apply(changes, applied, found.offsets.end, after=after, history=history):
+                return
+            applied, changes, after = found.offsets.end, {}, history or after
+    tablet.apply(changes, applied, end, after=after, history=history)
+
+
+def _restore(
+    tablet: Tablet,
+    layout: KeyedLayout,
+    storage: Storage,
+    state: TableState,
+    snapshot: KvSnapshot,
+    extent: TabletState,
+) -> None:
+    def items() -> Iterator[tuple[list[bytes], list[bytes]]]:
+        for found in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
+            columns = found.batch.columns
+            yield encode_lmdb_keys(layout.keys(columns)), layout.values.pack(columns)
+
+    tablet.restore(
+        items,
+        snapshot.begins,
+        snapshot.offset,
+        num_rows=snapshot.num_rows,
+        after=extent.history,
+        history=history_of(state),
+    )
+
+
+def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
+    """Return the last change of each key in a batch of changes."""
+    types, *columns = found.batch.columns
+    after = pc.not_equal(types, int(ChangeType.UPDATE_BEFORE))
+    types, columns = types.filter(after), [column.filter(after) for column in columns]
+    deleted = types.to_numpy() == np.int8(ChangeType.DELETE)
+    values: list[bytes | None] = list(layout.values.pack(columns))
+    for place in np.flatnonzero(deleted).tolist():
+        values[place] = None
+    return dict(zip(encode_lmdb_keys(layout.keys(columns)), values, strict=True))

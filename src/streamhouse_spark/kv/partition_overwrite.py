@@ -1,0 +1,128 @@
+"""Replacing the rows of some partitions of a table with a primary key, through the changelog.
+
+The rows that a bucket has in the partitions are deleted, and the new ones written behind that, as one batch: so a key
+has at most one change, its net one, and a row that comes again as it was has none. The changes of a bucket are those
+of the rows that it has where it ends, so the record adds them only where it still ends there; a bucket that moved is
+looked through again. No row of the partitions from before the record is left, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.change_staging import (
+    BucketPosition,
+    ChangeStager,
+    StagedChanges,
+    StaleStateError,
+    bucket_position,
+    is_filled,
+)
+from streamhouse_spark.kv.lmdb.environment import DamagedError
+from streamhouse_spark.kv.log_replay import catch_up
+from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.write_overlay import WriteOverlay
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.overwrite_filter import Choose
+
+DAMAGED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PartStager(ChangeStager):
+    """Computes and stages the changes by which batches replace the chosen rows of their buckets.
+
+    Raises as `ChangeStager.staged`. Every bucket needs a batch: one without rows where there are no new ones.
+    """
+
+    choose: Choose = field(kw_only=True)
+    """Chooses by partition columns."""
+    partition_by: tuple[str, ...] = field(kw_only=True)
+
+    @property
+    def sees_whole_buckets(self) -> bool:
+        return True
+
+    def staged(
+        self,
+        batches: Mapping[int, KeyedBatch],
+        places: Mapping[int, BucketPosition],
+        state: TableState,
+        overlay: WriteOverlay | None = None,
+    ) -> dict[int, StagedChanges]:
+        found: dict[int, StagedChanges] = {}
+        for bucket, at in places.items():  # one after another: a bucket's rows are in memory
+            batch = self._with_deletions(bucket, batches[bucket], state, at)
+            found |= ChangeStager.staged(self, {bucket: batch}, {bucket: at}, state, overlay)
+        return found
+
+    def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
+        """Return the batch behind deletions of all chosen rows that the bucket has at a position."""
+        if not is_filled(at):
+            return batch
+        rows = self._key_rows(bucket, state, at)
+        if not rows.num_rows:
+            return batch
+        columns: list[arrow_chunking.Column] = [
+            arrow_chunking.small_array(arrow_chunking.concat_columns((old, new), new.type))
+            for old, new in zip(rows.columns, batch.columns, strict=True)
+        ]
+        deleted = np.concatenate([np.ones(rows.num_rows, np.bool_), batch.deleted])
+        of_key = self.layout.key_indexes
+        keys = self.layout.keys([arrow_chunking.one_array(c) if i in of_key else c for i, c in enumerate(columns)])
+        return KeyedBatch.of(keys, columns, deleted)
+
+    def _key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
+        """Return the columns of the key, nulls in the others: of a deletion no more is needed."""
+        tablet = self.tablet_of(bucket)
+        for _ in range(DAMAGED_MAX):
+            catch_up(tablet, self.layout, self.storage, state, bucket)
+            found = _Found(self)
+            extent = tablet.scan(found.take)
+            is_of_table = belongs(tablet, extent, self.storage, state)
+            if extent[:2] == at == bucket_position(state, bucket) and is_of_table:
+                return found.rows()
+            if extent.applied > at[1] and is_of_table:
+                raise StaleStateError
+        raise DamagedError(
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
+            "was replaced: check the disk of this host's cache, then run it again"
+        )
+
+
+class _Found:
+    """Collects the keys of the chosen rows of a bucket, step by step."""
+
+    def __init__(self, stager: PartStager) -> None:
+        self._stager = stager
+        self._schema = stager.layout.values.schema
+        self._deciding = [self._schema.column(name) for name in stager.partition_by]
+        self._key = [self._schema.columns[place] for place in stager.layout.key_indexes]
+        self._keys: list[pa.Table] = []
+
+    def take(self, items: list[tuple[bytes, bytes]]) -> None:
+        stored, values = [value for _, value in items], self._stager.layout.values
+        partitions, _ = values.unpack_all(stored, self._deciding)
+        mask = self._stager.choose(self._schema).mask(pa.table(partitions, names=[c.name for c in self._deciding]))
+        chosen = np.flatnonzero(mask)
+        if len(chosen):
+            keys, _ = values.unpack_all([stored[place] for place in chosen.tolist()], self._key)
+            self._keys.append(pa.table(keys, names=[column.name for column in self._key]))
+
+    def rows(self) -> pa.Table:
+        empty = pa.schema([(column.name, column.type) for column in self._key]).empty_table()
+        keys = pa.concat_tables([empty, *self._keys])
+        given = set(keys.column_names)
+        columns = [
+            keys.column(c.name) if c.name in given else pa.chunked_array([pa.nulls(keys.num_rows, c.type)])
+            for c in self._schema.columns
+        ]
+        return pa.Table.from_arrays(columns, names=list(self._schema.names))

@@ -1,0 +1,111 @@
+"""The position of each bucket that an operation read, for UPDATE, DELETE and MERGE: they depend on those rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.commits.history_check import different_history_error
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.commits.state import TableState
+
+READING: Final = "an UPDATE, DELETE or MERGE read the table"
+
+Scope = Callable[[TableState, pa.RecordBatch], bool]
+"""Returns whether an operation may have read rows such as these, which have the columns of the state's schema. False
+only if its filters exclude all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadVersion:
+    """The range of each bucket in the one state that an operation read.
+
+    Every change of a row has an offset of its own, and every truncation moves a beginning, so equal ranges mean equal
+    rows. Merging, tiering, trimming and new properties move neither and are no conflict.
+    `streamhouse_spark.kv.conflict_detection` judges the changes between these ends and newer ones.
+    """
+
+    table_uuid: str
+    buckets: Mapping[int, tuple[int, int]]
+    """Bucket → its first offset since the table was last truncated, and its end."""
+    is_strict: bool = False
+    """Whether every change of a row is a conflict: the operation read the table more than once, maybe in other states,
+    so that its write of a key may depend on the rows of other keys."""
+    scope: Scope | None = field(default=None, compare=False)
+    """Filter of the rows that were read; None for all. It does not travel as text."""
+    history: HistoryPoint | None = field(default=None, compare=False)
+    """The newest record of the state."""
+    lake_snapshot_id: int | None = field(default=None, compare=False)
+    """The state's lake snapshot; None before the first."""
+    lake_mark: str | None = field(default=None, compare=False)
+    """The mark that tells that snapshot from another of its number, see `LakeTable.mark_of`."""
+    looked_at: frozenset[int] = field(default=frozenset(), compare=False)
+    """Later lake snapshots in which the rows were seen to have their offsets. They do not travel as text."""
+
+    @classmethod
+    def of(cls, state: TableState) -> ReadVersion:
+        places = {bucket: (state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
+        snapshot_id = state.lake.snapshot_id if state.lake is not None else None
+        return cls(state.table_uuid, places, history=state.anchors.newest, lake_snapshot_id=snapshot_id)
+
+    def require_there(self, state: TableState) -> None:
+        """Raise `CommitConflictError` if ``state`` is of another table, or the table was truncated since it was read.
+
+        Raises `DifferentHistoryError` if the state is seen to be of another history of that table.
+        """
+        if self.history is not None and state.anchors.relation(self.history) is HistoryRelation.OTHER:
+            raise different_history_error(state.name, self.history, READING)
+        if state.table_uuid != self.table_uuid:
+            raise changed_since_read_error(
+                state, f"it is table {state.table_uuid} and was {self.table_uuid}, which was dropped"
+            )
+        for bucket, (began, ended) in self.buckets.items():
+            if (begins := state.first_offset(bucket)) != began:
+                raise changed_since_read_error(state, f"it was truncated at offset {begins} of bucket {bucket}")
+            if (ends := state.buckets[bucket].end) < ended:
+                raise changed_since_read_error(
+                    state, f"bucket {bucket} ended at offset {ended} and ends at {ends}: it was put back"
+                )
+
+    def require(self, state: TableState) -> None:
+        """Raise `CommitConflictError` if the rows of ``state`` are not those that were read."""
+        self.require_there(state)
+        for bucket, (_, ended) in self.buckets.items():
+            if (ends := state.buckets[bucket].end) != ended:
+                why = "it reads the table more than once" if self.is_strict else "what else it reads is newer"
+                raise changed_since_read_error(
+                    state, f"bucket {bucket} ended at offset {ended} and ends at {ends}, and {why}"
+                )
+
+    def to_text(self) -> str:
+        places = [[bucket, *ends] for bucket, ends in sorted(self.buckets.items())]
+        out: dict[str, object] = {"table": self.table_uuid, "buckets": places}
+        if self.history is not None:
+            out["history"] = list(self.history)
+        if self.lake_snapshot_id is not None:
+            out["lake_snapshot_id"] = self.lake_snapshot_id
+        if self.lake_mark is not None:
+            out["lake_mark"] = self.lake_mark
+        return json.dumps(out, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> ReadVersion:
+        found = json.loads(text)
+        places = {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]}
+        history = HistoryPoint.from_json(found["history"]) if "history" in found else None
+        lake = {name: found.get(name) for name in ("lake_snapshot_id", "lake_mark")}
+        return cls(found["table"], places, history=history, **lake)
+
+
+def changed_since_read_error(state: TableState, what: str) -> CommitConflictError:
+    """Return the conflict of an operation with changes that were committed after its read."""
+    return CommitConflictError(
+        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {what}; nothing was "
+        "written, run the statement again"
+    )

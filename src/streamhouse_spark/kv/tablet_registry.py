@@ -1,0 +1,49 @@
+"""The tablets that this process has open: one object for each bucket, however many tables and threads use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import xxhash
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
+from streamhouse_spark.kv.tablet import Tablet
+
+_open: dict[Path, Tablet] = {}
+_known: dict[tuple[str | None, str, str, int], Tablet] = {}
+"""The open tablets by the parts of their names, because building a path costs more than looking up a row."""
+_lock = new_lock()
+
+
+def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
+    """Get the bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
+
+    The table may have been restored since its rows were applied: see `streamhouse_spark.kv.tablet_lineage`.
+
+    Opening one evicts others that no process uses, if the cache is too large.
+    """
+    name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
+    known = _known.get(name)
+    if known is not None:
+        return known
+    folder = f"{table_uuid}-{xxhash.xxh3_64_hexdigest(warehouse_url.encode())}"
+    files = TabletFiles(cache_folder(), folder, bucket)
+    with _lock:
+        found = _open.get(files.folder)
+        if found is None:
+            bytes_max = cache_bytes_max()
+            found = _open[files.folder] = Tablet(files, identity)
+            evict(cache_folder(), bytes_max)
+        _known[name] = found
+        return found
+
+
+def close_tablets() -> None:
+    """Close all tablets; the next use opens them again. Nobody may be using one."""
+    with _lock:
+        _known.clear()
+        while _open:
+            _open.popitem()[1].close()

@@ -1,0 +1,326 @@
+"""Writes by key: upserts and deletes become changes of the stored rows, and the changes are appended to the log.
+
+**Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
+that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
+faster, the changes of that bucket are worked out again. Only those that nobody looked at the rows for
+(``table.changelog.image`` WAL) are right behind any record. Long work is done and stored before the commit's attempt,
+because other threads wait for the attempt; it only compares. Small writes of several threads
+share a record: each finds the rows of those before it in an `WriteOverlay`, so its changes are those that a record of
+its own would have. Changes that other processes prepared (tasks of Spark,
+say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
+the table (`ReadVersion`) are judged by each attempt, see `streamhouse_spark.kv.conflict_detection`: if no row changed
+that they depend on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets
+follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import dropwhile
+from typing import Final, TypeGuard
+
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.change_staging import (
+    BucketPosition,
+    ChangeStager,
+    PreparedChanges,
+    StagedChanges,
+    StaleStateError,
+)
+from streamhouse_spark.kv.conflict_detection import ConflictChecker
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.tablet import Tablet
+from streamhouse_spark.kv.tablet_lineage import belongs, history_of
+from streamhouse_spark.kv.write_overlay import OverlayMissError, WriteOverlay
+from streamhouse_spark.log.commits.actions import Action, Append
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.group_commit import CommitResult, DependentPlan, Plan
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_writable
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.staging import ends_after, make_truncate_actions, offsets_of_commit
+from streamhouse_spark.storage.base import Storage
+
+TRIES_MAX: Final = 100
+AHEAD_MAX: Final = 3
+"""How often a large write is staged before the commit's attempt. Where its buckets moved so often, the attempt stages
+it, so that no other writer is faster for ever."""
+AHEAD_KEYS_MIN: Final = 4_096
+AHEAD_BYTES_MIN: Final = 256 << 10
+"""Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
+record carries the changes."""
+APPLIED_LATER_MIN: Final = 256
+"""Writes of fewer changes are applied before the answer: that takes less time than to wake another thread."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertCommitter:
+    """Writes to one table with a primary key, by one of its schemas."""
+
+    log: CommitLog
+    stager: ChangeStager
+    beside: Callable[[TableState], Sequence[Action]] | None = None
+    """Returns the actions that the record gets besides, from the state that it follows; raises to give up."""
+
+    def write(
+        self,
+        batches: Mapping[int, KeyedBatch],
+        *,
+        prepared: Mapping[int, PreparedChanges] | None = None,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        read: ReadVersion | None = None,
+    ) -> tuple[BucketOffsets, CommitResult]:
+        """Commit the changes that the batches of some buckets make. Returns the offsets of the changes, of changed
+        buckets only.
+
+        ``prepared`` has the changes of some buckets, each computed from the bucket's whole batch at one bucket
+        position, by this writer's schema and properties. Where they still fit, neither the bucket's batch nor its
+        tablet on this host is used, so ``batches`` may be lazy.
+
+        With ``overwrite`` the same record first empties the table: afterwards it has the rows of the batches alone.
+        With ``read`` nothing is committed if a row changed that the operation depends on. Durable and visible to
+        everybody when this returns. With a transaction that is already stored nothing is changed, and the offsets of
+        its first commit are returned.
+
+        Raises:
+            CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
+                by others, or too many races were lost; nothing was written.
+            InvalidOptionError: the table is a materialised one, to which its refreshes alone write.
+            CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
+        """
+        require_writable(self.log.state, transaction)
+        rebase = None if read is None else ConflictChecker(read, self.stager.storage, self.stager.layout)
+        work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
+        committed = work.committed()
+        offsets = offsets_of_commit(committed)
+        if committed.duplicate_of is None and not work.is_in_doubt:
+            for bucket in work.staged:
+                with after_commit(logger, f"applying bucket {bucket} on this host", committed.state.name):
+                    self._let_apply(bucket, work.chain(bucket), committed.state)
+        return offsets, committed
+
+    def _let_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+        """Apply the committed changes of a bucket, before or behind the answer: the rows are stored, and the tablet's
+        next use in this process comes behind it.
+        """
+        if any(s.values is None for s in chain):
+            return  # the host that needs them next replays them: this one may never look at the bucket
+        tablet, storage = self.stager.tablet_of(bucket), self.stager.storage
+
+        def apply() -> None:
+            with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
+                _apply(tablet, chain, state, storage)
+
+        segments = [s.segment.segment for s in chain if s.segment is not None]
+        if sum(segment.num_rows for segment in segments) < APPLIED_LATER_MIN:
+            apply()
+        else:
+            tablet.due.add(apply, sum(segment.memory_bytes for segment in segments))
+
+
+def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
+    """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
+    it in the record that are not applied yet. A failing local disk must not look like a failed write.
+    """
+    history = history_of(state)
+    if not belongs(tablet, found := tablet.extent, storage, state):
+        return  # the next use begins it anew
+    first = chain[0].at
+    if first[0] == first[1] != found.begins:
+        tablet.truncate(first[0], after=found.history, history=history)
+        found = found._replace(begins=first[0], applied=first[0], history=history)
+    new = list(dropwhile(lambda s: s.offsets.start < found.applied, chain))
+    if new:
+        values: dict[bytes, bytes | None] = {}
+        for s in new:
+            values.update(s.values.by_key if s.values is not None else {})
+        start, end = new[0].offsets.start, new[-1].offsets.end
+        tablet.apply(values, start, end, after=found.history, history=history)
+
+
+class _StageAheadError(Exception):
+    """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
+
+
+class _Write(DependentPlan):
+    """One write and its staged changes. A large write is staged before the commit's attempt, which then only
+    compares.
+
+    As a plan it may be asked by the thread of a neighbour, never by two at a time.
+    """
+
+    def __init__(
+        self,
+        writer: UpsertCommitter,
+        batches: Mapping[int, KeyedBatch],
+        ready: Mapping[int, PreparedChanges],
+        transaction: Transaction | None,
+        *,
+        overwrite: bool,
+        rebase: ConflictChecker | None,
+    ) -> None:
+        self._log, self._stager, self._beside = writer.log, writer.stager, writer.beside
+        self._batches = batches
+        self._ready = ready
+        self._transaction = transaction
+        self._overwrite = overwrite
+        self._rebase = rebase
+        self._times_ahead = 0
+        self.overlay: WriteOverlay | None = None
+        self.earlier: tuple[Mapping[int, StagedChanges], ...] = ()
+        self._times_planned = 0
+        self._has_followed = False
+        self.staged: dict[int, StagedChanges] = {}
+        """Replaced by each attempt: those that followed another attempt keep what it had."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the staged changes may be others than the committed ones: a request that was given up may have
+        stored the write behind other neighbours than the last ones.
+        """
+        return self._has_followed and self._times_planned > 1
+
+    def chain(self, bucket: int) -> list[StagedChanges]:
+        """Return the staged changes of a bucket, behind those that the record has before them."""
+        return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
+
+    def committed(self) -> CommitResult:
+        for _ in range(TRIES_MAX):
+            try:
+                if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
+                    self._stage_ahead()
+                is_shared = self._rebase is None and not self._overwrite and not self._stager.sees_whole_buckets
+                return self._log.commit(
+                    self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
+                )
+            except _StageAheadError:
+                continue
+            except StaleStateError:
+                self._log.refresh()
+        raise CommitConflictError(
+            f"{self._log.state.name}: other processes of this host were ahead {TRIES_MAX} times in a row; nothing was "
+            "written, write again",
+        )
+
+    @property
+    def _staged_ms(self) -> int | None:
+        """Store time at which the oldest staged changes began to be staged; None before the first."""
+        own = [found.staged_ms for found in self.staged.values()]
+        return min([*own, *(found.staged_ms for found in self._ready.values())], default=None)
+
+    def _stage_ahead(self) -> None:
+        """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
+        if self._times_ahead >= AHEAD_MAX:
+            return
+        self._times_ahead += 1
+        state = self._log.refresh()
+        if find_stored_transaction(state, self._transaction) is not None:
+            return
+        moved = self._moved(state, self._stager.storage.now_ms())
+        if self._is_large(moved):
+            self.staged.update(self._stager.staged(self._batches, moved, state))
+
+    def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
+        loose = self.overlay if self.earlier and self.overlay is not None else ()
+        self.staged = {b: s for b, s in self.staged.items() if s.is_unseen or b not in loose}
+        if not earlier:
+            self.overlay, self.earlier = WriteOverlay(before), ()
+            return
+        last = earlier[-1]
+        if not isinstance(last, _Write) or last.overlay is None:
+            raise OverlayMissError
+        for bucket, s in last.staged.items():
+            last.overlay.note(bucket, s.offsets, s.values.by_key if s.values is not None else None)
+        self.overlay, self.earlier = last.overlay, (*last.earlier, last.staged)
+
+    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        moved = self._moved(state, time_ms)
+        if self._times_ahead < AHEAD_MAX and self._is_large(moved):
+            raise _StageAheadError
+        self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
+        self._times_planned += 1
+        self._has_followed = self._has_followed or bool(self.earlier)
+        beside = () if self._beside is None else self._beside(state)
+        return (*self._make_truncation(state), *self._appended(state, time_ms), *beside)
+
+    def _make_truncation(self, state: TableState) -> Sequence[Action]:
+        return make_truncate_actions(state) if self._overwrite else ()
+
+    def _moved(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
+        """Return the buckets without staged changes for their current position. Raises for a write that is not
+        possible, or no longer.
+        """
+        if state.dropped:  # also where nothing would change
+            raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
+        if state.schema_id != self._stager.layout.schema_id:
+            raise CommitConflictError(
+                f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
+            )
+        if self._rebase is not None:
+            self._rebase.judge(state, self._batches)
+        emptying = make_truncate_actions(state) if self._overwrite else ()
+        ends, moved = ends_after(state, emptying), {}
+        for bucket in self._batches:
+            begins, end = state.first_offset(bucket), ends[bucket]
+            at = (end if emptying else begins, end)
+            seen_from = partial(_comparison_position, self._rebase, bucket, at)
+            made, ready = self.staged.get(bucket), self._ready.get(bucket)
+            if ready is not None and ready.fits(state, seen_from(ready.at), time_ms):
+                self.staged[bucket] = ready.placed(at)
+            elif _is_as_made(made, seen_from, state, time_ms):
+                self.staged[bucket] = replace(made, at=at)  # by an earlier attempt
+            else:
+                moved[bucket] = at
+        return moved
+
+    def _is_large(self, buckets: Collection[int]) -> bool:
+        """Tell whether computing or storing the changes of these buckets takes long."""
+        num_keys = num_bytes = 0
+        if self._stager.sees_whole_buckets and buckets:
+            return True
+        for bucket in buckets:
+            batch = self._batches[bucket]
+            num_keys += len(batch)
+            num_bytes += sum(column.nbytes for column in batch.columns)
+            if num_keys > AHEAD_KEYS_MIN or num_bytes > AHEAD_BYTES_MIN:
+                return True
+        return False
+
+    def _appended(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
+        if not added and self._transaction is None:
+            return ()
+        rewrites = self._rebase is not None or self._overwrite or self._stager.sees_whole_buckets
+        placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
+        segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
+        return (Append(segments, tuple(s.inline_rows for _, s in added)),)
+
+
+def _is_as_made(
+    made: StagedChanges | None, seen_from: Callable[[BucketPosition], BucketPosition], state: TableState, time_ms: int
+) -> TypeGuard[StagedChanges]:
+    """Tell whether changes that this process computed are right at the bucket's position, and their file still
+    exists.
+    """
+    if made is None:
+        return False
+    if not made.is_unseen and (made.values is None or made.at != seen_from(made.at)):
+        return False
+    return made.is_kept(state, time_ms)
+
+
+def _comparison_position(
+    rebase: ConflictChecker | None, bucket: int, at: BucketPosition, made_at: BucketPosition
+) -> BucketPosition:
+    """Return the position to compare with changes that were made at ``made_at``: ``made_at`` itself if the rows they
+    depend on are unchanged.
+    """
+    return made_at if rebase is not None and rebase.keeps(bucket, made_at, at) else at

@@ -1,0 +1,150 @@
+"""The values of a tablet: rows of the table, each with the id of the schema that it was written with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.fork_safety import cached_property
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.keys.keyed_batch import KeyedRows
+from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.schema.evolution import cast_of_column
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_SCHEMA_ID = np.dtype("<u4")
+
+
+class UnknownSchemaError(Exception):
+    """A value was written by a newer schema than all known ones: read the table's state again."""
+
+
+@dataclass(frozen=True)
+class StoredValues:
+    """The values of some keys as they were found, one behind the other: absent ones have no bytes."""
+
+    data: bytes
+    lengths: arrow_chunking.Sizes
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None], lengths: arrow_chunking.Sizes | None = None) -> Self:
+        """Join values, whose ``lengths`` may be known. They are less than 2 GiB."""
+        return cls(b"".join(filter(None, values)), arrow_chunking.value_lengths(values) if lengths is None else lengths)
+
+    @cached_property
+    def is_there(self) -> npt.NDArray[np.bool_]:
+        return self.lengths > 0  # a value is never empty
+
+    @cached_property
+    def there(self) -> Packed:
+        """The values that are there."""
+        lengths = self.lengths[self.is_there]
+        ends = np.cumsum(lengths)
+        return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
+
+    def binary(self) -> pa.BinaryArray:
+        """Return all of them in one array, the absent ones without bytes."""
+        offsets = np.zeros(len(self.lengths) + 1, np.int32)
+        np.cumsum(self.lengths, out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        return pa.BinaryArray.from_buffers(pa.binary(), len(self.lengths), buffers)
+
+
+def bytes_of(values: pa.BinaryArray) -> list[bytes]:
+    """Return the values of an array without nulls."""
+    found: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
+    return found
+
+
+class ValueFormat:
+    """Packs rows of a table's newest schema, and unpacks rows of every schema that it had, as the newest."""
+
+    def __init__(self, schemas: Mapping[int, TableSchema], schema_id: int) -> None:
+        self._schemas = schemas
+        self._schema_id = schema_id
+        self._codecs: dict[int, RowCodec] = {}
+        self._first = np.array(schema_id, _SCHEMA_ID).tobytes()
+
+    @property
+    def schema(self) -> TableSchema:
+        return self._schemas[self._schema_id]
+
+    def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """Return the value of each row, given all columns of the newest schema. Equal rows have equal values."""
+        return bytes_of(self.packed(columns))
+
+    def packed(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
+        """Return the same as `pack`, in one array."""
+        return self._codec(self._schema_id).pack(columns, first=self._first)
+
+    def repack(self, stored: StoredValues, rows: KeyedRows) -> pa.BinaryArray:
+        """Return the stored values of rows as `pack` gives them now: values that an older schema wrote differ. Absent
+        rows have any.
+        """
+        ids = stored.there.fixed(_SCHEMA_ID)
+        return stored.binary() if bool((ids == self._schema_id).all()) else self.packed(rows.columns)
+
+    def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
+        """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
+        return self.rows_of(StoredValues.of(values), wanted)
+
+    def rows_of(self, stored: StoredValues, wanted: Sequence[Column] | None = None) -> KeyedRows:
+        """Do the same as `unpack`."""
+        columns = self._columns(stored.there, self.schema.columns if wanted is None else wanted)
+        is_there = stored.is_there
+        if not is_there.all():
+            places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
+            columns = [column.take(places) for column in columns]
+        return KeyedRows(tuple(columns), is_there)
+
+    def unpack_all(
+        self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None
+    ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
+        """Do the same as `unpack` for any number of bytes: the columns in chunks, and which values exist."""
+        wanted = self.schema.columns if wanted is None else wanted
+        parts = [self.unpack(values[start:end], wanted) for start, end in arrow_chunking.byte_cuts(values)]
+        columns = [
+            arrow_chunking.concat_columns((part.columns[place] for part in parts), column.type)
+            for place, column in enumerate(wanted)
+        ]
+        return columns, np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
+
+    def _columns(self, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
+        schema_ids = rows.fixed(_SCHEMA_ID)
+        parts, places = [], []
+        for schema_id in np.unique(schema_ids).tolist():
+            chosen = np.flatnonzero(schema_ids == schema_id)
+            places.append(chosen)
+            parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), wanted))
+        if not parts:
+            return [pa.nulls(0, column.type) for column in wanted]
+        if len(parts) == 1:
+            return parts[0]
+        order = pa.array(np.argsort(np.concatenate(places)))
+        return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
+
+    def _of_schema(self, schema_id: int, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
+        if schema_id not in self._schemas:
+            raise UnknownSchemaError
+        written = self._schemas[schema_id].columns
+        place_of = {column.id: place for place, column in enumerate(written)}
+        known = [place_of[column.id] for column in wanted if column.id in place_of]
+        found = dict(zip(known, self._codec(schema_id).unpack(rows, known), strict=True))
+        return [
+            cast_of_column(written[place], column)(found[place])
+            if (place := place_of.get(column.id)) is not None
+            else pa.nulls(len(rows), column.type)
+            for column in wanted
+        ]
+
+    def _codec(self, schema_id: int) -> RowCodec:
+        codec = self._codecs.get(schema_id)
+        if codec is None:
+            types = [column.type for column in self._schemas[schema_id].columns]
+            codec = self._codecs[schema_id] = RowCodec(types)
+        return codec

@@ -1,0 +1,52 @@
+"""Rows that earlier attempts of one record write, over the stored ones: what the next attempt of the record finds.
+
+Nothing of it is stored yet, and it may never be: changes that rest on it are right in that record alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.log.commits.state import TableState
+
+
+class OverlayMissError(Exception):
+    """An earlier attempt of the record has changes that this process does not know: wait until they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOverlay:
+    """Values by key and bucket behind the attempts that a record has so far."""
+
+    stored: TableState
+    """The newest stored state."""
+    _ends: dict[int, int] = field(default_factory=dict)
+    _values: dict[int, dict[bytes, bytes | None] | None] = field(default_factory=dict)
+    """Bucket → its values by key, None for a deleted row; None for a bucket where they are not known."""
+
+    def __contains__(self, bucket: int) -> bool:
+        return bucket in self._ends
+
+    def note(self, bucket: int, offsets: OffsetRange, values: Mapping[bytes, bytes | None] | None) -> None:
+        """Add the changes of the newest attempt. To note the same ones again changes nothing."""
+        if not offsets:
+            return
+        self._ends[bucket] = offsets.end
+        known = self._values.setdefault(bucket, {})
+        if values is None or known is None:
+            self._values[bucket] = None
+        else:
+            known.update(values)
+
+    def over(self, bucket: int, end: int, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
+        """Return the values of ``keys`` at the bucket's ``end`` in the record, from the stored ones ``found``.
+
+        Raises `OverlayMissError`.
+        """
+        changed = self._values.get(bucket, {})
+        if changed is None or self._ends.get(bucket, self.stored.buckets[bucket].end) != end:
+            raise OverlayMissError
+        return [changed.get(key, value) for key, value in zip(keys, found, strict=True)] if changed else found

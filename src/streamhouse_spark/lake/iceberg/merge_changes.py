@@ -1,0 +1,105 @@
+"""A task of a tiering round for a table with a primary key: a range of changes becomes rows and deletes.
+
+The range is collapsed by key. The rows that it leaves are written in the order of their keys. Every older row of a
+changed key is looked for in the bucket's data files and deleted by position, whether the range begins with an insert of
+the key or not: so a bucket in which another engine added a key twice, or deleted rows, is repaired by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.changelog_merge import MergedChangelog
+from streamhouse_spark.lake.column_map import map_by_name
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.key_index import KeyedFilter
+from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
+from streamhouse_spark.lake.iceberg.scan import projection
+from streamhouse_spark.lake.model.data_files import LiveFile
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.bucket_writer import write_rows
+from streamhouse_spark.lake.parquet.key_lookup import find_rows
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, FilesAt
+
+
+def write_changes(
+    context: WriteContext,
+    files_at: FilesAt,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    changes: Iterable[pa.RecordBatch],
+    live: Sequence[LiveFile],
+    files_ahead: Callable[[Sequence[LakeSplit]], FileAccess],
+) -> list[LakeFile]:
+    """Write data files and files of deleted positions, durable when this returns.
+
+    ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. ``live`` are the
+    bucket's data files; those that may hold a key are read by ``files_ahead``. Memory is bounded by the range: rows
+    and the positions that it deletes.
+    """
+    spec = IcebergFileSpec.from_json(context.lake)
+    chosen = KeyedFilter(spec, context.schema, context.primary_key)
+    tail = MergedChangelog.of(
+        _note_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
+    )
+    files = files_at(spec.data_location)
+    rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
+    written = write_rows(context, spec, files, ids, bucket, offsets, rows)
+    how = key_projection(context, spec)
+    candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
+    probe = chosen.probe()
+    older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
+    found = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
+    seen = np.zeros(len(tail.keys), np.bool_)
+    deletes = [
+        write_deletes(
+            spec,
+            files,
+            ids,
+            bucket,
+            offsets,
+            f.file,
+            f.deleted,
+            num_duplicates=_count_duplicates(f.key_indexes, seen),
+        )
+        for f in found
+        if f is not None
+    ]
+    return [*written, *deletes]
+
+
+def _count_duplicates(key_indexes: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
+    """Count the rows with these keys that are not the first of their key. ``seen`` marks keys that had one, and is
+    updated.
+    """
+    distinct = np.unique(key_indexes)
+    num_first = int(np.count_nonzero(~seen[distinct]))
+    seen[distinct] = True
+    return len(key_indexes) - num_first
+
+
+def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjection:
+    """Return the projection of the key's columns, in the order of the key."""
+    fields = [(field.field_id, field.name) for field in spec.schema.fields]  # which are called as the columns are
+    known = map_by_name(fields, context.schema)  # keys are never changed inside
+    return projection(spec.schema, known, context.schema, context.primary_key, context.schema)
+
+
+def _note_keys(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:
+    """Pass on the changes without rows before updates, and note the others' keys in the filter."""
+    with_change = pa.schema([pa.field("change", pa.int8()), *schema])
+    for batch in changes:
+        after = batch.column(0).to_numpy() != int(ChangeType.UPDATE_BEFORE)
+        counting = batch if after.all() else batch.filter(pa.array(after))
+        chosen.see(pa.RecordBatch.from_arrays(counting.columns[1:], schema=schema))
+        yield pa.RecordBatch.from_arrays(counting.columns, schema=with_change)

@@ -1,0 +1,262 @@
+"""The metadata versions of a table made of files only: keys, and the search for the newest one.
+
+It is found from the hint on, two looks for each time that the distance doubles, never by a listing. "N+1 is absent"
+means the newest only if the newest floor is at most N, where floors were read afterwards, or less than a minute before:
+versions are deleted only a day after a floor above them was stored.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import ObjectNotFoundError, StorageError
+from streamhouse_spark.log.commits.sequence_search import last_reached
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, at_once
+
+DROPPED: Final = 10**20 - 1
+FLOOR_CHECK_AFTER_MS: Final = 60_000
+_KNOWN_MAX: Final = 1024
+_STEPS_AHEAD: Final = 5
+"""Versions from a known one on that are asked for before the hint is followed."""
+_VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class LatestVersion:
+    number: int
+    data: bytes
+    is_behind_hint: bool
+    """Whether the hint may name an older one."""
+    asked_ms: int = 0
+    """Boot time at which it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A version that this process has seen, which stands for the hint where requests take long."""
+
+    number: int
+    is_hinted: bool
+    """Whether the hint named it, or a newer one, at some time."""
+
+
+def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
+    """Return the newest version of a table: never an older one, however wrong the hint is; None without a table.
+
+    ``from_number`` is a known version: the hint is not looked at.
+    """
+    seen = _looks.found(storage, key)
+    if seen is not None and (from_number is None or (from_number == seen.number and isinstance(storage, ReadsMany))):
+        return seen
+    asked_ms = world.clock.boot_ms()
+    if from_number is not None:
+        begun: _Known | None = _Known(from_number, is_hinted=True)
+    elif (begun := _known.get(storage, key)) is None:
+        begun = _read_hinted(storage, key)
+    start = begun.number if begun is not None else 1
+    while True:
+        found, floor = _look(storage, world, key, start)
+        if floor == DROPPED or (found is None and start == max(floor, 1)):
+            return None
+        if found is not None and floor <= found[0]:
+            break
+        start = max(floor, 1)
+        if _known.forget(storage, key) and (begun := _read_hinted(storage, key)) is not None:
+            start = max(start, begun.number)
+    is_hinted = begun is not None and begun.is_hinted and begun.number == found[0]
+    if from_number is None:
+        _known.note(storage, key, _Known(found[0], is_hinted))
+    newest = LatestVersion(*found, from_number is None and not is_hinted, asked_ms)
+    if from_number is None:
+        _looks.note(storage, key, newest)
+    return newest
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Let steps of this thread that follow one another take the newest version as the first of them found it.
+
+    A commit puts the version behind the one that was found, and is refused where the table went on; of a store whose
+    requests take no time it looks for itself.
+    """
+    if _looks.versions is not None:
+        yield
+        return
+    _looks.versions = {}
+    try:
+        yield
+    finally:
+        _looks.versions = None
+
+
+def look_again() -> None:
+    """Have the next step of `one_look` look for itself."""
+    if _looks.versions:
+        _looks.versions.clear()
+
+
+class _LookupCache(threading.local):
+    """The newest versions that this thread has found within `one_look`, by table."""
+
+    versions: dict[tuple[str, str], LatestVersion] | None = None
+
+    def found(self, storage: Storage, key: str) -> LatestVersion | None:
+        return self.versions.get((storage.url, key)) if self.versions else None
+
+    def note(self, storage: Storage, key: str, newest: LatestVersion) -> None:
+        if self.versions is not None:
+            self.versions[storage.url, key] = newest
+
+
+_looks = _LookupCache()
+
+
+def _read_hinted(storage: Storage, key: str) -> _Known | None:
+    number = parse_version_hint(storage, key)
+    return None if number is None else _Known(number, is_hinted=True)
+
+
+def parse_version_hint(storage: Storage, key: str) -> int | None:
+    """Return the number that the hint names; None without a hint."""
+    try:
+        number = int(storage.read(hint_key(key)))
+    except (StorageError, ValueError):
+        return None
+    return number if number > 0 else None
+
+
+def put_hint(storage: Storage, key: str, number: int) -> None:
+    """Point the hint to a version."""
+    storage.put(hint_key(key), str(number).encode())
+    _known.note(storage, key, _Known(number, is_hinted=True))
+
+
+def mend_hint(storage: Storage, key: str, number: int) -> None:
+    """Point the hint to a version, unless it names that one or a newer one."""
+    if (parse_version_hint(storage, key) or 0) < number:
+        put_hint(storage, key, number)
+    else:
+        _known.note(storage, key, _Known(number, is_hinted=True))
+
+
+def newest_floor(storage: Storage, key: str) -> int:
+    """Return the version below which all are void; 0 if there is none."""
+    return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
+
+
+def _look(storage: Storage, world: World, key: str, start: int) -> tuple[tuple[int, bytes] | None, int]:
+    """Return version ``start`` or its newest successor, None if ``start`` is absent, and the floor.
+
+    Versions are deleted oldest first, so none is missing between two existing ones. Where many requests may be under
+    way, the floor is asked for together with the versions.
+    """
+    ahead = Prefetch(storage)
+    if not ahead.is_useful:
+        return _search(ahead, key, start), newest_floor(storage, key)
+
+    def expect() -> int:
+        ahead.expect(version_key(key, start + step) for step in range(2))
+        return 0
+
+    asked_ms = world.clock.boot_ms()
+    asked: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
+    floor, _ = at_once(storage, lambda ask: ask(), asked)
+    found = _search(ahead, key, _nearer(ahead, key, start))
+    if world.clock.boot_ms() - asked_ms > FLOOR_CHECK_AFTER_MS:
+        floor = newest_floor(storage, key)
+    return found, floor
+
+
+def _nearer(ahead: Prefetch, key: str, start: int) -> int:
+    """Return ``start``, or a later version that the hint names where that is there, asked for ahead with those behind
+    it.
+    """
+    second = version_key(key, start + 1)
+    if ahead.is_known_absent(version_key(key, start)) or ahead.is_known_absent(second):
+        return start
+    following = [version_key(key, start + step) for step in range(2, _STEPS_AHEAD)]
+    ahead.expect([hint_key(key), *following])
+    hint = (ahead.found(hint_key(key)) or b"").strip()
+    if not hint.isdigit() or int(hint) < start + _STEPS_AHEAD or ahead.is_known_absent(following[-1]):
+        return start
+    ahead.expect(version_key(key, int(hint) + step) for step in range(2))
+    return start if ahead.is_known_absent(version_key(key, int(hint))) else int(hint)
+
+
+def _search(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
+    """Return version ``start`` or its newest successor; None if ``start`` is absent."""
+
+    def read(number: int) -> tuple[int, bytes] | None:
+        try:
+            return number, ahead.read(version_key(key, number))
+        except ObjectNotFoundError:
+            return None
+
+    found = read(start)
+    return None if found is None else last_reached(read, start, found)
+
+
+class _KnownVersions:
+    """The newest version that this process has seen, by table."""
+
+    def __init__(self) -> None:
+        self._versions: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._lock = new_lock()
+
+    def get(self, storage: Storage, key: str) -> _Known | None:
+        with self._lock:
+            return self._versions.get((storage.url, key))
+
+    def forget(self, storage: Storage, key: str) -> bool:
+        """Forget the version of a table, which is no longer there. Tell whether one was known."""
+        with self._lock:
+            return self._versions.pop((storage.url, key), None) is not None
+
+    def note(self, storage: Storage, key: str, version: _Known) -> None:
+        if not isinstance(storage, ReadsMany):  # reading the hint costs next to nothing
+            return
+        with self._lock:
+            self._versions[storage.url, key] = version
+            self._versions.move_to_end((storage.url, key))
+            while len(self._versions) > _KNOWN_MAX:
+                self._versions.popitem(last=False)
+
+
+_known = _KnownVersions()
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def version_key(key: str, number: int) -> str:
+    return f"{key}/metadata/v{number}.metadata.json"
+
+
+def hint_key(key: str) -> str:
+    return f"{key}/metadata/version-hint.text"
+
+
+def floors_prefix(key: str) -> str:
+    return f"{key}/metadata/floors/"
+
+
+def floor_key(key: str, number: int) -> str:
+    return f"{floors_prefix(key)}{number:020d}"
+
+
+def version_number(metadata_location: str) -> int | None:
+    match = _VERSION_FILE.search(metadata_location)
+    return int(match[1]) if match else None
+
+
+def version_numbers(names: Iterable[str]) -> Iterable[int]:
+    return (number for name in names if (number := version_number(name)) is not None)

@@ -1,0 +1,353 @@
+"""Location and ownership of the Iceberg table of one streamhouse table: created, adopted, opened, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import LAKE_PREFIX
+from streamhouse_spark.core.uris import find_recorded_root, is_same_place
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.external_files import CATALOG_SETTINGS, catalog_properties
+from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, read_kept_snapshots
+from streamhouse_spark.lake.iceberg.metadata_versions import (
+    DROPPED,
+    floor_key,
+    newest_version,
+    parse_version_hint,
+    version_key,
+)
+from streamhouse_spark.lake.model.change_detection import LakeValidators
+from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
+from streamhouse_spark.lake.table_spec import TARGET_FILE_BYTES, LakeTableSpec
+from streamhouse_spark.log.lifecycle.warehouse_identity import WarehouseIdentity
+from streamhouse_spark.storage.base import Storage
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.typedef import Identifier
+
+    from streamhouse_spark.lake.iceberg.evolution import Evolved
+
+ATTEMPTS_MAX = 5
+
+TABLE_PROPERTIES: Mapping[str, str] = {
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "10",
+    "write.metadata.previous-versions-max": "20",
+    # Versions are deleted behind a floor only: deleting by count would open slots that a slow writer could take.
+    "write.metadata.delete-after-commit.enabled": "false",
+    "write.parquet.compression-codec": "zstd",
+    "write.target-file-size-bytes": str(TARGET_FILE_BYTES),
+    "gc.enabled": "true",
+}
+
+
+class IcebergTableBinding:
+    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata.
+
+    Iceberg's library takes long to load. So it is imported by what needs it, and the newest snapshots do not.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spec: LakeTableSpec,
+        *,
+        settings: Mapping[str, str] | None = None,
+        world: World | None = None,
+    ) -> None:
+        if len(spec.bucket_key) > 1:
+            raise LakeMismatchError(
+                f"table {spec.path} has {len(spec.bucket_key)} bucket keys ({', '.join(spec.bucket_key)}), Iceberg "
+                "buckets by one column; choose one, or disable the lake with table.datalake.enabled=false"
+            )
+        self.storage = storage
+        self.spec = spec
+        self.settings = dict(settings or {})
+        self.world = world or World()
+        self._catalog_opened: Catalog | None = None
+        self._home = WarehouseIdentity(storage)
+
+    def require_home(self, doing: str) -> None:
+        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
+        `WarehouseMovedError`, and for a branch `InvalidOptionError`.
+        """
+        self.spec.require_own(doing)
+        self._home.require(f"{doing} of {self.spec.path}")
+
+    def exists(self) -> bool:
+        return self.find() is not None
+
+    def with_spec(self, spec: LakeTableSpec) -> IcebergTableBinding:
+        """Return the same location for the table with other columns."""
+        place = IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
+        place._catalog_opened = self._catalog_opened
+        place._home = self._home
+        return place
+
+    def create_or_evolve(self) -> None:
+        """Create or fit the table as `LakeTable.create_or_evolve` does. A new table gets its map of columns at once."""
+        from pyiceberg.exceptions import NamespaceAlreadyExistsError
+        from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
+
+        from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+        from streamhouse_spark.lake.iceberg.errors import catalog_answers, commit_answers
+        from streamhouse_spark.lake.iceberg.evolution import commit_columns, iceberg_columns
+        from streamhouse_spark.lake.iceberg.schema import differences, iceberg_schema, partition_spec
+
+        schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
+        bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
+        spec = partition_spec(schema, self.spec.layout, bucket_key, self.spec.num_buckets)
+        table: Table | None = None
+        for _ in range(ATTEMPTS_MAX):
+            table = self.find()
+            if table is None:
+                with suppress(NamespaceAlreadyExistsError), catalog_answers(f"{self.spec.path} was made"):
+                    self.catalog.create_namespace(self.identifier[:-1])
+                properties = {**TABLE_PROPERTIES, **self._identity(schema), "format-version": "2"}
+                with suppress(IcebergTableExistsError), commit_answers(f"making the lake table of {self.spec.path}"):
+                    self.catalog.create_table(
+                        self.identifier, schema, self._new_location(), spec, properties=properties
+                    )
+                    return
+                continue
+            is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
+            wanted = self._evolve(table.metadata, is_own=is_own)
+            here = (table.metadata, wanted.schema, wanted.spec)
+            fits = differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
+            if found := wanted.differences or fits:
+                raise LakeMismatchError(
+                    f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    "change it, or build the lake at another place (streamhouse retier)"
+                )
+            is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
+            is_right &= wanted.schema is table.schema() and wanted.spec.spec_id == table.metadata.default_spec_id
+            if not is_right and not commit_columns(self.catalog, table, wanted, self.spec.table_uuid):
+                continue
+            self._adopt(table)
+            if isinstance(self.catalog, FileCatalog):
+                self.catalog.mend_hint(self.identifier)
+            return
+        if table is not None:
+            raise CommitConflictError(
+                f"the Iceberg table at {table.location()} was changed by others {ATTEMPTS_MAX} times; try again"
+            )
+        raise LakeMismatchError(
+            f"the place of the Iceberg table {'.'.join(self.identifier)} is taken by an Iceberg table that was "
+            "dropped in its catalog and whose files are there; purge it there, or create the table under another name"
+        )
+
+    def _evolve(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
+        """Return the evolved schema. A table that is yet to be adopted has to have the columns already."""
+        from streamhouse_spark.lake.iceberg.evolution import Evolved, evolve_lake
+        from streamhouse_spark.lake.iceberg.schema import inner_of
+
+        if is_own:
+            return evolve_lake(metadata, self.spec)
+        fields = [(field.field_id, field.name) for field in metadata.schema().fields]
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(metadata.schema()))
+        return Evolved(metadata.schema(), columns, (), metadata.spec())
+
+    def _identity(self, schema: Schema) -> dict[str, str]:
+        """Return the properties with the lake table's owner and its map of columns."""
+        from streamhouse_spark.lake.iceberg.schema import inner_of
+
+        fields = [(field.field_id, field.name) for field in schema.fields]
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(schema))
+        return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
+
+    def _adopt(self, table: Table) -> None:
+        from streamhouse_spark.lake.iceberg.errors import commit_answers
+        from streamhouse_spark.lake.iceberg.file_io import manifests_of
+
+        owner = table.properties.get(TABLE_UUID_PROPERTY)
+        if owner == self.spec.table_uuid:
+            return
+        if owner is not None:
+            raise self._foreign(table.location(), owner)
+        head = table.metadata.current_snapshot()
+        manifests = manifests_of(table.io, head) if head is not None else []
+        if any(m.has_added_files() or m.has_existing_files() for m in manifests):
+            raise LakeMismatchError(
+                f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
+                "make a table of it (adopt_table), or build the lake at another place (streamhouse retier)"
+            )
+        with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
+            transaction.set_properties(self._identity(table.schema()))
+
+    def bring_up(self) -> None:
+        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
+        table = self.find()
+        if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
+            return
+        from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
+
+        known = iceberg_columns(table.metadata, self.spec).schema_id
+        if known is None or known < self.spec.schema_id:
+            self.create_or_evolve()
+
+    def drop(self, *, purge: bool) -> None:
+        """Drop the lake table, only if it is this table's: another table's lake at the same location stays."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+        from streamhouse_spark.lake.iceberg.errors import commit_answers
+
+        table = self.find()
+        if table is not None:
+            owner = table.properties.get(TABLE_UUID_PROPERTY)
+        else:
+            owner = self.catalog.find_dropped_owner(self.identifier) if isinstance(self.catalog, FileCatalog) else None
+        if owner != self.spec.table_uuid:
+            return
+        drop = self.catalog.purge_table if purge else self.catalog.drop_table
+        with suppress(NoSuchTableError), commit_answers(f"dropping lake table {'.'.join(self.identifier)}"):
+            drop(self.identifier)
+
+    def require_owner(self, metadata: AnySnapshots[AnySnapshot]) -> None:
+        """Raise `LakeMismatchError` if the lake table is not this table's."""
+        owner = metadata.properties.get(TABLE_UUID_PROPERTY)
+        if owner != self.spec.table_uuid:
+            raise self._foreign(metadata.location, owner)
+
+    # -- the catalog ----------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        if self._catalog_opened is None:
+            self._catalog_opened = self._open_catalog()
+        return self._catalog_opened
+
+    def _open_catalog(self) -> Catalog:
+        properties = catalog_properties(self.settings)
+        if self.uses_files:
+            from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+
+            return FileCatalog(self.storage, world=self.world, properties=properties)
+        from pyiceberg.catalog import load_catalog
+
+        from streamhouse_spark.lake.iceberg.errors import catalog_answers
+
+        with catalog_answers(f"it was opened for {self.spec.path}"):
+            return load_catalog(properties.pop("name", "lake"), **properties)
+
+    @property
+    def uses_files(self) -> bool:
+        """Whether the catalog is a `FileCatalog`."""
+        return not any(key.startswith(CATALOG_SETTINGS) for key in self.settings)
+
+    @property
+    def identifier(self) -> Identifier:
+        """The identifier from the location at creation, so that renaming the table leaves its lake table alone."""
+        database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
+        return (database, name if self.uses_files else name.replace("-", "_"))
+
+    def _new_location(self) -> str | None:
+        if self.uses_files or f"{CATALOG_SETTINGS}warehouse" in self.settings:
+            return None
+        return StorageFiles(self.storage).location_of(self.spec.location)
+
+    def load(self) -> Table:
+        """Read the newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
+        `CorruptDataError`.
+        """
+        from streamhouse_spark.lake.iceberg.errors import catalog_answers
+
+        name = ".".join(self.identifier)
+        with catalog_answers(f"{name} of {self.spec.path} was loaded"):
+            try:
+                return self.catalog.load_table(self.identifier)
+            except FileNotFoundError as error:
+                raise CorruptDataError(
+                    f"the Iceberg catalog names metadata of {name} ({self.spec.path}) that is not there ({error}): the "
+                    "catalog was put back to an older copy and the lake's files were not, or the other way round. Put "
+                    "both back to copies of one time, or build the lake anew from the log (streamhouse retier)"
+                ) from error
+
+    def find(self) -> Table | None:
+        """Return the result of `load`, or None if there is no lake table (yet)."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return self.load()
+        except NoSuchTableError:
+            return None
+
+    def snapshots(self) -> AnySnapshots[AnySnapshot] | None:
+        """Return the snapshots of the newest state; None if there is no lake table (yet). Raises as `load` does."""
+        key = self._key
+        if key is not None:
+            version = newest_version(self.storage, self.world, key)
+            if version is None:
+                return None
+            kept = read_kept_snapshots(version.data)
+            root = None if kept is None else find_recorded_root(kept.location, key)
+            if kept is not None and (root is None or is_same_place(root, self.storage.url)):
+                return kept
+        table = self.find()
+        return None if table is None else table.metadata
+
+    def marks(self) -> LakeValidators | None:
+        """Return the objects by which the next change shows; None if there are none, or no lake table (yet)."""
+        key = self._key
+        version = None if key is None else newest_version(self.storage, self.world, key)
+        if key is None or version is None:
+            return None
+        absent = version_key(key, version.number + 1), floor_key(key, DROPPED)
+        return LakeValidators((version_key(key, version.number),), absent)
+
+    def newest_file(self) -> tuple[str, bytes, str] | None:
+        """Return the key and the bytes of the newest version, and the key of the next; None where there is none."""
+        key = self._key
+        version = None if key is None else newest_version(self.storage, self.world, key)
+        if key is None or version is None:
+            return None
+        return version_key(key, version.number), version.data, version_key(key, version.number + 1)
+
+    def missing_metadata(self, recorded: int) -> str | None:
+        """Return the lost metadata file, as `LakeTable.missing_metadata` does. The hint names versions that were there:
+        it is written after them.
+        """
+        key = self._key
+        if key is None:
+            return f"table {'.'.join(self.identifier)} of the Iceberg catalog" if self.find() is None else None
+        version = newest_version(self.storage, self.world, key)
+        hint = parse_version_hint(self.storage, key) or 1
+        if version is None:
+            return f"lake file {version_key(key, hint)}"
+        table = self.find()
+        if hint <= version.number or (table is not None and table.metadata.snapshot_by_id(recorded) is not None):
+            return None
+        return f"lake file {version_key(key, version.number + 1)}"
+
+    @property
+    def _key(self) -> str | None:
+        """Return the folder of the table in a `FileCatalog`; None in another catalog."""
+        return self.spec.location if self.uses_files else None
+
+    def require(self) -> Table:
+        """Return the result of `load` for a table that has to exist. Raises `LakeMismatchError`."""
+        table = self.find()
+        if table is None:
+            raise LakeMismatchError(
+                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
+            )
+        return table
+
+    def files_at(self, location: str) -> FileAccess:
+        return lake_files(self.storage, self.settings, location)
+
+    def _foreign(self, location: str, owner: str | None) -> LakeMismatchError:
+        return LakeMismatchError(
+            f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
+            f"{self.spec.table_uuid} ({self.spec.path}); build the lake at another place (streamhouse retier)"
+        )

@@ -1,0 +1,212 @@
+"""One tiering round in the lake: the context of its tasks, and the commit that is fenced by the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.commit_validation import (
+    LogRange,
+    require_dense,
+    require_offsets,
+    require_present,
+)
+from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg.evolution import require_brought_up
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.key_index import live_files
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
+from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.model.data_files import LiveFile
+from streamhouse_spark.lake.model.pending_deletes import RewrittenRows
+from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.reader import offset_file, read_deleted_positions
+
+
+def write_context(place: IcebergTableBinding) -> WriteContext:
+    table = place.require()
+    place.require_owner(table.metadata)
+    require_brought_up(table.metadata, place.spec)
+    properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
+    head = table.metadata.current_snapshot_id
+    file_spec = IcebergFileSpec(
+        table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head
+    )
+    spec = place.spec
+    return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
+
+
+def data_location(table: Table) -> str:
+    """Return the location of new data files."""
+    found: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
+    return found.rstrip("/")
+
+
+def plan_data_files(
+    place: IcebergTableBinding, context: WriteContext, buckets: Collection[int]
+) -> dict[int, tuple[LiveFile, ...]]:
+    """Return the data files as `LakeTable.live_files` does."""
+    file_spec = IcebergFileSpec.from_json(context.lake)
+    if file_spec.snapshot_id is None:
+        return dict.fromkeys(buckets, ())
+    table = place.require()
+    snapshot = table.metadata.snapshot_by_id(file_spec.snapshot_id)
+    if snapshot is None:
+        raise CommitConflictError(
+            f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
+            "expired; try again"
+        )
+    return live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+
+
+def commit_round(
+    place: IcebergTableBinding,
+    files: Sequence[LakeFile],
+    expected: LogRange,
+    new: LogRange,
+    context: WriteContext,
+) -> LakeSnapshot | None:
+    """Commit a round as `LakeTable.commit` does."""
+    is_truncated = not same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+        return None
+    is_keyed = bool(place.spec.primary_key)
+    if not is_keyed:
+        data = [file for file in files if file.deletes is None]
+        require_dense(data, new.starts if is_truncated else expected.ends, new.ends)
+    num_deleted = sum(file.deletes.num_dropped for file in files if file.deletes)
+    has_deletes = any(file.deletes for file in files)
+    replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
+    file_spec = IcebergFileSpec.from_json(context.lake)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        require_shape(metadata, file_spec)
+        found = newest_offsets(metadata, place.spec.table_uuid)
+        require_offsets(metadata.location, found, expected)
+        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        owner, absent = place.spec.table_uuid, num_deleted + rows
+        history = place.spec.history
+        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
+        summary = {OFFSETS_PROPERTY: text}
+        if is_keyed or has_deletes:
+            require_snapshot_as_planned(metadata, file_spec.snapshot_id)
+        require_written(place, metadata, files, file_spec)
+        if not is_truncated or metadata.current_snapshot() is None:
+            operation = Operation.OVERWRITE if has_deletes else Operation.APPEND
+            return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
+        operation = Operation.OVERWRITE if files else Operation.DELETE
+        return Change(operation, added=files, removes_all=True, summary=summary)
+
+    snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    said = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
+    held = (said.dropped_rows, said.history, said.dropped_others) if said is not None else ()
+    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), *held)
+
+
+def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
+    """Require that nothing was committed since positions were looked up: rows may have moved to other files, or be
+    deleted.
+    """
+    if metadata.current_snapshot_id != planned:
+        raise CommitConflictError(
+            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
+            f"up in snapshot {planned}; try again"
+        )
+
+
+def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
+    here = (metadata.current_schema_id, metadata.default_spec_id)
+    planned = (file_spec.schema.schema_id, file_spec.spec.spec_id)
+    if here != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
+        raise CommitConflictError(
+            f"lake table {metadata.location}: schema and partition spec are {here} now, the files were written for "
+            f"{planned}; tier again"
+        )
+
+
+def require_written(
+    place: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
+) -> None:
+    """Require that the files exist as written, and that no cleaning since then took them for orphans."""
+    if file_spec.planned_ms < not_before_ms(metadata):
+        raise CommitConflictError(
+            f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
+            f"before {not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
+        )
+
+    require_present(place.files_at, files)
+
+
+# -- deleted rows of a table without a primary key -----------------------------------------------------------------
+
+_NONE = OffsetRuns.dense(0, 0)
+
+
+def write_row_deletes(
+    place: IcebergTableBinding,
+    context: WriteContext,
+    rows: Mapping[int, OffsetRuns],
+    added: Sequence[LakeFile],
+    *,
+    with_older: bool,
+) -> tuple[list[LakeFile], RewrittenRows]:
+    """Write files of deleted positions for the rows at these offsets, durable when this returns. Returns them, and the
+    rows that may be in files without offsets.
+
+    They are looked for in files that a round has written, and with ``with_older`` in those of the context's snapshot.
+    Positions that are deleted there stay so, and are not counted again.
+    """
+    spec = IcebergFileSpec.from_json(context.lake)
+    files = place.files_at(spec.data_location)
+    left = dict(rows)
+    foreign: str | None = None
+    written: list[LakeFile] = []
+    for file in _candidates(place, context, rows, added, with_older=with_older):
+        access = place.files_at(file.location)
+        own = offset_file(access, file.location, place.spec.writers)
+        if own is None:
+            foreign = file.location
+            continue
+        hit = own.runs.common(left.get(own.bucket, _NONE))
+        if not hit:
+            continue
+        left[own.bucket] = left[own.bucket].without(hit)
+        found = np.setdiff1d(own.runs.rows_at(hit), read_deleted_positions(access, file.location, file.deletes))
+        if len(found):
+            kept: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
+            positions, num_dropped = np.union1d(kept, found), len(found)
+            ids, bucket = place.world.ids, own.bucket
+            written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
+    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
+    return written, RewrittenRows(moved, foreign)
+
+
+def _candidates(
+    place: IcebergTableBinding,
+    context: WriteContext,
+    rows: Mapping[int, OffsetRuns],
+    added: Sequence[LakeFile],
+    *,
+    with_older: bool,
+) -> Iterator[LiveFile]:
+    """Return the files that may hold the rows, each once."""
+    for new in added:
+        if new.bucket in rows:
+            yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
+    seen: set[str] = set()
+    for found in plan_data_files(place, context, list(rows)).values() if with_older else ():
+        for file in found:
+            if file.location not in seen:
+                seen.add(file.location)
+                yield file

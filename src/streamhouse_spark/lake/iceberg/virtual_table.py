@@ -1,0 +1,149 @@
+"""Iceberg tables that continue a lake table with rows of the hot log, for engines that only read. The lake itself never
+sees them.
+
+A virtual table begins with the metadata of one version of the lake table, at a location of its own, and goes on with
+snapshots of its own: rounds that the log records nowhere. Any number of processes go on with the same one, and its
+commits are fenced as those of every lake table are. Once the lake has moved on it is given up, and its folder deleted
+some time later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, Self
+
+from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
+from streamhouse_spark.lake.external_files import CATALOG_SETTINGS
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
+from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.metadata_versions import look_again
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+
+VIRTUAL_PROPERTY: Final = "streamhouse.virtual"
+"""Property of virtual tables: the sequence number of the lake's version that it began with."""
+SNAPSHOTS_MAX: Final = 100
+"""Newest snapshots of the lake that a virtual table has, besides those with a name: more make each answer slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergMetadata:
+    """A version of a table, as a REST catalog hands it out."""
+
+    location: str
+    """The location of the metadata file."""
+    metadata: TableMetadata
+    num_rounds: int = 0
+    """Snapshots of a virtual table behind the lake's."""
+
+
+class VirtualTable(IcebergLake):
+    """A virtual table, as the lake that a round writes to. It is never the lake of the table itself."""
+
+    @classmethod
+    def of(cls, storage: Storage, settings: Mapping[str, str], world: World, state: TableState, location: str) -> Self:
+        """Open the virtual table at a location from `virtual_key`, which `begin` has to have made."""
+        if not location.startswith(VIRTUAL_PREFIX):
+            raise ValueError(f"{location} is no location of a virtual table")
+        own = {key: value for key, value in settings.items() if not key.startswith(CATALOG_SETTINGS)}
+        return cls(storage, replace(LakeTableSpec.of(state), location=location), settings=own, world=world)
+
+    def with_state(self, state: TableState) -> Self:
+        target_file_bytes = self.place.spec.target_file_bytes
+        spec = replace(LakeTableSpec.of(state), location=self.location, target_file_bytes=target_file_bytes)
+        return self._with_spec(spec)
+
+    def begin(self, real: IcebergMetadata | None) -> None:
+        """Make the table exist, with the snapshots of the lake table; whoever else did so did the same."""
+        self.require_home("making a virtual table")
+        if self.exists():
+            return
+        place = self.place
+        catalog, metadata = place.catalog, real.metadata if real is not None else self._empty()
+        assert isinstance(catalog, FileCatalog)
+        at = StorageFiles(place.storage).location_of(self.location)
+        with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
+            catalog.begin_table(place.identifier, _with_own_location(metadata, at, place.spec.table_uuid))
+        look_again()
+
+    def _empty(self) -> TableMetadata:
+        """Return the metadata of a lake table before its first round."""
+        world = self.place.world
+        made = IcebergTableBinding(MemoryStorage(world), self.place.spec, world=world)
+        made.create_or_evolve()
+        return made.require().metadata
+
+    def document(self) -> IcebergMetadata:
+        """Return its newest version."""
+        table = self.place.require()
+        since = int(table.metadata.properties.get(VIRTUAL_PROPERTY, "0"))
+        return _document(table, _sequence_number(table.metadata) - since)
+
+
+def virtual_key(state: TableState, real: IcebergMetadata | None, epoch: int, generation: int) -> str:
+    """Return the location of the virtual table that continues a version of the lake, as often as it was begun anew."""
+    version = real.location if real is not None else f"no lake at {state.lake_location}"
+    name = hashlib.sha256(version.encode()).hexdigest()[:16]
+    return virtual_location(state.table_uuid, epoch, f"{name}-{generation}")
+
+
+def lake_as_virtual(storage: Storage, state: TableState, real: IcebergMetadata, key: str) -> IcebergMetadata:
+    """Return a version of the lake with the identity that the virtual table of this key has. Nothing is written."""
+    at = StorageFiles(storage).location_of(key)
+    return IcebergMetadata(real.location, _with_own_location(real.metadata, at, state.table_uuid))
+
+
+def newest_document(lake: IcebergLake) -> IcebergMetadata | None:
+    """Return the newest version of the lake table; None before the first. Raises `LakeMismatchError` for another's."""
+    table = lake.place.find()
+    if table is None:
+        return None
+    lake.place.require_owner(table.metadata)
+    return _document(table, 0)
+
+
+def _document(table: Table, num_rounds: int) -> IcebergMetadata:
+    return IcebergMetadata(table.metadata_location, table.metadata, num_rounds)
+
+
+def _with_own_location(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
+    """Return the metadata with an identity and a place of its own: an engine that cleans by it never meets the lake's
+    files.
+    """
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
+    snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]
+    kept = {snapshot.snapshot_id for snapshot in snapshots}
+    properties = {key: value for key, value in metadata.properties.items() if key not in OWN_PLACES}
+    properties[VIRTUAL_PROPERTY] = str(_sequence_number(metadata))
+    return metadata.model_copy(
+        update={
+            "properties": properties,
+            "location": location,
+            "metadata_log": [],
+            "snapshots": snapshots,
+            "snapshot_log": [entry for entry in metadata.snapshot_log if entry.snapshot_id in kept],
+            "table_uuid": uuid.UUID(table_uuid),
+        }
+    )
+
+
+def _sequence_number(metadata: TableMetadata) -> int:
+    """Return the number of the newest snapshot; 0 in format version 1, which does not number them."""
+    return int(getattr(metadata, "last_sequence_number", 0))

@@ -1,0 +1,81 @@
+"""Metadata files of lakes under names that nobody uses twice: read many at once, and kept by this process.
+
+A restored or moved copy has the same bytes under such a name, or none. So what was read once need not be asked for
+again, as long as its store is the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import ReadsMany
+
+KEPT_BYTES_MAX: Final = 32 << 20
+"""Bytes that are kept of each store, and that are read at the same time."""
+
+
+class _Kept:
+    """Files of one store, the oldest of which are forgotten."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, bytes] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = new_lock()
+
+    def find(self, key: str) -> bytes | None:
+        with self._lock:
+            if (data := self._files.get(key)) is not None:
+                self._files.move_to_end(key)
+            return data
+
+    def keep(self, key: str, data: bytes) -> None:
+        with self._lock:
+            self._size_bytes += len(data) - len(self._files.pop(key, b""))
+            self._files[key] = data
+            while self._size_bytes > KEPT_BYTES_MAX:
+                self._size_bytes -= len(self._files.popitem(last=False)[1])
+
+
+_stores: WeakKeyDictionary[Storage, _Kept] = WeakKeyDictionary()
+_lock = new_lock()
+
+
+def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
+    """Return metadata files, given by key and bytes, that are about to be read: those kept, and others read at the same
+    time.
+
+    None on a store whose requests take no time. Absent ones are left out, and those beyond `KEPT_BYTES_MAX`.
+    """
+    if not isinstance(storage, ReadsMany):
+        return {}
+    with _lock:
+        kept = _stores.setdefault(storage, _Kept())
+    found: dict[str, bytes] = {}
+    missing: list[str] = []
+    left_bytes = KEPT_BYTES_MAX
+    for key, size_bytes in files:
+        left_bytes -= size_bytes
+        if (data := kept.find(key)) is not None:
+            found[key] = data
+        elif left_bytes >= 0:
+            missing.append(key)
+    for key, read in zip(missing, storage.read_many(missing) if missing else (), strict=True):
+        if read is not None:
+            kept.keep(key, read)
+            found[key] = read
+    return found
+
+
+def keep_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
+    """Keep metadata files that this process has just stored, given by key: it probably reads them next."""
+    if isinstance(storage, ReadsMany):
+        with _lock:
+            kept = _stores.setdefault(storage, _Kept())
+        for key, data in written.items():
+            if len(data) <= KEPT_BYTES_MAX // 8:
+                kept.keep(key, data)

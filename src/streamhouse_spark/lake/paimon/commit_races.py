@@ -1,0 +1,141 @@
+"""Races of Paimon's own writers against the package's snapshots, and the guarantees in spite of them.
+
+They commit by renaming a file to the snapshot's number, after a look whether there is one. A writer that sleeps between
+the two replaces a snapshot that the package put meanwhile, and its own lacks these rows. The package's never replaces
+another: put-if-absent does not overwrite. So the file of a number changes from the package's to the writer's at most,
+never back, and:
+
+* **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
+  is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
+  trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
+* **Rows that were deleted one by one** are forgotten by the log only once such a snapshot lacks them
+(`wait_until_durable`).
+* **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
+  file of the lake has the rows beyond, they are tiered again (`was_replaced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader
+from streamhouse_spark.lake.paimon.snapshots import commit_of
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, describe_snapshot, offsets_at
+from streamhouse_spark.lake.parquet.file_writer import parse_file_end
+from streamhouse_spark.lake.parquet.reader import owner_of
+
+
+def durable(place: PaimonTableBinding) -> LakeSnapshot | None:
+    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the newest one holds rows
+    that are not durable yet.
+    """
+    table = _owned_table(place)
+    if table is None or table.snapshot is None:
+        return None
+    newest, below = describe_snapshot(place, table.snapshot), _below(place, table.snapshot)
+    if below is not None and _is_settled(newest, below):
+        return below
+
+    def seal(table: PaimonTable) -> Change:
+        place.require_owner(table)
+        return Change(is_compaction=True, properties=carry_offsets(place, table.snapshot))
+
+    return _below(place, commit_snapshot(place, seal))
+
+
+def seal_snapshot(place: PaimonTableBinding, made: Snapshot) -> Snapshot:
+    """Commit an empty snapshot above ``made``, or return ``made`` if another has come above it.
+
+    A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
+    in the offsets. A snapshot with a successor is safe: the successor was made from it. Raises `CommitConflictError` if
+    ``made`` is lost: do it again.
+    """
+
+    def stands() -> bool:
+        stored = place.snapshots.find(made.id)
+        return stored is not None and commit_of(stored) == commit_of(made)
+
+    def seal(newest: PaimonTable) -> Change:
+        place.require_owner(newest)
+        if not stands():
+            raise CommitConflictError(
+                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}; "
+                "try again"
+            )
+        return Change(is_compaction=True, properties=carry_offsets(place, newest.snapshot))
+
+    try:
+        return commit_snapshot(place, seal)
+    except CommitConflictError:
+        if place.snapshots.find(made.id + 1) is None or not stands():
+            raise
+        return made
+
+
+def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
+    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless there is one, or another has come above
+    it.
+    """
+    # The successor first: a snapshot that is still ours behind that look was so when the successor was made from it.
+    above = place.snapshots.find(snapshot.id + 1)
+    stored = place.snapshots.find(snapshot.id)
+    if stored is None or describe_snapshot(place, stored) != snapshot:
+        raise CommitConflictError(
+            f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
+        )
+    below = _below(place, stored) if above is None else None
+    if above is not None or (below is not None and _is_settled(snapshot, below)):
+        return snapshot
+    return describe_snapshot(place, seal_snapshot(place, stored))
+
+
+def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
+    """Decide as `LakeTable.was_replaced` does."""
+    table = _owned_table(place)
+    if table is None or table.snapshot is None:
+        return False
+    stored = place.snapshots.find(snapshot_id)
+    if stored is None or commit_of(stored) is not None:
+        return False
+    held = offsets_at(place, table.snapshot)
+    offsets = held.offsets if held else {}
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    live = (reader.location(entry) for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
+    beyond = (location for location in live if _is_beyond(location, offsets))
+    # Another table may have had this lake before, and its offsets are not these.
+    return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
+
+
+def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
+    """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
+    found = parse_file_end(location)
+    return found is not None and found[1] > offsets.get(found[0], 0)
+
+
+def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
+    """Tell whether the newest snapshot holds and lacks the rows that the one below does, which has a successor."""
+    return (
+        same_offsets(below.offsets, newest.offsets)
+        and same_offsets(below.starts, newest.starts)
+        and below.dropped_rows == newest.dropped_rows
+    )
+
+
+def _below(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
+    """Return the nearest snapshot of the package that has a successor."""
+    own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
+    return describe_snapshot(place, own) if own is not None else None
+
+
+def _owned_table(place: PaimonTableBinding) -> PaimonTable | None:
+    table = place.find()
+    if table is not None:
+        place.require_owner(table)
+    return table

@@ -1,0 +1,92 @@
+"""Sections of a Paimon table with a primary key: files to merge for a read, and files to read directly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
+from streamhouse_spark.lake.model.values import LakeProjection, MergedFile, MergedFiles
+from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
+
+OWN_PREFIX = "data-"
+
+
+def is_own_keyed_name(name: str) -> bool:
+    """Tell whether a file of a table with a primary key is the package's, by its name."""
+    return is_keyed_file(name.removeprefix(OWN_PREFIX))
+
+
+def is_raw(entry: ManifestEntry) -> bool:
+    """Tell whether the file has each of its keys once and deletes none, so that it can be read directly.
+
+    Not all files that another engine wrote at level 0 have their number of deletions.
+    """
+    file = entry.file
+    return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
+
+
+def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
+    """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
+    found: dict[tuple[Any, ...], list[ManifestEntry]] = {}
+    for entry in entries:
+        if not entry.file.min_key.values:
+            raise LakeMismatchError(
+                f"lake file {entry.file.file_name} says no keys, as files of a table with a primary key do; rewrite it "
+                "with the engine that wrote it"
+            )
+        place = (tuple(entry.partition.values), entry.bucket, entry.total_buckets)
+        found.setdefault(place, []).append(entry)
+    return found
+
+
+def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
+    """Group files of one partition and bucket, so that only those of one section can have keys in common."""
+    ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
+    found: list[list[ManifestEntry]] = []
+    highest: tuple[Any, ...] = ()
+    for entry in ordered:
+        if not found or tuple(entry.file.min_key.values) > highest:
+            found.append([])
+            highest = ()
+        found[-1].append(entry)
+        highest = max(highest, tuple(entry.file.max_key.values))
+    return found
+
+
+def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
+    """Return files of one section as one that is merged while it is read."""
+    first = files[0]
+    return ScanFile(
+        location=first.location,
+        size_bytes=sum(file.size_bytes for file in files),
+        num_rows=sum(file.num_rows for file in files),
+        bucket=first.bucket,
+        partition=first.partition,
+        statistics=_of_all([file.statistics for file in files]),
+        merge=MergedFiles(tuple(MergedFile(f.location, f.size_bytes, f.num_rows, f.field_names) for f in files), by),
+        num_deleted=None,
+    )
+
+
+def _of_all(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
+    """Return the statistics of the rows of all files: a file is left out only with all others of its section."""
+    known = set.intersection(*(set(of_file) for of_file in statistics))
+    return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(known)}
+
+
+def _merge_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
+    counts = [part.null_count for part in parts if part.null_count is not None]
+    values = [part.value_count for part in parts if part.value_count is not None]
+    have_values = [part for part in parts if part.null_count is None or part.null_count != part.value_count]
+    lows = [part.low for part in have_values]
+    highs = [part.high for part in have_values]
+    return ColumnStatistics(
+        low=min(lows) if lows and None not in lows else None,
+        high=max(highs) if highs and None not in highs else None,
+        null_count=sum(counts) if len(counts) == len(parts) else None,
+        value_count=sum(values) if len(values) == len(parts) else None,
+    )

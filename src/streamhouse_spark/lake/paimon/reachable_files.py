@@ -1,0 +1,183 @@
+"""The files of a Paimon table that something still needs: snapshots, tags and branches.
+
+Tags and branches can only be found by listing, by any engine. So can snapshots, but the newest ones are read one by
+one downwards, so that no listing that lags hides one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.snapshot.snapshot import Snapshot
+
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, lists_of
+from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+
+
+def history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return the snapshots that follow each other without a gap up to the newest one, oldest first. ``listed`` has the
+    numbers that a listing showed.
+    """
+    older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
+    read = {s.id: s for s in at_once(place.storage, place.snapshots.find, older) if s is not None}
+    found = [newest]
+    while found[-1].id > 1 and (below := read.get(found[-1].id - 1) or place.snapshots.find(found[-1].id - 1)):
+        found.append(below)
+    return found[::-1]
+
+
+def strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
+    below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
+    return [s for s in at_once(place.storage, place.snapshots.find, below) if s is not None]
+
+
+def snapshots_of_tags_and_branches(place: PaimonTableBinding) -> list[Snapshot]:
+    """Return the snapshots of tags, and branches with their tags.
+
+    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
+    """
+    location, storage = place.spec.location, place.storage
+    looks: list[Callable[[], list[str]]] = [
+        lambda: storage.list_names(f"{location}/changelog/"),
+        lambda: storage.list_names(f"{location}/branch/"),
+        place.snapshots.tags,
+    ]
+    changelogs, branch_names, tags = at_once(storage, lambda look: look(), looks)
+    if changelogs:
+        raise LakeMismatchError(
+            f"lake table {place.location} has changelogs that another engine keeps; expire its snapshots and remove "
+            "orphans with that engine"
+        )
+    branches = [SnapshotManager(storage, f"{location}/branch/{name}") for name in branch_names]
+    of_branches = (branch.find(snapshot_id) for branch in branches for snapshot_id in branch.ids())
+    of_their_tags = (branch.snapshot_of_tag(name) for branch in branches for name in branch.tags())
+    of_tags = at_once(storage, place.snapshots.snapshot_of_tag, tags)
+    return [snapshot for snapshot in (*of_tags, *of_their_tags, *of_branches) if snapshot is not None]
+
+
+class ReachableFiles:
+    """Finds the files that snapshots need, by location. Reads each manifest once."""
+
+    def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
+        self._place = place
+        self._table = table
+        self._reader = _RememberingReader(table, PaimonFiles(place.files))
+        self._locations: dict[FileKey, list[str]] = {}
+
+    def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """Return the needed files. Raises `CommitConflictError` if a snapshot was expired meanwhile, `CorruptDataError`
+        for damage.
+        """
+        found: set[str] = set()
+        for snapshot in self._prefetch(snapshots):
+            try:
+                found |= self._of(snapshot)
+            except SnapshotExpiredError as error:
+                raise self._missing(snapshot, error) from error
+        return found
+
+    def files_of_dropped(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
+        found: set[str] = set()
+        for snapshot in self._prefetch(snapshots):
+            try:
+                found |= self._of(snapshot)
+            except SnapshotExpiredError:
+                continue
+        return found
+
+    def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+        """Return the snapshots, all of whose metadata is about to be read, and is read at the same time where that
+        helps.
+        """
+        wanted = list(snapshots)
+        if isinstance(self._place.storage, ReadsMany):
+            self._reader.expect_all(wanted)
+        return wanted
+
+    def _of(self, snapshot: Snapshot) -> set[str]:
+        """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
+        manifests, changelog = self._reader.manifests(snapshot), self._reader.changelog(snapshot)
+        lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
+        names = [*filter(None, lists)]
+        for manifest in (*manifests, *changelog):
+            names += [manifest.file_name, *(manifest.extra_files or ())]
+        found = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
+        for entry in (*self._reader.left(manifests), *self._reader.left(changelog)):
+            if entry.kind == ADD:
+                found.update(self._files(entry))
+        return found
+
+    def _files(self, entry: ManifestEntry) -> list[str]:
+        key = key_of(entry)
+        if key not in self._locations:  # most snapshots have most files
+            location = self._reader.location(entry)
+            folder = location.rpartition("/")[0]
+            self._locations[key] = [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
+        return self._locations[key]
+
+    def _missing(self, snapshot: Snapshot, error: SnapshotExpiredError) -> CommitConflictError | CorruptDataError:
+        where = f"lake table {self._table.location}"
+        if self._place.snapshots.find(snapshot.id) is None:
+            return CommitConflictError(f"{where} changed while its files were being looked for ({error}); try again")
+        return CorruptDataError(
+            f"{where}: metadata of snapshot {snapshot.id} is missing ({error}), so nothing is deleted; restore it, or "
+            "expire that snapshot with another engine"
+        )
+
+
+class _RememberingReader(MetadataReader):
+    """A reader that keeps manifests, because snapshots share most of them. Statistics of files are left out."""
+
+    def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
+        super().__init__(table, files)
+        self._remembered: dict[str, list[ManifestEntry]] = {}
+        self._lists: dict[str, list[ManifestFileMeta]] = {}
+
+    def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
+        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit makes one of its own
+        if name not in self._lists:
+            self._lists[name] = super().manifests(snapshot)
+        return self._lists[name]
+
+    def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
+        """Read the lists of these snapshots, and then the manifests in them. What is absent shows later."""
+        new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
+        lists = [named for snapshot in new for named in lists_of(snapshot)]
+        self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
+        found: dict[str, int] = {}
+        for snapshot in new:
+            with suppress(SnapshotExpiredError):
+                found.update((one.file_name, one.file_size or 0) for one in self.manifests(snapshot))
+        missing = ((name, size_bytes) for name, size_bytes in found.items() if name not in self._remembered)
+        self._files.expect((f"{self._folder}/{name}", size_bytes) for name, size_bytes in missing)
+
+    def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
+        if snapshot.changelog_manifest_list is None:
+            return ()
+        with paimon_metadata(self._table.location):
+            found: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
+        return found
+
+    def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
+        missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
+        for manifest, entries in zip(missing, in_parallel(self.entries, missing), strict=True):
+            self._remembered[manifest.file_name] = entries
+        return [self._remembered[manifest.file_name] for manifest in manifests]
+
+    def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
+        self._expect(manifest.file_name, manifest.file_size)
+        with paimon_metadata(self._table.location):
+            found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
+        return found

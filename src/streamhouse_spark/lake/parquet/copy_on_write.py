@@ -1,0 +1,124 @@
+"""A data file of a log, or of another engine, written again without some of its rows, whatever the lake's format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, places_within, read_split
+from streamhouse_spark.query.row_selection import live
+
+
+@dataclass(frozen=True, slots=True)
+class FileRewrite:
+    """A data file, and the offsets of those of its rows that go."""
+
+    split: LakeSplit
+    offsets: OffsetFile
+    gone: OffsetRuns
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    @property
+    def kept(self) -> OffsetRuns:
+        return self.offsets.runs.without(self.gone)
+
+
+def without_rows(
+    file: FileRewrite, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
+) -> list[LakeFile]:
+    """Write the rows of a file that stay, in their order and with their offsets, to files of their own.
+
+    A file without any is not read, and none is written. Memory is bounded by a row group. Durable when this returns.
+    Raises `CommitConflictError` where the file has other rows than its footer says.
+    """
+    kept = replace(file.offsets, runs=file.kept)
+    if not kept.runs:
+        return []
+    numbers = file.offsets.runs.rows_at(file.gone)
+
+    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+        position = 0
+        for batch in read_split(files, file.split, projection):
+            gone = places_within(numbers, position, batch.num_rows)
+            position += batch.num_rows
+            yield kept, live(batch, gone)
+
+    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
+    if sum(one.num_rows for one in written) != kept.runs.num_rows:
+        raise CommitConflictError(
+            f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
+            "streamhouse verify"
+        )
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalFileRewrite:
+    """A data file of another engine, whose rows have no offsets, and the positions of those of its rows that go."""
+
+    split: LakeSplit
+    bucket: int
+    """The lake's bucket."""
+    partition: PartitionKey
+    sequences: OffsetRange
+    """The numbers that the lake's manifest has for its rows; those of the rows that stay are in it."""
+    gone: OffsetRuns
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    @property
+    def num_kept(self) -> int:
+        return self.split.num_rows - self.gone.num_rows
+
+
+def without_positions(
+    file: ExternalFileRewrite,
+    context: WriteContext,
+    spec: FileSpec,
+    projection: LakeProjection,
+    files_at: FilesAt,
+    ids: Ids,
+) -> LakeFile | None:
+    """Write the rows of a file that stay, in their order, to a file without offsets; None where no row stays.
+
+    Its name is one that this package gives to no file with offsets. Memory is bounded by a row group. Durable when this
+    returns. Raises `CommitConflictError` where the file has other rows than the manifest says.
+    """
+    if not file.num_kept:
+        return None
+    numbers, splitter = file.gone.offsets(), PartitionSplitter(spec, context.schema.arrow, file.bucket)
+    files, where = files_at(spec.data_location), file.split.location
+    written = PartitionFile(context, spec, files, file.bucket, file.partition, file.sequences, ids.new_uuid())
+    try:
+        position = 0
+        for batch in read_split(files_at(where), file.split, projection):
+            gone = places_within(numbers, position, batch.num_rows)
+            position += batch.num_rows
+            written.add(splitter.in_file_types(live(batch, gone)), None)
+            if written.row_group_is_full:
+                written.write_row_group()
+    except BaseException as error:
+        written.abandon(error)
+        raise
+    made = written.close()
+    if made.num_rows != file.num_kept:
+        raise CommitConflictError(
+            f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
+        )
+    return made

@@ -1,0 +1,113 @@
+"""Rows that are looked for among others by all of their values, as often as they are there. Vectorised, in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.schema.variant import cast_rows
+
+Codes = npt.NDArray[np.int64]
+
+
+class RowMultiset:
+    """Rows of a schema, some of them equal, and how many of each are still to be found."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        codes = row_codes(rows)
+        _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+        self._rows = rows.take(pa.array(first))
+        self._counts = counts.astype(np.int64)
+
+    @property
+    def num_left(self) -> int:
+        return int(self._counts.sum())
+
+    def take_matches(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return which rows of a batch are some of those that are left, each once; these are found then."""
+        wanted = self._rows.num_rows
+        rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
+        codes = row_codes(pa.concat_tables([self._rows, rows]))
+        place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        place_of[codes[:wanted]] = np.arange(wanted)
+        places = place_of[codes[wanted:]]
+        hits = np.flatnonzero(places >= 0)
+        order = hits[np.argsort(places[hits], kind="stable")]
+        of_order = places[order]
+        nth = np.arange(len(order)) - np.searchsorted(of_order, of_order, side="left")
+        taken = order[nth < self._counts[of_order]]
+        self._counts -= np.bincount(places[taken], minlength=wanted)
+        found = np.zeros(batch.num_rows, np.bool_)
+        found[taken] = True
+        return found
+
+
+def row_codes(rows: pa.Table) -> Codes:
+    """Return a number from 0 on for each row: the same for equal rows, and for no others."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        codes = _pair_codes(codes, _codes(_one_array(column)))
+    return codes
+
+
+def _codes(values: pa.Array) -> Codes:
+    """Return a number for each value: null is a value, NaN is NaN, and zeros of both signs are two."""
+    if isinstance(values, pa.ExtensionArray):
+        return _codes(values.storage)
+    kind = values.type
+    if pa.types.is_struct(kind):
+        found = np.zeros(len(values), np.int64)
+        for child in values.flatten():
+            found = _pair_codes(found, _codes(child))
+        return _with_nulls(found, values)
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _with_nulls(_of_lists(values), values)
+    if pa.types.is_fixed_size_list(kind):
+        return _codes(values.cast(pa.list_(kind.value_type)))
+    if pa.types.is_floating(kind):
+        return _with_nulls(_of_floats(values), values)
+    if pa.types.is_null(kind):
+        return np.zeros(len(values), np.int64)
+    plain = values if pa.types.is_dictionary(kind) else values.dictionary_encode()
+    numbers: Codes = plain.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
+    return numbers
+
+
+def _of_floats(values: pa.Array) -> Codes:
+    numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).copy()
+    numbers[np.isnan(numbers)] = np.nan
+    return _dense(numbers.view(np.int64))
+
+
+def _of_lists(values: pa.Array) -> Codes:
+    """Tell lists by the numbers of what is in them, which are bytes of one value."""
+    as_lists = values.cast(pa.list_(values.type.value_type)) if pa.types.is_large_list(values.type) else values
+    offsets = as_lists.offsets.cast(pa.int64()).to_numpy()
+    if pa.types.is_map(values.type):
+        inner = _pair_codes(_codes(as_lists.keys), _codes(as_lists.items))
+    else:
+        inner = _codes(as_lists.values)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets * 8)), pa.py_buffer(np.ascontiguousarray(inner))]
+    data = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return _codes(data)
+
+
+def _with_nulls(codes: Codes, values: pa.Array) -> Codes:
+    """Tell nulls from all other values."""
+    return np.where(values.is_valid().to_numpy(zero_copy_only=False), codes + 1, 0) if values.null_count else codes + 1
+
+
+def _pair_codes(one: Codes, other: Codes) -> Codes:
+    """Return a number for each pair."""
+    return _dense(_dense(one) * (int(other.max(initial=0)) + 1) + other)
+
+
+def _dense(codes: Codes) -> Codes:
+    found: Codes = np.unique(codes, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return found
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found

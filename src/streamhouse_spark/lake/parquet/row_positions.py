@@ -1,0 +1,70 @@
+"""Rows of a data file with their numbers in it, of the row groups that can hold a wanted row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OpenedSplit, Positions, open_split, places_within
+from streamhouse_spark.lake.parquet.row_groups import RowGroups
+from streamhouse_spark.query.predicates import ALWAYS_TRUE
+from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.query.row_selection import without
+
+Numbers = npt.NDArray[np.int64]
+
+
+def read_numbered(
+    files: FileAccess,
+    split: LakeSplit,
+    projection: LakeProjection,
+    *,
+    mask: RowMask | None = None,
+    gone: Positions = NO_POSITIONS,
+) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
+    """Read the batches of `read_split`, each with the row numbers in the file.
+
+    Row groups are left out for which the footer, or the mask, tells that no filter wants a row of them, and of the
+    others rows that it does not want, where these are many. Raises as `read_split`.
+    """
+    with open_split(files, split) as opened:
+        columns = opened.columns(projection)
+        chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
+        if mask is not None:
+            chosen = _possible(opened, projection, mask, chosen)
+        deleted = opened.find_deleted_places(files, chosen, gone)
+        for place, batch in opened.rows(columns, chosen):
+            dropped = places_within(deleted, place, batch.num_rows)
+            possible = None if mask is None else mask.wanted(batch)
+            if possible is None and not len(dropped):
+                yield chosen.numbers(place, batch.num_rows), batch
+                continue
+            kept = np.ones(batch.num_rows, np.bool_) if possible is None else possible
+            kept[dropped] = False
+            if kept.any():
+                yield chosen.numbers(place, batch.num_rows)[kept], without(batch, ~kept)
+
+
+def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
+    """Return those of the row groups with a row that the filter may want, told by its columns, which are read first."""
+    names = mask.columns.intersection(projection.schema.names)
+    if not 0 < len(names) < len(projection.schema.columns):
+        return chosen
+    looked_at = projection.of_columns(names)
+    if mask.of(_no_rows(looked_at.schema.arrow)) is None:  # as of an expression of Arrow: each row may be wanted
+        return chosen
+    hits = np.zeros(len(chosen.places), np.bool_)
+    for place, batch in opened.rows(opened.columns(looked_at), chosen):
+        possible = mask.of(batch)
+        rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
+        hits[chosen.groups_of(place + rows)] = True
+    return chosen.only(hits)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

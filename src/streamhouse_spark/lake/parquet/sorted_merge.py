@@ -1,0 +1,152 @@
+"""Merging files of keyed rows into one sequence, in the order of the keys, each key once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark.keys.key_codec import as_numbers, encode_keys
+from streamhouse_spark.keys.keyed_batch import sort_by_key
+from streamhouse_spark.lake.model.data_files import LiveFile
+from streamhouse_spark.lake.model.values import LakeProjection
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, read_row_groups, read_sort_fields
+from streamhouse_spark.lake.parquet.sorted_runs import split_into_sorted_runs
+
+
+class MergedRows:
+    """The live rows of some files. Of rows with the same key, which only other engines write, that of the newest file
+    counts.
+
+    Memory is bounded by a row group of each file that is sorted by the key, as the package's are. Others are sorted
+    first, part by part (`streamhouse_spark.lake.parquet.sorted_runs`), on this host's disk if they are large.
+    """
+
+    def __init__(
+        self,
+        files: FileAccess,
+        oldest_first: Sequence[LiveFile],
+        projection: LakeProjection,
+        key_ids: Sequence[int],
+        key_indexes: Sequence[int],
+    ) -> None:
+        """Take files. ``key_indexes`` are the indexes of the key's columns, which have the ids ``key_ids``, in the
+        projection.
+        """
+        self._files = files
+        self._oldest_first = oldest_first
+        self._projection = projection
+        self._order = ",".join(map(str, key_ids))
+        self._key_places = key_indexes
+        self.num_read = 0
+        self.num_given = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the merged rows in batches. Raises `CorruptDataError` if a file is not in the order that it claims."""
+        with TemporaryDirectory(prefix="streamhouse-merge-") as folder:
+            cursors = [
+                KeyCursor(run, self._key_places, file.location)
+                for file in self._oldest_first
+                for run in self._in_order(file, Path(folder))
+            ]
+            while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
+                bound = min(cursor.last_key for cursor in cursors)
+                parts = [cursor.take(bound) for cursor in cursors]
+                for rows in self._merged([part for part in parts if part.num_rows]):
+                    self.num_given += rows.num_rows
+                    yield rows
+
+    def _in_order(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
+        """Return the rows in sequences of ascending keys; of a key that two of them have, the later one has the newer
+        row.
+        """
+        found = self._counted(read_row_groups(self._files, file, self._projection))
+        if read_sort_fields(self._files, file.location) == self._order:
+            return [found]
+        return split_into_sorted_runs(found, self._merge_batch, folder, BATCH_ROWS)
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.num_read += batch.num_rows
+            yield batch
+
+    def _merge_batch(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return `_merged` as one batch, of few rows."""
+        found = list(self._merged(parts))
+        schema = self._projection.schema.arrow
+        if not found:
+            return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        return found[0] if len(found) == 1 else pa.concat_batches(found)
+
+    def _merged(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Merge rows by key, of equal ones the last."""
+        if not parts:
+            return
+        if len(parts) == 1 and _ascend(self._keys(parts[0])):
+            yield parts[0]
+            return
+        rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
+        keys = encode_keys([one_array(rows.column(place)) for place in self._key_places])
+        order, is_first = sort_by_key(keys)
+        ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
+        yield from take_rows(rows, order[ends], distinct=True).to_batches()
+
+    def _keys(self, rows: pa.RecordBatch) -> pa.BinaryArray:
+        return encode_keys([rows.column(place) for place in self._key_places])
+
+
+class KeyCursor:
+    """The remaining rows of one file, whose keys ascend."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], key_indexes: Sequence[int], location: str) -> None:
+        self._batches = batches
+        self._key_places = key_indexes
+        self._location = location
+        self._rows: pa.RecordBatch | None = None
+        self._keys: pa.BinaryArray = pa.array([], pa.binary())
+        self.last_key = b""
+
+    def has_rows(self) -> bool:
+        while self._rows is None or not self._rows.num_rows:
+            self._rows = next(self._batches, None)
+            if self._rows is None:
+                return False
+            if self._rows.num_rows:
+                self._keys = encode_keys([self._rows.column(place) for place in self._key_places])
+                if not _ascend(self._keys) or self._keys[0].as_py() <= self.last_key:
+                    raise CorruptDataError(
+                        f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
+                        "not; restore it, "
+                        "or build the lake anew from the log (streamhouse retier)"
+                    )
+                self.last_key = self._keys[-1].as_py()
+        return True
+
+    def take(self, bound: bytes) -> pa.RecordBatch:
+        """Take the rows up to the key ``bound``, which is not beyond the loaded ones."""
+        return self.take_with_keys(bound)[0]
+
+    def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
+        """Take rows as `take` does, with their keys."""
+        assert self._rows is not None
+        end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
+        taken, keys = self._rows.slice(0, end), self._keys.slice(0, end)
+        self._rows, self._keys = self._rows.slice(end), self._keys.slice(end)
+        return taken, keys
+
+
+def _ascend(keys: pa.BinaryArray) -> bool:
+    """Tell whether each key is larger than the one before."""
+    numbers = as_numbers(keys)
+    if numbers is not None:
+        return bool((numbers[1:] > numbers[:-1]).all())
+    is_larger = pc.greater(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
+    return pc.all(is_larger).as_py() is not False

@@ -1,0 +1,83 @@
+"""Checks that a lake snapshot is of the log's history, and that no metadata file of the lake was lost: one of the two
+may be restored from a backup without the other, and either may lose files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, LakeRolledBackError
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history_epochs import HistoryRelation
+from streamhouse_spark.log.commits.state import TableState
+
+if TYPE_CHECKING:
+    from streamhouse_spark.lake.table import LakeTable  # imports pyarrow.parquet, which a plan needs seldom
+
+
+def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
+    """Return the lake's newest snapshot, checked against the log as last read; None before the first.
+
+    Raises `DifferentHistoryError`, `CorruptDataError` naming the missing file.
+    """
+    newest = lake.newest()
+    require_of_history(log, newest)
+    require_metadata(log.state, lake, newest)
+    return newest
+
+
+def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+    """Check that no lost metadata file hides the snapshot that the log recorded, so that the ``newest`` one is older,
+    or none is left. A lake that another engine rolled back has lost none.
+
+    Costs nothing while the newest snapshot holds what was recorded. Raises `CorruptDataError` naming the file.
+    """
+    recorded = state.recorded_lake
+    if recorded is None or lake.location != state.lake_location:
+        return
+    held = {} if newest is None else newest.offsets
+    if newest is not None and all(held.get(bucket, 0) >= offset for bucket, offset in recorded.offsets.items()):
+        return
+    missing = lake.missing_metadata(recorded.snapshot_id)
+    if missing is not None:
+        raise CorruptDataError(
+            f"table {state.name}: {missing} is missing, and the log recorded lake snapshot {recorded.snapshot_id}, "
+            "which needs it; restore it, or build the lake anew from the log (streamhouse retier)"
+        )
+
+
+def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
+    """Check that the rows of the snapshot were tiered from this log, before any of them counts as the table's.
+
+    A snapshot names the newest record of the log when it was made; older ones name none and count. Costs no request if
+    that record is among the newest. Raises `DifferentHistoryError`.
+    """
+    mark = snapshot.history if snapshot is not None else None
+    if snapshot is None or mark is None or log.relation(mark) is not HistoryRelation.OTHER:
+        return
+    name = log.state.name
+    raise DifferentHistoryError(
+        f"lake snapshot {snapshot.id} of {name} holds rows up to record {mark.number} of attempt {mark.attempt}, which "
+        f"the table's log does not have: the log was restored from a backup, and its lake was not. Restore both of the "
+        f"same time; or rebuild the lake from the log with: streamhouse retier {name}"
+    )
+
+
+def require_dropped(state: TableState, snapshot: LakeSnapshot | None) -> None:
+    """Check that partitions whose drop the log has recorded are not back, because the lake is older.
+
+    Offsets do not tell: a drop leaves them as they are. The state was read before the snapshot was looked up. Raises
+    `LakeRolledBackError`.
+    """
+    recorded = state.lake
+    if snapshot is None or recorded is None or not state.begins_at(snapshot.starts):
+        return
+    if snapshot.dropped_rows >= recorded.dropped_rows:
+        return
+    raise LakeRolledBackError(
+        f"table {state.name}: {recorded.dropped_rows} rows of dropped partitions were gone from the lake in snapshot "
+        f"{recorded.snapshot_id}, in the newest one, {snapshot.id}, it is {snapshot.dropped_rows}: the lake went back "
+        "to before partitions were dropped. Roll it forward to its newest snapshot, or drop these partitions again, "
+        "with what was written into them since"
+    )

@@ -1,0 +1,90 @@
+"""The requirements on the lake table of a streamhouse table, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Self
+
+from streamhouse_spark.config.branch_metadata import BranchMark
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.commits.idempotency import unsupported_on_branch_error
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.schema.table_schema import TableSchema
+
+TARGET_FILE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTableSpec:
+    """The requirements on the lake table of a streamhouse table."""
+
+    table_uuid: str
+    path: TablePath
+    location: str
+    """Key of the lake table's location in the warehouse, see `streamhouse_spark.core.paths.lake_location`."""
+    schema: TableSchema
+    partition_by: tuple[str, ...]
+    bucket_key: tuple[str, ...]
+    num_buckets: int
+    target_file_bytes: int = TARGET_FILE_BYTES
+    primary_key: tuple[str, ...] = ()
+    """Names of columns of the schema."""
+    schema_id: int = 1
+    """Number of ``schema`` among the table's schemas."""
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
+    """All schemas that the table ever had, as far as they are known here."""
+    history: HistoryPoint | None = field(default=None, compare=False)
+    """The newest record with rows of the state, which rounds write into the lake as the history of their rows."""
+    partition_fields: tuple[PartitionField, ...] = ()
+    """All fields of the partitioning, where one is a transform of a column; else ``partition_by`` are all."""
+    former_layouts: tuple[tuple[int, tuple[PartitionField, ...]], ...] = ()
+    """Partitionings that the table had, the oldest first: the last schema of each, and its fields by that schema's
+    names."""
+    former_uuids: tuple[str, ...] = ()
+    """Uuids of the originals that this table is a copy of: the lake has rows in files that they wrote."""
+    branch: str | None = None
+    """The branch for which the lake of its table is only read."""
+
+    def require_own(self, doing: str) -> None:
+        """Raise `InvalidOptionError` for a branch: the lake is that of its table, which nothing of the branch
+        changes.
+        """
+        if self.branch is not None:
+            raise unsupported_on_branch_error(self.path.of_branch(self.branch), doing)
+
+    @property
+    def layout(self) -> tuple[PartitionField, ...]:
+        """All fields of the partitioning, in their order."""
+        return self.partition_fields or tuple(PartitionField(name) for name in self.partition_by)
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """The uuids in the footers of this table's own files."""
+        return (self.table_uuid, *self.former_uuids)
+
+    @classmethod
+    def of(cls, state: TableState) -> Self:
+        """Return the spec for a state of the table."""
+        properties, branch = state.parsed, BranchMark.of_properties(state.properties)
+        return cls(
+            table_uuid=state.table_uuid if branch is None else branch.of,
+            path=parse_table_name(state.name).path.base,
+            branch=None if branch is None else branch.name,
+            location=state.lake_location,
+            schema=state.schema,
+            partition_by=state.partition_by,
+            partition_fields=properties.partition_fields,
+            bucket_key=properties.bucket_key,
+            num_buckets=state.num_buckets,
+            primary_key=tuple(state.schema.column(name).name for name in state.primary_key),
+            schema_id=state.schema_id,
+            schemas=state.schemas,
+            history=state.anchors.rows,
+            former_layouts=tuple((one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings),
+            former_uuids=state.former_uuids,
+        )

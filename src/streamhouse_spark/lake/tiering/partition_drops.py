@@ -1,0 +1,152 @@
+"""The rows of a dropped partition: named in the record of the lake snapshot that lacks them.
+
+The lake drops a partition by files, so only its files tell which rows went. Whoever records the snapshot looks: the
+process that dropped the partition, or, where that died, the next one that tiers the table. Rows that have offsets are
+named by these, if the log still holds them, and rows that have none by file and position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
+from streamhouse_spark.lake.model.values import same_offsets
+from streamhouse_spark.lake.parquet.live_rows import live_rows, rows_by_bucket
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.actions import TieredSnapshot
+from streamhouse_spark.log.commits.delete_vectors import (
+    FileRows,
+    PartitionDropRows,
+    newly_lacking,
+    num_rows_of,
+    unapplied_file_deletes,
+    union_deleted_file_rows,
+    without_rows,
+)
+from streamhouse_spark.log.commits.state import TableState
+
+
+def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> list[PartitionDropRows]:
+    """Return the action that names the rows that a lake snapshot lacks first, because their partition was dropped.
+
+    Returns none where there are no such rows, or the lake no longer tells which: then nobody leaves them out.
+    """
+    if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
+        return []
+    told, others = (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
+    of_files = (deletion for deletion in unapplied_file_deletes(state.deletions, told) if deletion.commit <= pair.told)
+    grown, applied = newly_lacking(state.deletions, state.lake, pair)
+    if pair.dropped_others == others and grown <= max(applied + num_rows_of(union_deleted_file_rows(of_files)), 0):
+        return []
+    tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
+    ranges = {bucket: offsets for bucket, offsets in tiered.items() if offsets.start < offsets.end}
+    with suppress(SnapshotExpiredError, LakeRolledBackError, LakeMismatchError):
+        if (lost := find_lost_rows(state, lake, pair)) is not None:
+            return [_name_lost_rows(lost, ranges)]
+    with suppress(SnapshotExpiredError):
+        held = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
+        if held is not None:
+            named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
+            missing = _missing_offsets(ranges, [dict(held), dict(state.deleted), *named])
+            return [PartitionDropRows(missing, grown, total=grown)]
+    return []
+
+
+def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> PartitionDropRows:
+    """Name the lost rows with offsets as far as the log has them, in these ranges, and all others."""
+    held = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost.rows.items() if bucket in ranges}
+    rows = {bucket: runs for bucket, runs in held.items() if runs}
+    snapshot_id = lost.snapshot_id if lost.files else None
+    return PartitionDropRows(rows, lost.num_counted, lost.files, snapshot_id, lost.num_rows)
+
+
+def _missing_offsets(ranges: Mapping[int, OffsetRange], known: list[dict[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
+    """Return bucket → offsets of the ranges that none of the others has."""
+    found = {}
+    for bucket, wanted in ranges.items():
+        left = OffsetRuns.dense(wanted.start, len(wanted))
+        for rows in known:
+            if bucket in rows:
+                left = left.without(rows[bucket])
+        if left:
+            found[bucket] = left
+    return found
+
+
+# -- by the files that went -------------------------------------------------------------------------------------------
+
+
+class _PartitionDrop(NamedTuple):
+    """The one lake commit that dropped partitions since a snapshot was recorded."""
+
+    older: int
+    newer: int
+    num_rows: int
+
+
+def _the_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
+    """Find the commit behind the recorded snapshot from which on the lake lacks more rows; None where it is not one
+    alone, or it is no longer known.
+    """
+    known = state.lake.dropped_rows if state.lake is not None else 0
+    newer = pair.snapshot_id
+    for snapshot in lake.ancestors(pair.snapshot_id):
+        if not same_offsets(snapshot.starts, pair.starts):
+            return None
+        if snapshot.dropped_rows < pair.dropped_rows:
+            return (
+                _PartitionDrop(snapshot.id, newer, pair.dropped_rows - known)
+                if snapshot.dropped_rows == known
+                else None
+            )
+        newer = snapshot.id
+    return None
+
+
+class LostLogRows(NamedTuple):
+    """The rows that a drop of partitions took away, those that were deleted before left out."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    files: FileRows
+    """Rows without offsets, as the snapshot has them."""
+    snapshot_id: int
+    """The lake snapshot before the drop."""
+    num_counted: int
+    """How many of the rows that the lake lacks this accounts for, see `PartitionDropRows.count`."""
+
+    @property
+    def num_rows(self) -> int:
+        return num_rows_of(self.rows) + num_rows_of(self.files)
+
+
+def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> LostLogRows | None:
+    """Return the rows that a lake snapshot lacks first behind a state, because their partition was dropped.
+
+    Files tell them: those that went, and those that came instead. None where these have not as many rows as the drop
+    says, or it is not one alone. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
+    """
+    if (drop := _the_drop(state, lake, pair)) is None:
+        return None
+    schema, place = lake.place.spec.schema, lake.place
+    before = lake.plan_read(snapshot_id=drop.older, schema=schema)
+    after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
+    there, known = ({split.location for split in plan.splits} for plan in (after, before))
+    gone = live_rows(place.files_at, [s for s in before.splits if s.location not in there], place.spec.writers)
+    new = live_rows(place.files_at, [s for s in after.splits if s.location not in known], place.spec.writers)
+    if any(file.bucket is None for file in new):
+        return None
+    own = without_rows(rows_by_bucket(gone), rows_by_bucket(new))
+    names = StorageFiles(place.storage)
+    files = {names.name_of(file.location): file.rows for file in gone if file.bucket is None and file.rows}
+    if num_rows_of(own) + num_rows_of(files) != drop.num_rows:
+        return None
+    named, masked = state.dropped_rows.named.rows, union_deleted_file_rows(state.deletions)
+    count = drop.num_rows - num_rows_of(files)
+    own, files = without_rows(without_rows(own, state.deleted), named), without_rows(files, masked)
+    return LostLogRows(own, files, drop.older, count)

@@ -1,0 +1,154 @@
+"""Recording of lake snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
+
+Pairs follow the lake's own order: once a snapshot is recorded, no earlier one is. Offsets only grow in the lake, so of
+two snapshots the one with more is the later. Of two with the same offsets (one has merged files, or lacks a partition
+that was dropped) only the lake can tell, and it is asked within the commit's own attempt, after the state was read that
+the record will follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.snapshot_history import newest_snapshot
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.partition_drops import make_partition_drops
+from streamhouse_spark.log.commits.actions import Action, TieredSnapshot
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.delete_vectors import unapplied_deletes, unapplied_file_deletes
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import branches_of
+
+logger = logging.getLogger(__name__)
+
+TRIES_MAX: Final = 20
+
+
+def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
+    """Record the snapshot in the log, unless the log has as much or more, or another lake by then.
+
+    Raises `CommitConflictError` where another engine's commit took its place.
+    """
+    known = log.state.recorded_lake
+    if known is not None and not is_news(snapshot, known):
+        return
+    if _lacks_more(snapshot, known):
+        snapshot = lake.settle(snapshot)
+
+    def pair(state: TableState, time_ms: int) -> Sequence[Action]:
+        if state.lake_location != lake.location:
+            return []  # built anew elsewhere: this is a snapshot of the lake that the table had
+        found: LakeSnapshot | None = snapshot
+        known = state.recorded_lake
+        if known is not None and same_offsets(snapshot.offsets, known.offsets):
+            found = lake.newest()
+        if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
+            return []
+        waits = lake.names_files and _waits(state, found, found.told)
+        is_asked = waits or ADOPTED in state.properties or bool(branches_of(state))
+        keeps_files = is_asked and _keeps_files(state, lake, found)
+        if waits and not keeps_files:
+            return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
+        made = replace(_pair_of(state, found, time_ms), keeps_files=keeps_files)
+        return [made, *make_partition_drops(state, lake, made)]
+
+    log.commit(pair)
+
+
+def _keeps_files(state: TableState, lake: LakeTable, found: LakeSnapshot) -> bool:
+    """Tell whether a snapshot has the files without offsets of the recorded one."""
+    known = state.lake
+    if known is None or not same_offsets(found.starts, known.starts):
+        return False
+    return lake.keeps_files(known.snapshot_id, found.id)
+
+
+def _waits(state: TableState, found: LakeSnapshot, told: int) -> bool:
+    """Tell whether rows were deleted that the recorded snapshot has, and that this one may still have: it lacks those
+    of records up to ``told``.
+    """
+    if state.lake is None or not state.deletions:
+        return False
+    held = state.lake.offsets
+    left = unapplied_deletes(state.deletions, told, found.offsets)
+    of_lake = any(runs.within(OffsetRange(0, held.get(bucket, 0))) for bucket, runs in left.items())
+    return of_lake or bool(unapplied_file_deletes(state.deletions, told))
+
+
+def _pair_of(state: TableState, found: LakeSnapshot, time_ms: int) -> TieredSnapshot:
+    told = found.told if state.deletions else 0
+    offsets, starts, others = dict(found.offsets), dict(found.starts), found.dropped_others
+    return TieredSnapshot(found.id, offsets, time_ms, starts, found.dropped_rows, told, dropped_others=others)
+
+
+def _lacks_more(snapshot: LakeSnapshot, known: TieredSnapshot | None) -> bool:
+    """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
+    is_followed = known is not None and same_offsets(snapshot.starts, known.starts)
+    return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
+
+
+def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: int) -> None:
+    """Record that the newest snapshot lacks the rows of all deletions up to the commit ``told``.
+
+    It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
+    """
+
+    def pair(state: TableState, time_ms: int) -> Sequence[Action]:
+        recorded = state.lake
+        if recorded is None or recorded.told >= told or state.lake_location != lake.location:
+            return []
+        if recorded.snapshot_id == snapshot.id:
+            return [replace(recorded, told=told, keeps_files=True)]
+        newest = lake.newest()
+        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not is_news(newest, recorded):
+            return []
+        if lake.names_files and _waits(state, newest, told):
+            return []  # of a later deletion, for the next round
+        made = replace(_pair_of(state, newest, time_ms), told=told)
+        return [made, *make_partition_drops(state, lake, made)]
+
+    log.commit(pair)
+
+
+def record_newest(log: CommitLog, lake: LakeTable) -> bool:
+    """Record the lake's newest snapshot. Returns whether the log has it: not if others keep recording other
+    snapshots.
+    """
+    for _ in range(TRIES_MAX):
+        newest = newest_snapshot(log, lake)
+        state = log.refresh()
+        if newest is None:
+            return state.recorded_lake is None
+        record_snapshot(log, lake, newest)
+        recorded = log.state.recorded_lake
+        if recorded is not None and recorded.snapshot_id == newest.id:
+            return True
+    return False
+
+
+def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
+    """Tell whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
+    ends = state.ends
+    return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
+        start > state.first_offset(bucket) for bucket, start in snapshot.starts.items()
+    )
+
+
+def is_news(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
+    """Tell whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
+
+    As much is enough: after a compaction the older snapshot is the one that will be expired.
+    """
+    held, starts = snapshot.offsets, snapshot.starts
+    return (
+        snapshot.id != recorded.snapshot_id
+        and all(held.get(b, 0) >= o for b, o in recorded.offsets.items())
+        and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
+        and (snapshot.dropped_rows >= recorded.dropped_rows or not same_offsets(starts, recorded.starts))
+    )

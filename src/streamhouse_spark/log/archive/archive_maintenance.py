@@ -1,0 +1,362 @@
+"""Upkeep of the change archive: new changes as a page, small pages joined, expired ones left out.
+
+**Commit point:** the one record that sets the archive. Before it there are files that nobody names; behind it the files
+of pages that were left out are marked as deleted, and go after the grace, so that readers under way end well. The log
+is trimmed only as far as the archive reaches (`lifecycle.retention`).
+
+A page is joined with seven others of its level, so that the number of pages grows with the logarithm of their bytes,
+and a change is written again as often. Pages whose changes are from more than an eighth of the time that changes are
+kept are not joined: they would expire too late.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import manifest_key
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.log.archive.commit_rows import CommitRows
+from streamhouse_spark.log.archive.pages import (
+    PageContent,
+    encode_page,
+    keys_of_page,
+    read_page,
+    read_pages,
+    usable_archive,
+)
+from streamhouse_spark.log.commit_reader import TOLD, Commit, commits_back
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive, ArchivePage, SetArchive
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.object_existence import is_to_be_looked_for
+from streamhouse_spark.log.commits.record import RecentRows
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.compaction import write_merged
+from streamhouse_spark.log.segments.packed_objects import create_shared
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import plan_range
+from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.staging import is_kept
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.storage.put_if_absent import fill
+
+logger = logging.getLogger(__name__)
+
+PAGES_TO_JOIN: Final = 8
+PAGE_BYTES_MAX: Final = 1 << 30
+"""Bytes in memory of a page's changes beyond which it is not joined any more."""
+SHARES_OF_TIME: Final = 8
+ROUND_BYTES_MAX: Final = 1 << 30
+"""Estimated bytes in memory of the new changes of one page, but for those of one commit."""
+OBJECT_BYTES: Final = 32 << 20
+"""Bytes in memory of the segments that share an object; a larger one has its own."""
+
+
+def keep_archive(
+    log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
+) -> int:
+    """Archive the changes that are new, and drop those that are older than ``retention_ms``; None drops all.
+
+    Returns the number of changes that were archived; others may have been faster. Raises `CorruptDataError`,
+    `StorageError`.
+    """
+    num_changes = 0
+    while found := _round(log, storage, world, options, retention_ms):
+        num_changes += found
+    return num_changes
+
+
+def _round(log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None) -> int:
+    """Do a round as `keep_archive` does. Returns the number of changes that it archived; 0 if nothing is left to do."""
+    state = log.refresh()
+    if retention_ms is None:
+        if state.archive:
+            _commit(log, storage, state, NO_ARCHIVE, [], storage.now_ms())
+        return 0
+    began_ms = storage.now_ms()
+    held = usable_archive(state)
+    base = held or Archive((), {bucket: bucket_log.start for bucket, bucket_log in state.buckets.items()})
+    kept = _drop_expired_pages(base, began_ms - retention_ms)
+    news = {b: OffsetRange(base.end(b), log_.end) for b, log_ in state.buckets.items() if log_.end > base.end(b)}
+    if not news:
+        if kept is not base:
+            _commit(log, storage, state, kept, [], began_ms)
+        return 0
+    joined = _merge_pages(kept, state.time_ms, retention_ms)
+    packed = replace(options, codec="zstd")
+    written = _Round(storage, world, state, packed, kept, not held, log.recent_rows).write(joined, news)
+    is_done = _commit(log, storage, state, written.archive, written.uuids, began_ms)
+    return written.num_changes if is_done else 0
+
+
+def _drop_expired_pages(archive: Archive, before_ms: int) -> Archive:
+    """Return the archive without its oldest pages, all of whose changes are from before; the newest page stays."""
+    pages, starts, first = archive.pages, dict(archive.starts), archive.first_commit
+    while len(pages) > 1 and pages[0].last_ms < before_ms:
+        starts.update(pages[0].ends)
+        first = max(first, pages[0].last_commit + 1)
+        pages = pages[1:]
+    return archive if len(pages) == len(archive.pages) else Archive(pages, starts, first)
+
+
+def _merge_pages(archive: Archive, now_ms: int, retention_ms: int) -> tuple[ArchivePage, ...]:
+    """Return the newest pages that one page takes the place of, together with new changes."""
+    pages, level, count = archive.pages, 0, 0
+    oldest_ms = now_ms - retention_ms // SHARES_OF_TIME
+    while True:
+        run = 0
+        for page in reversed(pages[: len(pages) - count]):
+            if page.level != level or page.memory_bytes > PAGE_BYTES_MAX or page.first_ms < oldest_ms:
+                break
+            run += 1
+        if run < PAGES_TO_JOIN - 1:
+            return pages[len(pages) - count :]
+        count += run
+        level += 1
+
+
+def _commit(
+    log: CommitLog, storage: Storage, state: TableState, archive: Archive, uuids: Sequence[str], began_ms: int
+) -> bool:
+    """Set the archive, if it and the table's rows are still those of the state. ``uuids`` are new objects: first the
+    page, and then those of its segments.
+    """
+    left = {page.uuid for page in archive.pages}
+    gone: set[str] = set()
+    for page in state.archive.pages:
+        if page.uuid not in left:
+            gone |= _keys_of(storage, state, page.uuid)
+    page_key = manifest_key(state.table_uuid, uuids[0]) if uuids else None
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        is_same = current.archive == state.archive and current.truncation == state.truncation
+        if not is_same or page_key in current.condemned or not is_kept(current, uuids[1:], began_ms, time_ms):
+            return ()
+        if page_key is not None and is_to_be_looked_for(storage, began_ms) and not _is_stored(storage, page_key):
+            return ()  # a restore takes away files that were staged before it
+        return (SetArchive(archive, tuple(sorted(gone))),)
+
+    committed = log.commit(plan, staged_ms=began_ms)
+    return committed.state is not committed.before
+
+
+def _is_stored(storage: Storage, key: str) -> bool:
+    try:
+        return storage.size_bytes(key) > 0
+    except ObjectNotFoundError:
+        return False
+
+
+def _keys_of(storage: Storage, state: TableState, uuid: str) -> set[str]:
+    """Return the keys of a page that is left out. Those of one that cannot be read are found as orphans."""
+    try:
+        return keys_of_page(state.table_uuid, uuid, read_page(storage, state, uuid))
+    except (CorruptDataError, SnapshotExpiredError) as error:
+        logger.warning("%s: its segments are deleted as orphans (%s)", state.name, error)
+        return {manifest_key(state.table_uuid, uuid)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    archive: Archive
+    uuids: list[str]
+    num_changes: int
+
+
+Part = tuple[Segment, OffsetRange]
+"""A segment, and those of its offsets that are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    storage: Storage
+    world: World
+    state: TableState
+    options: SegmentOptions
+    archive: Archive
+    """The archive that the new changes follow; without pages where they are its first."""
+    is_first: bool
+    recent: RecentRows
+    """Rows of records that were read already."""
+
+    def write(self, joined: Sequence[ArchivePage], news: Mapping[int, OffsetRange]) -> _Written:
+        """Write a page of new changes and those of the joined pages. Durable when this returns."""
+        state, storage, archive = self.state, self.storage, self.archive
+        after_us = archive.pages[-1].last_us if archive else None
+        commits, _ = commits_back(storage, state, archive.last_commit + 1, state.version, after_us)
+        told_from = commits[0].record.number if commits else state.version + 1
+        all_rows = CommitRows.of(commits)
+        last, news = self._within(all_rows, news)
+        rows = all_rows.between(0, last)
+        contents = self._contents(joined)
+        if contents is None:
+            joined, contents = (), ()
+        segments, uuids = self._segments(contents, news, last)
+        content = PageContent(
+            segments,
+            {s.schema_id: state.schemas[s.schema_id] for s in segments},
+            CommitRows.joined([*(content.commits for content in contents), _inside(rows, news)]),
+            _first_complete_commit(contents, joined, told_from),
+            (*(number for content in contents for number in content.altered), *_find_schema_changes(commits, last)),
+        )
+        uuid = self.world.ids.new_uuid()
+        fill(storage, manifest_key(state.table_uuid, uuid), encode_page(state.table_uuid, content))
+        last_us = int(content.commits.times_us.max(initial=after_us or 0))
+        page = _describe_page(uuid, last, joined, segments, last_us)
+        pages = (*archive.pages[: len(archive.pages) - len(joined)], page)
+        first = self._first_commit(rows, news, told_from)
+        num_changes = sum(map(len, news.values()))
+        return _Written(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
+
+    def _within(self, rows: CommitRows, news: Mapping[int, OffsetRange]) -> tuple[int, Mapping[int, OffsetRange]]:
+        """Return the last commit of a page of bounded size, and the part of the new changes up to it."""
+        hot = self.state.live_segments()
+        row_bytes = max(1, sum(s.memory_bytes for s in hot) // max(1, sum(s.num_rows for s in hot)))
+        limit = max(1, ROUND_BYTES_MAX // row_bytes)
+        num_changes = sum(map(len, news.values()))
+        if num_changes <= limit or not len(rows.versions):
+            return self.state.version, news
+        inside = _inside(rows, news)
+        versions, place = np.unique(inside.versions, return_inverse=True)
+        told = np.bincount(place, inside.ends - inside.starts).astype(np.int64)
+        before = num_changes - int(told.sum())  # whose commits are not known: all are older
+        count = int(np.searchsorted(np.cumsum(told), limit - before, side="right"))
+        last = int(versions[min(max(count, 1), len(versions)) - 1])
+        if last == versions[-1]:
+            return self.state.version, news
+        later = inside.taken(inside.versions > last)
+        ends = {b: int(later.starts[later.buckets == b].min(initial=offsets.end)) for b, offsets in news.items()}
+        return last, {b: OffsetRange(o.start, ends[b]) for b, o in news.items() if ends[b] > o.start}
+
+    def _contents(self, joined: Sequence[ArchivePage]) -> tuple[PageContent, ...] | None:
+        try:
+            return tuple(read_pages(self.storage, self.state, [page.uuid for page in joined]))
+        except (CorruptDataError, SnapshotExpiredError) as error:
+            logger.warning("%s: pages of its change archive are not joined: %s", self.state.name, error)
+            return None
+
+    def _segments(
+        self, contents: Sequence[PageContent], news: Mapping[int, OffsetRange], last: int
+    ) -> tuple[tuple[Segment, ...], list[str]]:
+        """Write one segment for each run of a bucket's changes, and return them by bucket and offset."""
+        runs = [run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, news.get(bucket))]
+        groups = [(self.world.ids.new_uuid(), group) for group in _group_by_object(runs)]
+        written = at_once(self.storage, lambda group: self._object(*group, last), groups)
+        found = [segment for segments in written for segment in segments]
+        return tuple(sorted(found, key=lambda s: (s.bucket, s.base_offset))), [uuid for uuid, _ in groups]
+
+    def _runs(self, contents: Sequence[PageContent], bucket: int, news: OffsetRange | None) -> Iterator[list[Part]]:
+        """Give the bucket's changes as adjacent parts of segments of one schema."""
+        parts = [(s, s.offsets) for content in contents for s in content.segments if s.bucket == bucket]
+        if news is not None:
+            hot = plan_range(self.state, bucket, news).segments
+            parts += [(segment, segment.offsets.intersect(news)) for segment in hot]
+        for _, run in groupby(parts, key=lambda part: part[0].schema_id):
+            yield list(run)
+
+    def _object(self, uuid: str, runs: Sequence[list[Part]], last: int) -> list[Segment]:
+        state, found = self.state, []
+        records = InlineRecords(self.storage, state.table_uuid, self.recent)
+        records.expect(segment for run in runs for segment, _ in run)
+        with create_shared(self.storage, state.table_uuid, uuid) as sink:
+            for run in runs:
+                place = sink.begin_part() if len(runs) > 1 else None
+                schema_id = run[0][0].schema_id
+                schema = state.written_schema(schema_id).arrow
+                options = self.options.of_schema(schema_id, state.schemas)
+                segment = write_merged(self.storage, state.table_uuid, run, schema, options, sink, records)
+                found.append(replace(segment, uuid=uuid, part=place, commit=last))
+        return found
+
+    def _first_commit(self, rows: CommitRows, news: Mapping[int, OffsetRange], told_from: int) -> int:
+        """Return the first commit all of whose changes are archived, with the commit that made them."""
+        archive = self.archive
+        if not self.is_first:
+            covered = all(_covers(rows, bucket, offsets) for bucket, offsets in news.items())
+            return archive.first_commit if covered else told_from
+        starts = np.array([archive.starts[bucket] for bucket in rows.buckets.tolist()], np.int64)
+        before = rows.versions[rows.starts < starts]
+        state = self.state
+        truncated = state.truncation.commit if state.truncation is not None else 0
+        adopted = 1 if ADOPTED in state.properties else 0
+        return max(told_from, int(before.max(initial=0)) + 1, truncated + 1, adopted + 1)
+
+
+def _memory_bytes(run: Iterable[Part]) -> int:
+    return sum(s.memory_bytes * len(offsets) // s.num_rows for s, offsets in run)
+
+
+def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
+    """Give the runs that share an object: few changes of many buckets cost one request."""
+    group: list[list[Part]] = []
+    group_bytes = 0
+    for run in runs:
+        run_bytes = _memory_bytes(run)
+        if group and group_bytes + run_bytes > OBJECT_BYTES:
+            yield group
+            group, group_bytes = [], 0
+        group.append(run)
+        group_bytes += run_bytes
+    if group:
+        yield group
+
+
+def _inside(rows: CommitRows, news: Mapping[int, OffsetRange]) -> CommitRows:
+    """Return the part of the runs that is new."""
+    starts = np.array([news[bucket].start if bucket in news else _BEYOND for bucket in rows.buckets.tolist()], np.int64)
+    clipped = replace(rows, starts=np.maximum(rows.starts, starts))
+    return clipped.taken(clipped.starts < clipped.ends)
+
+
+def _covers(rows: CommitRows, bucket: int, offsets: OffsetRange) -> bool:
+    """Tell whether the commits of all these offsets are known: those of the newest ones always are."""
+    return int(rows.starts[rows.buckets == bucket].min(initial=_BEYOND)) <= offsets.start
+
+
+def _find_schema_changes(commits: Iterable[Commit], last: int) -> Iterator[int]:
+    for commit in commits:
+        if commit.record.number <= last and not all(isinstance(action, TOLD) for action in commit.record.actions):
+            yield commit.record.number
+
+
+def _first_complete_commit(contents: Sequence[PageContent], joined: Sequence[ArchivePage], told_from: int) -> int:
+    """Return the first commit from which on all records were read."""
+    for content, page in zip(reversed(contents), reversed(joined), strict=True):
+        if told_from > page.last_commit + 1:
+            break
+        told_from = content.told_from
+    return told_from
+
+
+def _describe_page(
+    uuid: str, last_commit: int, joined: Sequence[ArchivePage], segments: Sequence[Segment], last_us: int
+) -> ArchivePage:
+    ends: dict[int, int] = {}
+    for segment in segments:
+        ends[segment.bucket] = segment.end_offset
+    return ArchivePage(
+        uuid,
+        last_commit,
+        ends,
+        sum(segment.num_rows for segment in segments),
+        sum(segment.memory_bytes for segment in segments),
+        min(int(segment.time_runs[1].min()) for segment in segments),
+        max(segment.last_time_ms for segment in segments),
+        last_us,
+        max((page.level + 1 for page in joined), default=0),
+    )
+
+
+_BEYOND: Final = 1 << 62

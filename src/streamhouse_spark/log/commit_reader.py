@@ -1,0 +1,178 @@
+"""Commits as their records tell them, from the newest back, with the times that they are shown with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.archive_metadata import SetArchive
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.commits.record import Record, read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
+
+TOLD: Final = (
+    act.Append,
+    act.Replace,
+    act.Trim,
+    act.KvSnapshot,
+    act.TieredSnapshot,
+    act.ResetLake,
+    act.SetProperties,
+    act.Rename,
+    act.MarkOrphans,
+    act.ConfirmDeleted,
+    act.ForgetTransactions,
+    act.ExpireTransactions,
+    act.CommitConsumerOffset,
+    act.Tag,
+    act.DropTag,
+    SetArchive,
+    PartitionDropRows,
+)
+"""Actions that change neither columns nor any row but by the changes that the log tells, save that the pair of a lake
+may have lost partitions: its ``dropped_rows`` say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    record: Record
+    time_us: int
+    """The time that is shown, later than that of the commit before."""
+
+
+def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
+    """Return the times that commits are shown with, from their own in the order of the commits: each is its own, or a
+    microsecond behind the one before, whichever is later. ``after_us`` was shown before them.
+    """
+    steps = np.arange(len(times_ms), dtype=np.int64)
+    own = np.array(times_ms, np.int64) * 1000 - steps
+    if after_us is not None and len(own):
+        own[0] = max(int(own[0]), after_us + 1)
+    shown: npt.NDArray[np.int64] = np.maximum.accumulate(own) + steps
+    return shown
+
+
+def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
+    """Read the records from the state's one back, as far as they are kept.
+
+    Each names the attempt before it. So a record that a slow writer put where cleaning had deleted one, below a floor,
+    is told apart without the floor.
+    """
+    ahead = Prefetch(storage)
+    expected: str | None = state.attempt
+    for number in range(state.version, 0, -1):
+        if (state.version - number) % WINDOW == 0:
+            ahead.expect(commit_key(state.table_uuid, n) for n in range(number, max(0, number - WINDOW), -1))
+        try:
+            record, _ = read_record(storage, state.table_uuid, number, ahead)
+        except ObjectNotFoundError:
+            return
+        if expected is not None and record.attempt != expected:
+            return
+        expected = record.after
+        yield record
+
+
+def _tells_time(record: Record, found: list[Record], first: int) -> bool:
+    """Tell whether times of later records do not depend on those before this one."""
+    return not found or record.time_ms < found[-1].time_ms or first - record.number > WINDOW
+
+
+def commits_back(
+    storage: Storage, then: TableState, first: int, last: int, after_us: int | None = None
+) -> tuple[list[Commit], int]:
+    """Read the records from ``first`` to ``last``, and as many before as decide about their times.
+
+    Returns them, and the first record that was reached: later than ``first`` where earlier ones are no longer kept.
+    """
+    found: list[Record] = []
+    reached = then.version + 1
+    for record in newest_first(storage, then):
+        reached = record.number
+        if reached > last:
+            continue
+        is_before = reached < first
+        if is_before and (after_us is not None or _tells_time(record, found, first)):
+            break
+        found.append(record)
+    found.reverse()
+    if not found:
+        return [], reached
+    wanted = max(0, first - found[0].number)
+    if after_us is not None:
+        found, wanted = found[wanted:], 0
+    shown = times_us([record.time_ms for record in found], after_us).tolist()
+    return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached
+
+
+def find_partition_drop(actions: Sequence[act.Action]) -> PartitionDropRows | None:
+    """Return what a record with these actions says of rows that went with a partition; None where it says nothing."""
+    return next((action for action in actions if isinstance(action, PartitionDropRows)), None)
+
+
+def deletions_in(record: Record) -> Iterator[DeleteRows]:
+    """Return what a record deletes, and what went with a partition, as far as it names that."""
+    for action in (action for part in record.attempts for action in part.actions):
+        if isinstance(action, DeleteRows):
+            yield action
+        elif isinstance(action, PartitionDropRows):
+            yield action.deletion
+
+
+def drops_rows(before: act.TieredSnapshot | None, after: act.TieredSnapshot, deleted: Mapping[int, OffsetRuns]) -> bool:
+    """Tell whether a snapshot lacks rows that the one recorded ``before`` has, and not because records deleted them.
+
+    Both are of one truncation. ``deleted`` are the rows that records deleted, as far as that is known: a round that
+    goes on with the rows of earlier records lacks those among them, and tells of no newer record.
+    """
+    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    if after.told != told:
+        return False
+    ranges = {bucket: (offsets.get(bucket, 0), end) for bucket, end in after.offsets.items()}
+    new = [deleted[b].within(OffsetRange(start, end)) for b, (start, end) in ranges.items() if b in deleted]
+    return after.dropped_rows - dropped_rows > sum(runs.num_rows for runs in new)
+
+
+class Deleted(NamedTuple):
+    """Rows that one record deleted."""
+
+    commit: int
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    num_of_files: int
+    """Rows of lake files without offsets."""
+
+
+def drops_adopted(
+    before: act.TieredSnapshot | None,
+    after: act.TieredSnapshot,
+    deleted: Mapping[int, OffsetRuns],
+    named: Iterable[Deleted],
+) -> bool:
+    """Tell of a table that was made of a lake table what `drops_rows` tells of others.
+
+    Rows that were adopted have no offsets, so each row that the snapshot lacks has to be one that a record deleted,
+    which it tells of first, or one of its new rows: ``named`` has all records since those that the one before tells of.
+    Rows without offsets that went with a partition are none of these.
+    """
+    if after.dropped_others > (before.dropped_others if before is not None else 0):
+        return True
+    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    ranges = {bucket: OffsetRange(offsets.get(bucket, 0), after.offsets.get(bucket, 0)) for bucket in deleted}
+    parts = {bucket: [runs.within(ranges[bucket])] for bucket, runs in deleted.items()}
+    newer = [one for one in named if told < one.commit <= after.told]
+    for bucket, runs in (item for one in newer for item in one.rows.items()):
+        parts.setdefault(bucket, []).append(runs)
+    num_rows = sum(OffsetRuns.merged(runs).num_rows for runs in parts.values())
+    return after.dropped_rows - dropped_rows > num_rows + sum(one.num_of_files for one in newer)

@@ -1,0 +1,91 @@
+"""Checks that a process's known log still is the log: the table may be restored while processes use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.errors import DifferentHistoryError, ObjectNotFoundError
+from streamhouse_spark.log.commits.bootstrap import load_start_state
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.commits.record import Record, begins_as, has_record, read_attempt, read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.prefetch import Prefetch
+
+
+def is_current_history(storage: Storage, state: TableState, check_floor: Callable[[], int]) -> bool:
+    """Tell whether the state's newest record is stored, by the same attempt; also if that cannot be told.
+
+    Reads few bytes where it is: on a local disk this is asked before each commit, and the record may hold many rows.
+    """
+    newest = state.anchors.newest
+    if newest is None or newest.number < check_floor():
+        return True
+    if begins_as(storage, state.table_uuid, newest.number, newest.attempt):
+        return True
+    found = read_attempt(storage, state.table_uuid, newest.number)
+    if found is not None:
+        return found == newest.attempt
+    if has_record(storage, state.table_uuid, newest.number):
+        return True  # it is damaged, and the next reader that needs it raises
+    return newest.number < check_floor()
+
+
+def find_relation(
+    storage: Storage, state: TableState, mark: HistoryPoint, check_floor: Callable[[], int]
+) -> HistoryRelation:
+    """Return the relation of a position to the history of this state, which is the newest one.
+
+    Costs nothing if the state's anchors tell, else one request. Below a floor a record may be one that a slow writer
+    put anew where cleaning had deleted one: another attempt says nothing there.
+    """
+    found = state.anchors.relation(mark)
+    if found is not HistoryRelation.UNKNOWN:
+        return found
+    if mark.number > state.version:
+        return HistoryRelation.OTHER
+    attempt = read_attempt(storage, state.table_uuid, mark.number)
+    if attempt == mark.attempt:
+        return HistoryRelation.SAME
+    is_void = mark.number < check_floor()
+    return HistoryRelation.UNKNOWN if attempt is None or is_void else HistoryRelation.OTHER
+
+
+def below_floor(storage: Storage, stored: Record, floor: int) -> HistoryRelation:
+    """Return the relation of a record that this process has put to the log, whose floor is above its number.
+
+    The record after it names the attempt before it. If that one is deleted, a checkpoint may still have the attempt.
+    `UNKNOWN` if neither does: then the grace after a floor has passed since the put, or the record was void from the
+    start. Raises `StorageError`, `CorruptDataError`.
+    """
+    if floor >= DROPPED_FLOOR:
+        return HistoryRelation.OTHER
+    ahead = Prefetch(storage)
+    try:
+        following, _ = read_record(storage, stored.table_uuid, stored.number + 1, ahead)
+    except ObjectNotFoundError:
+        checkpoint, _ = load_start_state(storage, stored.table_uuid, floor - 1, ahead)
+        mark = HistoryPoint(stored.number, stored.attempt)
+        return HistoryRelation.UNKNOWN if checkpoint is None else checkpoint.state.anchors.relation(mark)
+    if following.after is None:
+        return HistoryRelation.UNKNOWN
+    return HistoryRelation.SAME if following.after == stored.attempt else HistoryRelation.OTHER
+
+
+def restored_log_message(storage: Storage, state: TableState) -> str:
+    """Return the text for a process whose log no longer `is_current_history`."""
+    return (
+        f"{state.name} ({state.table_uuid}): this process read record {state.version} of attempt {state.attempt}, and "
+        f"{url_of(storage, commit_key(state.table_uuid, state.version))} is not that record now: the table was "
+        "restored from a backup, or another copy was put in its place. Nothing was written. Open the table again; "
+        "streams that were running have to be restarted"
+    )
+
+
+def different_history_error(table: str, mark: HistoryPoint, who: str) -> DifferentHistoryError:
+    return DifferentHistoryError(
+        f"{who} at record {mark.number} of attempt {mark.attempt}, which the log of {table} does not have: the table "
+        "was restored from a backup meanwhile. Nothing was written; run it again on the table as it is now"
+    )

@@ -1,0 +1,132 @@
+"""The records of a table's history, so that a position in it can be told from one in another history.
+
+A warehouse that is copied, or restored from a backup, has the same table uuid and record numbers as before, and from
+some record on other records. So a *position* (of a stream, a cache, a staged write, a lake snapshot) names a record by
+number and attempt, which no two records share; and records name the attempt before theirs, so that a log is one chain.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.errors import CorruptDataError
+
+SPACING: Final = 16
+"""Number of newest records that are all kept; of each doubling of the age half as many are kept."""
+
+
+class HistoryPoint(NamedTuple):
+    """One record of one history. It stands for all records before it."""
+
+    number: int
+    attempt: str
+
+    @classmethod
+    def from_json(cls, value: Any) -> HistoryPoint:
+        """Read a mark from JSON, a list of its two parts. Raises `TypeError` or `ValueError` for any other value."""
+        number, attempt = value
+        if type(number) is not int or not isinstance(attempt, str):
+            raise TypeError(f"expected [number, attempt], found {value!r}")
+        return cls(number, attempt)
+
+
+class HistoryRelation(enum.Enum):
+    """The relation of a position to a history."""
+
+    SAME = "same"
+    """Its record is one of this history."""
+    OTHER = "other"
+    """Its record is of another history."""
+    UNKNOWN = "unknown"
+    """The record lies between those that are still known, or behind all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryIndex:
+    """The newest records of a history and, the older the fewer, some before them: about 16 and 8 for each doubling.
+
+    A record that is `SPACING` times 2 ** n records old is kept if 2 ** (n + 1) divides its number, so that the choice
+    depends on the numbers only. Below the oldest anchor nothing is known: the table was opened at a checkpoint from
+    before there were anchors.
+    """
+
+    marks: tuple[HistoryPoint, ...] = ()
+    """Ascending by number, the newest record last."""
+    rows: HistoryPoint | None = None
+    """The newest record that added rows or emptied the table. Positions of readers name it: it moves as rows do."""
+
+    @property
+    def newest(self) -> HistoryPoint | None:
+        return self.marks[-1] if self.marks else None
+
+    def followed_by(self, mark: HistoryPoint, *, has_rows: bool) -> HistoryIndex:
+        marks = (*self.marks, mark)
+        if mark.number % SPACING == 0:
+            marks = tuple(m for m in marks if _is_kept(m.number, mark.number))
+        return HistoryIndex(marks, mark if has_rows else self.rows)
+
+    def require_followed_by(self, after: str | None, table: str, table_uuid: str) -> None:
+        """Raise `CorruptDataError` for a record that names another attempt than the newest as the one before it."""
+        newest = self.newest
+        if after is not None and newest is not None and after != newest.attempt:
+            raise CorruptDataError(
+                f"record {newest.number + 1} of {table} follows attempt {after}, and record {newest.number} is attempt "
+                f"{newest.attempt}: the log mixes two histories. {out_of_mixed(table_uuid, newest.number + 1)}"
+            )
+
+    def relation(self, mark: HistoryPoint) -> HistoryRelation:
+        """Return the relation of a position at this record to this history, as far as these anchors tell."""
+        found = next((known for known in reversed(self.marks) if known.number <= mark.number), None)
+        if self.rows is not None and self.rows.number == mark.number:
+            found = self.rows
+        if found is None or found.number != mark.number:
+            return HistoryRelation.UNKNOWN
+        return HistoryRelation.SAME if found == mark else HistoryRelation.OTHER
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"marks": [list(mark) for mark in self.marks]}
+        if self.rows is not None:
+            out["rows"] = list(self.rows)
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> HistoryIndex:
+        """Read anchors from JSON. None stands for a checkpoint from before there were anchors."""
+        if data is None:
+            return NO_ANCHORS
+        rows = data.get("rows")
+        marks = tuple(HistoryPoint.from_json(mark) for mark in data["marks"])
+        return cls(marks, None if rows is None else HistoryPoint.from_json(rows))
+
+
+NO_ANCHORS: Final = HistoryIndex()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPosition:
+    """The position of a named consumer, and the time of its last report."""
+
+    offsets: Mapping[int, int]
+    time_ms: int
+    history: HistoryPoint | None = None
+    """See `streamhouse_spark.log.commits.log_position.LogPosition`."""
+
+
+def out_of_mixed(table_uuid: str, number: int) -> str:
+    """Describe the remedies for a log that has another history, or a hole, from record ``number`` on, because a process
+    wrote on.
+    """
+    return (
+        "If the table was restored from a backup while a process went on writing, stop all writers; then put the "
+        f"folder {table_prefix(table_uuid)} back from one backup as a whole, or delete in it all commits and "
+        f"checkpoints from number {number} on, whose rows are lost"
+    )
+
+
+def _is_kept(number: int, newest: int) -> bool:
+    level = ((newest - number) // SPACING).bit_length()
+    return number % (1 << level) == 0

@@ -1,0 +1,207 @@
+"""The answer of a log to a transaction that comes again, or out of its order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from streamhouse_spark.config.branch_metadata import BRANCH, BranchMark
+from streamhouse_spark.config.partition_specs import SetPartitioning
+from streamhouse_spark.config.view_definition import VIEW
+from streamhouse_spark.core.types import TablePath, Transaction
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    DifferentHistoryError,
+    IdempotencyKeyReusedError,
+    InvalidOptionError,
+    TableNotFoundError,
+    TransactionConflictError,
+)
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.actions import Action, ConfirmDeleted, MarkOrphans, Rename, Tombstone, Undrop
+from streamhouse_spark.log.commits.delete_vectors import PartitionDropRows
+from streamhouse_spark.log.commits.source_versions import REFRESHES
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
+
+IN_REAL_TIME: Final = " in real-time mode"
+"""Ends the owner of the application id of a query in Spark's real-time mode."""
+_NOT_ON_A_BRANCH: Final = (
+    act.TieredSnapshot
+    | PartitionDropRows
+    | act.ResetLake
+    | act.SetSchema
+    | act.SetProperties
+    | SetPartitioning
+    | act.Trim
+    | act.Tag
+    | act.Undrop
+    | act.KvSnapshot
+)
+
+
+def find_stored_outcome(
+    entry: TransactionEntry | None, transaction: Transaction, table: str
+) -> TransactionEntry | None:
+    """Return the outcome of a transaction that is stored already; None for one that is to be written.
+
+    An older version than the stored one has the outcome "nothing" for a batch write, as it was stored before. For a
+    stream it is an error: Spark repeats its last batch at most, so the query's checkpoint is older than the table.
+
+    Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that does not fit the
+    ones that are stored, `CommitConflictError` for one that follows another version than the stored one.
+    """
+    _require_followed(entry, transaction, table)
+    if entry is None:
+        return None
+    if transaction.owner is not None and entry.owner == transaction.owner + IN_REAL_TIME:
+        raise TransactionConflictError(
+            f"query {transaction.owner} wrote into {table} in real-time mode, and the number of a micro-batch does not "
+            "tell which of its rows are stored; go on with a real-time trigger. A new checkpointLocation begins at its "
+            "startingOffsets: choose them behind the rows that are stored, or these are written again",
+        )
+    if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
+        raise TransactionConflictError(
+            f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
+            f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "
+            f"(Table.forget_transactions({transaction.app_id!r})) if its rows may be written again",
+        )
+    batch = transaction.batch
+    if transaction.version > entry.version:
+        _require_next(entry, transaction, table)
+        return None
+    if transaction.version < entry.version:
+        if batch is None:
+            return TransactionEntry(entry.version, entry.owner, entry.commit, {})
+        raise _older(entry, transaction, table, f"batch {entry.version} is stored")
+    known = entry.batch.fingerprint if entry.batch is not None else None
+    if batch is not None and None not in (batch.fingerprint, known) and batch.fingerprint != known:
+        raise _older(entry, transaction, table, "a batch of this number with other offsets is stored")
+    return entry
+
+
+def _require_followed(entry: TransactionEntry | None, transaction: Transaction, table: str) -> None:
+    stored, batch = -1 if entry is None else entry.version, transaction.batch
+    if transaction.follows is None or stored == transaction.follows:
+        return
+    if entry is not None and stored == transaction.version and (None in (entry.batch, batch) or entry.batch == batch):
+        return
+    raise CommitConflictError(
+        f"version {transaction.version} of application {transaction.app_id!r} of {table} follows "
+        f"{transaction.follows}, and {stored} is stored: another writer of this application was faster; nothing was "
+        "written, begin again where the stored version ends"
+    )
+
+
+def _require_next(entry: TransactionEntry, transaction: Transaction, table: str) -> None:
+    """Raise if a batch is missing between the stored one and this one, as far as that can be told."""
+    records_each = transaction.batch is not None and transaction.batch.is_each_recorded
+    recorded_each = entry.batch is not None and entry.batch.is_each_recorded
+    if records_each and recorded_each and transaction.version != entry.version + 1:
+        before = f"Transaction({transaction.app_id!r}, {transaction.version - 1}, {transaction.owner!r})"
+        raise DifferentHistoryError(
+            f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: the table has its batches up "
+            f"to {entry.version}, and by the query's checkpoint those between are done: the table was restored from an "
+            "older copy. Nothing was written. Start with a new checkpointLocation and another txnAppId to write all "
+            f"rows; or, to go on without those of the missing batches, first run Table.append([], transaction={before})"
+        )
+
+
+def _older(entry: TransactionEntry, transaction: Transaction, table: str, found: str) -> DifferentHistoryError:
+    where = f" (commit {entry.commit})" if entry.commit else ""
+    return DifferentHistoryError(
+        f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {found}{where}, "
+        "so the query's checkpoint is an older copy, or was cut back, and this batch may have other rows than the one "
+        "that was stored. Nothing was written. Restore the newest checkpoint; or, if rows may be written twice, run "
+        f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"
+    )
+
+
+def find_stored_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
+    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as
+    `find_stored_outcome`, and `IdempotencyKeyReusedError` for another request of a known key.
+
+    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
+    """
+    if transaction is None:
+        return None
+    require_not_dropped(state)  # else its rows are gone with the table: that they were stored once is no answer
+    if transaction.request_key is not None:
+        return _request_outcome(state, transaction, transaction.request_key)
+    entry = state.transactions.get(transaction.app_id)
+    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
+    if past is not None:
+        owners = (transaction.owner, f"{transaction.owner}{IN_REAL_TIME}")
+        owner = next((owner for owner in owners if past.is_of(owner)), "another")
+        entry = TransactionEntry(past.version, owner, 0, {})
+    return find_stored_outcome(entry, transaction, state.name)
+
+
+def _request_outcome(state: TableState, transaction: Transaction, key: str) -> TransactionEntry | None:
+    """Return the outcome of a request that is stored already. Raises `IdempotencyKeyReusedError` for another one."""
+    entry = state.request_keys.get(key)
+    if entry is None:
+        return None
+    if transaction.batch is None or transaction.batch.fingerprint != entry.fingerprint:
+        raise IdempotencyKeyReusedError(
+            f"the Idempotency-Key of this request to {state.name} belongs to another request (commit {entry.commit}), "
+            "which had another body or other parameters; nothing was written, send new rows with a new key"
+        )
+    return TransactionEntry(0, None, entry.commit, entry.offsets, transaction.batch, entry.time_ms)
+
+
+def unsupported_on_branch_error(name: TablePath | str, doing: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"{name} is a branch, which takes and gives rows alone: {doing} is for its table; do it there, or publish the "
+        "branch first (fast_forward)"
+    )
+
+
+def _require_possible(state: TableState, actions: Sequence[Action]) -> None:
+    """Raise for actions that a branch does not take, so that none of its records is lost by its publication.
+
+    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for what is a
+    table's alone.
+    """
+    mark = BranchMark.of_properties(state.properties)
+    if mark is None:
+        return
+    if mark.is_sealed and act.moves_rows(actions):
+        raise CommitConflictError(
+            f"branch {mark.name!r} ({state.name}) is being published and takes no more rows; nothing was written, "
+            "write to the table, or make another branch"
+        )
+    for action in actions:
+        is_seal = isinstance(action, act.SetProperties) and set(action.changed) == {BRANCH} and not action.removed
+        if isinstance(action, _NOT_ON_A_BRANCH) and not is_seal:
+            raise unsupported_on_branch_error(state.name, f"an action {type(action).__name__}")
+
+
+def require_writable(state: TableState, transaction: Transaction | None) -> None:
+    """Raise `InvalidOptionError` for rows of a materialised table that are not of its refresh: the next one adds to the
+    rows that are there, so they would stay wrong.
+    """
+    if VIEW in state.properties and (transaction is None or transaction.app_id != REFRESHES):
+        raise InvalidOptionError(
+            f"{state.name} is a materialised table, to which its refreshes alone write; write to the tables that its "
+            "query reads, or to a clone of it"
+        )
+
+
+def require_live(state: TableState, actions: Sequence[Action], transaction: Transaction | None = None) -> None:
+    """Raise for actions that a dropped table, a branch, or a materialised table does not take."""
+    if not all(isinstance(a, Undrop | Tombstone | Rename | MarkOrphans | ConfirmDeleted) for a in actions):
+        require_not_dropped(state)
+    _require_possible(state, actions)
+    if act.moves_rows(actions):
+        require_writable(state, transaction)
+
+
+def require_not_dropped(state: TableState) -> None:
+    """Raise `TableNotFoundError` for a dropped table."""
+    if state.dropped and BRANCH in state.properties:
+        raise TableNotFoundError(
+            f"branch {state.name} was published or dropped; read its table, or make another branch"
+        )
+    if state.dropped:
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

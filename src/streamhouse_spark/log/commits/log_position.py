@@ -1,0 +1,95 @@
+"""Positions of readers outside the warehouse: offsets, and the record at which they meant these rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError, quote
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.commits.state import TableState
+
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class LogPosition(Mapping[int, int]):
+    """Bucket → the first offset that is still to be read.
+
+    It names the newest record with rows that the log had when it was taken, so that a table which was restored from a
+    backup, and has other rows at these offsets, is noticed. A plain mapping of the same offsets names none: it is
+    believed.
+    """
+
+    table_uuid: str
+    offsets: Mapping[int, int]
+    history: HistoryPoint | None = None
+    """None if the table had no row, or an older version of this package wrote the position."""
+
+    @classmethod
+    def of(cls, state: TableState, offsets: Mapping[int, int]) -> LogPosition:
+        """Return the position at these offsets of the state's history."""
+        return cls(state.table_uuid, dict(offsets), state.anchors.rows)
+
+    def __getitem__(self, bucket: int) -> int:
+        return self.offsets[bucket]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def moved_to(self, state: TableState) -> LogPosition:
+        """Return the position in a table of another history: at the same offsets, or at the log's beginning or end."""
+        offsets = {b: max(log.start, min(self.offsets.get(b, log.start), log.end)) for b, log in state.buckets.items()}
+        return LogPosition.of(state, offsets)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the position as JSON, to be kept beside the results of the rows, until `from_json`."""
+        offsets = {str(bucket): offset for bucket, offset in sorted(self.offsets.items())}
+        history = None if self.history is None else list(self.history)
+        return {"version": VERSION, "table": self.table_uuid, "offsets": offsets, "history": history}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LogPosition:
+        """Read a position from JSON. Raises `FormatVersionError` for a newer version's, `InvalidOptionError` for any
+        other value.
+        """
+        try:
+            if (version := int(data["version"])) > VERSION:
+                raise FormatVersionError(
+                    f"a position has version {version}, expected {VERSION} at most; upgrade streamhouse-spark"
+                )
+            history = data["history"]
+            mark = None if history is None else HistoryPoint.from_json(history)
+            return cls(str(data["table"]), {int(b): int(offset) for b, offset in data["offsets"].items()}, mark)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InvalidOptionError(
+                f"a position is {quote(data)}, expected what LogPosition.to_json gave ({type(error).__name__}: {error})"
+            ) from error
+
+
+def require_position(log: CommitLog, found: object, who: str) -> None:
+    """Check that the given offsets are of this table's history, if they name their history.
+
+    Costs no request if the record is among the newest. Raises `DifferentHistoryError`.
+    """
+    if not isinstance(found, LogPosition):
+        return
+    state = log.state
+    if found.table_uuid not in (state.table_uuid, *state.former_uuids):
+        where = f"is of table {found.table_uuid}, and {state.name} is {state.table_uuid}: the name meant another table"
+    elif found.history is not None and log.relation(found.history) is HistoryRelation.OTHER:
+        where = (
+            f"is at record {found.history.number} of attempt {found.history.attempt}, which the log of {state.name} "
+            "does not have: the table was restored from a backup, or is a copy, and has other rows at these offsets"
+        )
+    else:
+        return
+    raise DifferentHistoryError(
+        f"{who} {where}. Nothing was written. Read the table from 'earliest'; or, to go on at these offsets, at the "
+        "log's end where it ends before, give position.moved_to(table.refresh())"
+    )

@@ -1,0 +1,15 @@
+"""Files that cleaning deletes after the grace."""
+
+from __future__ import annotations
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TombstonedFile:
+    """The record that marked a file, and its time."""
+
+    commit: int
+    time_ms: int
+    orphan: bool
+    """Whether no record ever named the file, so that a slow writer may still hold it."""

@@ -1,0 +1,122 @@
+"""Numbers of a table's identity column: ranges that one process takes for itself, and hands out to rows.
+
+The log remembers how many numbers were handed out as the version of a transaction. **Commit point** of taking a range:
+the one record with the next version. It is refused where another process took numbers since the state that the range
+begins at, so no number is ever handed out twice. Numbers of rows that are not committed after all are left out: a table
+has gaps, as numbers that were taken are never given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
+from streamhouse_spark.log.commits.actions import Action, Append
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+from streamhouse_spark.log.commits.idempotency import require_not_dropped
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transactions import find_stored_version
+from streamhouse_spark.schema.identity import Identity, fill_identity_column, refuse_given
+
+RANGE_MAX: Final = 1 << 16
+"""Numbers that are taken ahead at most."""
+TRIES_MAX: Final = 1_000
+
+
+class _OvertakenError(Exception):
+    """Another process took numbers meanwhile."""
+
+
+class IdentityRanges:
+    """The numbers that this object took and has not handed out yet. Safe for threads; a child of a fork has none.
+
+    The first range has as many numbers as are needed, each later one up to twice as many as the one before: a process
+    that writes row by row soon commits few more records than rows, and one that writes once leaves no gap.
+    """
+
+    def __init__(self, log: CommitLog, identity: Identity, table: str) -> None:
+        self._log = log
+        self._identity = identity
+        self._table = table
+        self._lock = new_lock()
+        self._first = self._end = self._size = 0
+        renew_in_children(self)
+
+    @property
+    def newest(self) -> HistoryPoint | None:
+        """The newest record of the log that this object knows: that of its own numbers, or a later one."""
+        return self._log.state.anchors.newest
+
+    def renew_in_child(self) -> None:
+        """Leave the numbers to the parent, which goes on to hand them out."""
+        self._first = self._end = self._size = 0
+
+    def numbered(self, rows: pa.Table, *, keeps_given: bool = False) -> pa.Table:
+        """Return rows with numbers where they have no value, in their order.
+
+        ``keeps_given`` is for rows that had their numbers before. Raises `ConstraintViolatedError` for other rows with
+        a value that they may not have, and where the numbers are used up; as `CommitLog.commit` where the table cannot
+        be written. Nothing of the rows was stored then.
+        """
+        if not keeps_given:
+            refuse_given(self._identity, rows, self._table)
+        return self.filled(rows)
+
+    def filled(self, rows: pa.Table, stays: npt.NDArray[np.bool_] | None = None) -> pa.Table:
+        """Return rows with numbers where they have no value, but for those that ``stays``. Raises as
+        `fill_identity_column`.
+        """
+        return fill_identity_column(self._identity, rows, self.take, stays)
+
+    def take(self, count: int) -> pa.Array:
+        """Return ``count`` numbers that nobody else has, later ones further on."""
+        with self._lock:
+            own = self._identity.values(self._first, min(count, self._end - self._first))
+            self._first += len(own)
+            if len(own) == count:
+                return own
+            missing = count - len(own)
+            first, self._size = self._reserve(missing, max(missing, min(2 * self._size, RANGE_MAX)))
+            self._first, self._end = first + missing, first + self._size
+            return pa.concat_arrays([own, self._identity.values(first, missing)])
+
+    def _reserve(self, needed: int, wanted: int) -> tuple[int, int]:
+        """Take the next numbers of the table, only those that are needed where there are no more. Returns the first of
+        them, and how many they are.
+        """
+        for attempt in range(TRIES_MAX):
+            first = count_allocated(self._log.refresh() if attempt else self._log.state, self._identity)
+            self._identity.require_room(first + needed, self._table)
+            count = wanted if self._identity.has_room(first + wanted) else needed
+            try:
+                if self._commit(first, count):
+                    return first, count
+            except (_OvertakenError, CommitStateUnknownError):
+                continue  # the record may be there: then its numbers are a gap
+        raise CommitConflictError(
+            f"{self._table}: other writers took the next numbers of column '{self._identity.name}' {TRIES_MAX} times "
+            "before this one could; nothing was written, write the rows again"
+        )
+
+    def _commit(self, first: int, count: int) -> bool:
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            require_not_dropped(state)
+            if count_allocated(state, self._identity) != first:
+                raise _OvertakenError
+            return (Append((), ()),)
+
+        transaction = Transaction(self._identity.app_id, first + count)
+        return self._log.commit(plan, transaction=transaction).duplicate_of is None
+
+
+def count_allocated(state: TableState, identity: Identity) -> int:
+    """Return how many numbers of the table were handed out."""
+    return find_stored_version(state.transactions, state.past_transactions, identity.app_id) or 0

@@ -1,0 +1,139 @@
+"""Deletion of the files of tables that nobody can open any more.
+
+Dropped tables, tables that never got a name because their creator died, and branches that their table no longer names
+go in steps, each of which may be
+interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
+record that buries the table, so that nobody can bring it back any more, and a tombstone, a floor above every record
+number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace later the
+lake table, the files, and last the commit records. The tombstone stays. A table with clones is buried behind the last
+of them, because they read files of its lake.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from streamhouse_spark.config.branch_metadata import BranchMark
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.commits.actions import Action, Drop, Tombstone
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, newest_checkpoint, write_floor
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.low_watermark import newest_floor
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.lifecycle.branches import tag_of
+from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
+from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace
+from streamhouse_spark.log.lifecycle.incomplete_logs import is_unfinished
+from streamhouse_spark.log.lifecycle.names import resolve
+from streamhouse_spark.log.lifecycle.replace_table import follow_replacements, settle
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import delete_all
+
+logger = logging.getLogger(__name__)
+
+DropLake = Callable[[TableState], None]
+
+
+def clean_dropped(
+    storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
+) -> CleanReport:
+    """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files.
+
+    Unreadable tables are not deleted and do not stop the rest: ``skipped`` has them and the reasons.
+    """
+    check_grace(grace_ms)
+    report = CleanReport(dry_run)
+    for uuid in storage.list_names(TABLES_PREFIX):
+        try:
+            index, tombstone_ms = _read_drop_floor(storage, uuid)
+            if tombstone_ms is None:
+                _finalize(storage, world, uuid, index, grace_ms, report)
+            elif tombstone_ms + grace_ms <= storage.now_ms():
+                _delete_files(storage, uuid, drop_lake, report)
+        except StreamhouseError as error:
+            logger.warning("table %s is left as it is: %s", uuid, error)
+            report.skipped[uuid] = str(error)
+    return report
+
+
+def _read_drop_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
+    """Return the index of the newest floor, and its time if it is a tombstone."""
+    index, floor = newest_floor(storage, uuid)
+    return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
+
+
+def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, report: CleanReport) -> None:
+    log = CommitLog(storage, uuid, world)
+    try:
+        state = log.refresh()
+    except TableNotFoundError:  # the first record is on its way, or never came
+        if not report.dry_run and is_unfinished(storage, uuid, storage.now_ms() - grace_ms):
+            write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
+        return
+    if state.dropped and not report.dry_run:
+        settle(storage, world, log)
+    old = state.time_ms + grace_ms <= storage.now_ms()
+    if state.dropped and old and (live := live_clones(storage, state)):
+        report.skipped[uuid] = f"{state.name} has {len(live)} clones, which read files of its lake; drop these first"
+        return
+    if report.dry_run or not (old or state.buried):
+        return
+    gone = clones_of(state)
+
+    def plan(current: TableState, time_ms: int) -> Sequence[Action]:
+        # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
+        # have named and filled it.
+        if current.buried or current.time_ms + grace_ms > time_ms:
+            return ()
+        if current.dropped:
+            return (Tombstone(),) if set(clones_of(current)) <= set(gone) else ()
+        return () if _is_named(storage, world, current) else (Drop(),)
+
+    log.commit(plan)
+    if log.state.buried:
+        write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
+
+
+def _is_named(storage: Storage, world: World, state: TableState) -> bool:
+    if (mark := BranchMark.of_properties(state.properties)) is not None:
+        with suppress(TableNotFoundError):  # the table's files are gone
+            owner = CommitLog(storage, mark.of, world).refresh()
+            return not owner.buried and tag_of(mark.name, state.table_uuid) in owner.tags
+        return False
+    database, _, table = state.name.partition(".")
+    uuid = resolve(storage, TablePath(database, table)).uuid
+    if uuid is None or uuid == state.table_uuid:
+        return uuid is not None
+    with suppress(TableNotFoundError):  # the name means a table whose files are gone
+        return follow_replacements(storage, world, CommitLog(storage, uuid, world)).table_uuid == state.table_uuid
+    return False
+
+
+def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: CleanReport) -> None:
+    keys = [i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(floors_prefix(uuid))]
+    records = [key for key in keys if key.startswith(commits_prefix(uuid))]
+    keys = [key for key in keys if not key.startswith(commits_prefix(uuid))] + records
+    report.deleted.extend(keys)
+    if report.dry_run or not keys:
+        return
+    state = _last_state(storage, uuid)
+    if state is not None:
+        drop_lake(state)
+    delete_all(storage, keys[: len(keys) - len(records)])
+    delete_all(storage, records)
+
+
+def _last_state(storage: Storage, uuid: str) -> TableState | None:
+    """Return the last state of the remaining records, without regard to the tombstone; None if they are gone."""
+    state = newest_checkpoint(storage, uuid)
+    if state is not None:
+        return state
+    with suppress(ObjectNotFoundError):
+        return fold(None, read_record(storage, uuid, 1)[0])
+    return None

@@ -1,0 +1,245 @@
+"""Deletion of files that no reader or writer can need any more. Deletion is decided in the log, then waits a grace.
+
+=====================  ==========================================  ========================================
+file                   condemned by                                deleted
+=====================  ==========================================  ========================================
+replaced, trimmed      the replace or trim record itself           the grace after that record
+state of a tag         the record that drops the tag; of a clone   the grace after that record
+                       that is buried, see `lifecycle.clones`
+left out of the        the record that sets the archive            the grace after that record
+change archive
+orphan                 a condemn record, once the file is older    the grace after that record
+                       than the grace and no record names it
+commit record          a floor above it                            the grace after the floor
+checkpoint             two newer, whole ones at or above a floor   the grace after the floor
+floor                  a newer one, see `log/commits/low_watermark.py`            at once
+temporary file         nothing: it can only be its writer's        the grace after it was last written
+=====================  ==========================================  ========================================
+
+Files that the state of a tag names stay while the tag does, and the grace longer. A writer that comes late finds its
+segment condemned, or its record number below the floor, and writes anew. Every step
+may be interrupted and repeated. Listings only find candidates; the log decides about each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from functools import partial
+from typing import Any
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import (
+    checkpoint_key,
+    commit_key,
+    commits_prefix,
+    manifests_prefix,
+    parse_numbers,
+    segments_prefix,
+    table_prefix,
+    tag_key,
+    tags_prefix,
+)
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_record_to_archive
+from streamhouse_spark.log.commits.actions import Action, ConfirmDeleted, DropTag, MarkOrphans
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_tagged_object, write_floor
+from streamhouse_spark.log.commits.checkpoint_verification import (
+    CHECKPOINTS_KEPT,
+    has_whole_checkpoints,
+    verify_checkpoints,
+)
+from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
+from streamhouse_spark.log.commits.low_watermark import floor_before, superfluous_floors
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys, manifest_keys
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.clones import forget_gone
+from streamhouse_spark.storage.base import ObjectInfo, Storage
+from streamhouse_spark.storage.prefetch import at_once, delete_all
+
+logger = logging.getLogger(__name__)
+
+GRACE_MS = 24 * 3600 * 1000
+GRACE_MS_MIN = 10 * FLOOR_CHECK_MS
+ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
+FLOOR_STEP_MIN = 50
+_FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
+
+
+@dataclass(slots=True)
+class CleanReport:
+    """Changes that `clean` made, or with ``dry_run`` would make."""
+
+    dry_run: bool
+    condemned: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    floor: int | None = None
+    untagged: list[str] = field(default_factory=list)
+    """Tags whose time to be kept is over, and those of clones that are gone."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Uuid of a dropped table → reason why it was left as it is."""
+
+
+def check_grace(grace_ms: int) -> None:
+    """Raise `InvalidOptionError` for a grace too short to protect writers and readers under way."""
+    if type(grace_ms) is not int:
+        raise InvalidOptionError(f"grace_ms is {grace_ms!r}, expected milliseconds as a whole number")
+    if grace_ms < GRACE_MS_MIN:
+        raise InvalidOptionError(
+            f"grace of {grace_ms} ms: writers and readers under way need at least {GRACE_MS_MIN} ms; choose more",
+        )
+
+
+def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
+    """Delete files that were condemned long enough ago, then condemn newly unneeded ones.
+
+    Raises `InvalidOptionError` for a grace below ten minutes, which could not protect writers and readers under way.
+    """
+    check_grace(grace_ms)
+    report = CleanReport(dry_run)
+    state, floor, listed = _read_and_list(log, storage)
+    now_ms = storage.now_ms()
+    _untag_expired(log, state, now_ms, report)
+    report.untagged.extend(forget_gone(log, storage, state, dry_run=dry_run))
+    _delete_marked(log, storage, state, now_ms, grace_ms, report)
+    _delete_records(log, storage, listed, now_ms, grace_ms, report)
+    _delete_temporary(log, storage, now_ms, grace_ms, report)
+    _mark_orphans(log, storage, listed, floor, now_ms, grace_ms, report)
+    _advance_start(log, storage, listed, floor, report)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The content of a log's folders before anything was deleted: candidates, of which the log decides."""
+
+    records: Sequence[int]
+    checkpoints: Sequence[int]
+    objects: Sequence[ObjectInfo]
+    """Segments, manifests and states of tags."""
+
+
+def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
+    """Return the newest state, the newest floor and the content of the folders, in the time of one request."""
+    uuid = log.table_uuid
+    looks: list[Callable[[], Any]] = [
+        log.refresh,
+        log.check_floor,
+        lambda: parse_numbers(storage.list_names(commits_prefix(uuid))),
+        lambda: list_checkpoints(storage, uuid),
+        *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
+    ]
+    state, floor, records, checkpoints, *objects = at_once(storage, lambda look: look(), looks)
+    return state, floor, _Listed(records, checkpoints, [info for found in objects for info in found])
+
+
+def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
+    report.deleted.extend(keys)
+    if not report.dry_run:
+        delete_all(storage, keys)
+
+
+def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: CleanReport) -> None:
+    def expired(state: TableState) -> tuple[str, ...]:
+        return tuple(name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= now_ms)
+
+    report.untagged.extend(expired(state))
+    if report.untagged and not report.dry_run:
+        log.commit(lambda current, _: (DropTag(names),) if (names := expired(current)) else ())
+
+
+def _keys_of_tags(storage: Storage, state: TableState, due: set[str]) -> set[str]:
+    """Return what the states of tags name, and those of tags that were dropped less than the grace ago.
+
+    Raises `CorruptDataError` or `ObjectNotFoundError` where one cannot be read: then nothing is deleted.
+    """
+    prefix = tags_prefix(state.table_uuid)
+    dropped = {key for key in state.condemned if key.startswith(prefix) and key not in due}
+    keys = {tag_key(state.table_uuid, tag.uuid) for tag in state.tags.values()} | dropped
+    states = at_once(storage, lambda key: read_tagged_object(storage, state.table_uuid, key), sorted(keys))
+    return {key for tagged in states for key in list_referenced_keys(tagged)}
+
+
+def _delete_marked(
+    log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
+) -> None:
+    passed = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
+    tagged = _keys_of_tags(storage, state, set(passed))
+    due = [key for key in passed if key not in tagged]
+    _delete(storage, due, report)
+    forgettable = tuple(
+        k for k in due if not state.condemned[k].orphan or state.condemned[k].time_ms + ORPHAN_MEMORY_MS <= now_ms
+    )
+    if forgettable and not report.dry_run:
+        log.commit(lambda current, _: (ConfirmDeleted(tuple(k for k in forgettable if k in current.condemned)),))
+
+
+def _delete_records(
+    log: CommitLog, storage: Storage, listed: _Listed, now_ms: int, grace_ms: int, report: CleanReport
+) -> None:
+    effective = floor_before(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
+    if not effective:
+        return
+    records = [commit_key(log.table_uuid, n) for n in listed.records if n < effective]
+    superseded = listed.checkpoints[:-CHECKPOINTS_KEPT]
+    checkpoints = [checkpoint_key(log.table_uuid, n) for n in superseded if n < effective]
+    if not records and not checkpoints:
+        return
+    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.check_floor() - 1):
+        logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
+        return
+    state = log.refresh()  # a record of which a tag has rows was above every floor when the tag was made
+    due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
+    tagged = _keys_of_tags(storage, state, due)
+    _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
+
+
+def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+    list_temporary = getattr(storage, "list_temporary", None)
+    if list_temporary is not None:
+        found = list_temporary(table_prefix(log.table_uuid))
+        _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
+
+
+def _mark_orphans(
+    log: CommitLog, storage: Storage, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport
+) -> None:
+    gone = set(report.deleted)
+    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in gone]
+
+    def orphans(state: TableState) -> tuple[str, ...]:
+        named = list_referenced_keys(state) | manifest_keys(state, at_least=floor) | of_archive(state)
+        return tuple(k for k in old if k not in named and k not in state.condemned)
+
+    of_archive = ArchiveObjectKeys(storage)
+    report.condemned.extend(orphans(log.state))
+    if report.condemned and not report.dry_run:
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            keys = orphans(state)
+            return (MarkOrphans(keys),) if keys else ()
+
+        log.commit(plan)
+
+
+def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
+    """Void the records that two verified checkpoints make superfluous and that hold no live rows. ``newest`` is the
+    floor at the beginning.
+    """
+    checkpoints = listed.checkpoints
+    superfluous = superfluous_floors(storage, log.table_uuid, log.floor_index)
+    _delete(storage, superfluous, report)
+    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
+        return
+    state = log.refresh()
+    verified = verify_checkpoints(storage, state, checkpoints)
+    if len(verified) < CHECKPOINTS_KEPT:
+        return
+    needed = (verified[-1].version, state.oldest_inline_commit(), first_record_to_archive(state))
+    floor = min(number for number in needed if number is not None)
+    if floor < log.check_floor() + FLOOR_STEP_MIN:
+        return
+    report.floor = floor
+    if not report.dry_run:
+        write_floor(storage, log.table_uuid, log.floor_index + 1, floor)  # or another cleaner was faster

@@ -1,0 +1,44 @@
+"""Logs that never began: their creator died between the first record and what makes it readable.
+
+The log of a clone, or of a branch, begins behind a version of a table. Its first record is none that a table can begin
+with, and the checkpoint that makes it one comes after it. A creator that died between the two, or behind the manifest
+of a first record, leaves one small object, which no reader takes for a table.
+"""
+
+from __future__ import annotations
+
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.core.paths import commit_key, commits_prefix, manifest_key, parse_numbers, table_prefix
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
+from streamhouse_spark.log.commits.actions import Action, Rename, SetProperties
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.storage.base import Storage
+
+
+def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
+    """Tell whether all that there is of a log is the beginning of one, all of it last written at a time or earlier.
+
+    False for everything else, such as the rest of a table that was damaged: that may be restored.
+    """
+    found = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
+    if not found or any(info.modified_ms > before_ms for info in found):
+        return False
+    prefix = commits_prefix(uuid)
+    numbers = parse_numbers([info.key.removeprefix(prefix) for info in found if info.key.startswith(prefix)])
+    if len(numbers) > 1:
+        return False
+    keys = {manifest_key(uuid, uuid), *(commit_key(uuid, number) for number in numbers)}
+    return {info.key for info in found} <= keys and all(_begins(storage, uuid, number) for number in numbers)
+
+
+def _begins(storage: Storage, uuid: str, number: int) -> bool:
+    """Tell whether a record is the first one of a clone or a branch, and has no rows."""
+    try:
+        record, _ = read_record(storage, uuid, number)
+    except (ObjectNotFoundError, CorruptDataError, FormatVersionError):  # gone meanwhile, or it tells nothing
+        return False
+    return number > 1 and len(record.actions) == 1 and all(map(_is_beginning, record.actions))
+
+
+def _is_beginning(action: Action) -> bool:
+    return isinstance(action, Rename) or (isinstance(action, SetProperties) and set(action.changed) == {BRANCH})

@@ -1,0 +1,115 @@
+"""A table that takes the place of another under its name: CREATE OR REPLACE TABLE with another form.
+
+The new table is made and filled without a name. **Commit point:** the record that drops the old table and says which
+one is its successor. So there is no moment without a table, and none in which both take rows: who holds the old one
+finds it dropped. Who resolves the name before its pointer follows finds the old table, and goes on to its successor.
+The pointer is put behind the record, by whoever comes by; it has to be there before the old table is brought back or
+buried.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError, TableNotFoundError
+from streamhouse_spark.log.commits.actions import Drop, Rename
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.record import Record, read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedTable:
+    """A table whose place another took."""
+
+    log: CommitLog
+    dropped: Record
+    """The record that dropped it: from its time on the name means the other one."""
+
+    def last(self, storage: Storage) -> TableState:
+        """Return its last state before that. Raises as `state_at`."""
+        return state_at(self.log, storage, self.dropped.number - 1)
+
+
+def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: str) -> ReplacedTable | None:
+    """Return the table whose place table ``uuid`` took under its name; None if there was none, it was brought back
+    under another name, or its records are gone.
+    """
+    for other in names.tables_meant(storage, path):
+        if other == uuid:
+            continue
+        log = CommitLog(storage, other, world)
+        try:
+            if log.refresh().successor == uuid:
+                dropped = _drop_of(storage, log)
+                return None if dropped is None else ReplacedTable(log, dropped)
+        except (TableNotFoundError, ObjectNotFoundError):
+            return None
+    return None
+
+
+def _drop_of(storage: Storage, log: CommitLog) -> Record | None:
+    """Return the record that dropped a table; behind it are steps of cleaning alone. Raises `ObjectNotFoundError`."""
+    for version in range(log.state.version, 0, -1):
+        record, _ = read_record(storage, log.table_uuid, version)
+        if any(isinstance(action, Drop) for action in record.actions):
+            return record
+    return None
+
+
+def follow_replacements(storage: Storage, world: World, log: CommitLog) -> CommitLog:
+    """Return the log, read to its end, or that of the table that took its table's place, or the place of that.
+
+    Raises as `CommitLog.refresh`.
+    """
+    state = log.refresh()
+    while state.dropped and state.successor is not None:
+        log = CommitLog(storage, state.successor, world)
+        state = log.refresh()
+    return log
+
+
+def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new: CommitLog) -> None:
+    """Let a table without a name take the place of the one that has this name. **Commit point:** see the module.
+
+    Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or the new one
+    waited so long that cleaning dropped it: then the name means what it meant.
+    """
+
+    def is_there(state: TableState) -> bool:
+        return not state.dropped and state.name == str(path)
+
+    # A record of its own makes it young, so that cleaning does not take it for one that nobody will name.
+    new.commit(lambda state, _time_ms: (Rename(state.name),) if is_there(state) else ())
+    if not is_there(new.state):
+        raise CommitConflictError(f"the table that should replace {path} waited too long and was cleaned up; try again")
+    old.commit(lambda state, _time_ms: (Drop(new.table_uuid),) if is_there(state) else ())
+    if old.state.successor != new.table_uuid:
+        raise CommitConflictError(
+            f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was "
+            "changed, run it again"
+        )
+    with after_commit(logger, "moving the name", path):
+        settle(storage, world, old)
+
+
+def settle(storage: Storage, world: World, log: CommitLog) -> None:
+    """Point the name of a table that was replaced, as its log is known, to its successor, unless that was done."""
+    state = log.state
+    if not state.dropped or state.successor is None:
+        return
+    database, _, table = state.name.partition(".")
+    path = TablePath(database, table)
+    pointer = names.resolve(storage, path)
+    while pointer.uuid == state.table_uuid:
+        names.point(storage, path, pointer, state.successor, world)
+        pointer = names.resolve(storage, path)

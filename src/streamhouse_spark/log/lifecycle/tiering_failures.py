@@ -1,0 +1,160 @@
+"""Rounds of tiering and maintenance that failed, as the process that had them tells: a hint for people.
+
+It is one small object beside the table's log, which whoever fails last overwrites. Nothing is decided by it: it may be
+absent, late, damaged, or lack what another process added at the same moment. The log alone says which rows are in the
+lake, so a reader compares both (`TieringFailure.is_over`). Only failures are noted, and the first success behind them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Literal, get_args
+
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.option_parsing import without_secrets
+from streamhouse_spark.core.paths import tiering_failures_key
+from streamhouse_spark.errors import ObjectNotFoundError, StorageError, StreamhouseError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+
+FAILURES_MAX: Final = 5
+TEXT_CHARS_MAX: Final = 400
+UNTRIED_MS: Final = 60 * 60_000
+"""Services try again after five minutes at most, so behind this time none is there any more."""
+_UNITS: Final = {86_400: "days", 3_600: "h", 60: "min"}
+Work = Literal["tiering", "maintenance"]
+_COUNTS: Final = ("rows", "times", "first_ms", "last_ms", "duration_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class TieringFailure:
+    """One failure, and those of its kind directly before it."""
+
+    work: Work
+    error: str
+    """The class of the error."""
+    text: str
+    """The first line of its text; empty where the error is not one of this package, and its text may hold anything."""
+    host: str
+    rows: int
+    """Rows that waited for the lake."""
+    times: int
+    """Failures of this kind, one behind the other."""
+    first_ms: int
+    """Store time of the first of them."""
+    last_ms: int
+    duration_ms: int
+    """Time that the last one took."""
+    mended_ms: int | None = None
+    """Store time at which the same work succeeded; None where nobody said so."""
+
+    def is_over(self, state: TableState) -> bool:
+        """Tell whether the work was done since, as far as the note or the table's state says."""
+        if self.mended_ms is not None or self.work == "maintenance":
+            return self.mended_ms is not None
+        lake = state.lake
+        waits = any(log.end > state.lake_offset(bucket) for bucket, log in state.buckets.items())
+        return (lake is not None and lake.time_ms > self.last_ms) or not (waits or state.lake_is_outdated)
+
+    def told(self, state: TableState, now_ms: int) -> str:
+        """Say in a line where and how often the work failed, and how long ago: a note may be old."""
+        often = f"{self.times:,} times in {_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
+        ago_ms = now_ms - self.last_ms
+        text = self.text or f"{self.error}, whose text is in the log of that process"
+        if self.is_over(state):
+            since = "; it succeeded since"
+        else:
+            since = "; nobody has tried since" if ago_ms > UNTRIED_MS else ""
+        return f"failed {often}last {_span(ago_ms)} ago on {self.host}: {text}{since}"
+
+    def to_json(self, state: TableState) -> dict[str, Any]:
+        """Describe it for programs; ``over`` as `is_over` says."""
+        return {
+            "work": self.work,
+            "error": self.error,
+            "text": self.text,
+            "host": self.host,
+            "rows": self.rows,
+            "times": self.times,
+            "first_ms": self.first_ms,
+            "last_ms": self.last_ms,
+            "duration_ms": self.duration_ms,
+            "over": self.is_over(state),
+        }
+
+
+def _span(duration_ms: int) -> str:
+    """Write a duration for people."""
+    seconds = max(0, duration_ms) // 1000
+    for size, unit in ((172_800, 86_400), (7_200, 3_600), (120, 60)):
+        if seconds >= size:
+            return f"{seconds // unit:,} {_UNITS[unit]}"
+    return f"{seconds} s"
+
+
+def describe_failure(
+    work: Work, error: BaseException, *, host: str, rows: int, now_ms: int, duration_ms: int
+) -> TieringFailure:
+    """Describe a failure of now, without credentials."""
+    line = str(error).strip().partition("\n")[0] if isinstance(error, StreamhouseError) else ""
+    text = without_secrets(line)[:TEXT_CHARS_MAX]
+    return TieringFailure(work, type(error).__name__, text, host, rows, 1, now_ms, now_ms, duration_ms)
+
+
+def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> None:
+    """Add a failure to the note, or count it with the newest one if that is of its kind. Raises `StorageError`."""
+    known = read_failures(storage, table_uuid)
+    newest = known[0] if known else None
+    if newest is not None and newest.mended_ms is None and _kind(newest) == _kind(failure):
+        failure = replace(failure, times=newest.times + 1, first_ms=newest.first_ms)
+        known = known[1:]
+    _put(storage, table_uuid, [failure, *known])
+
+
+def note_success(storage: Storage, table_uuid: str, work: Work, now_ms: int) -> None:
+    """Say of failures of some work that it succeeded. Nothing is put where there are none. Raises `StorageError`."""
+    known = read_failures(storage, table_uuid)
+    told = [replace(f, mended_ms=now_ms) if f.work == work and f.mended_ms is None else f for f in known]
+    if told != list(known):
+        _put(storage, table_uuid, told)
+
+
+def read_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ...]:
+    """Return the noted failures, the newest first; none where the note is absent or damaged. Raises `StorageError`."""
+    try:
+        found = json.loads(storage.read(tiering_failures_key(table_uuid)))
+        return tuple(_parse_failure(one) for one in found["failures"][:FAILURES_MAX])
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def list_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ...]:
+    """Return the noted failures for somebody who shows a table: none where the store does not give the note."""
+    try:
+        return read_failures(storage, table_uuid)
+    except StorageError:
+        return ()
+
+
+def _kind(failure: TieringFailure) -> tuple[str, ...]:
+    return failure.work, failure.error, failure.text, failure.host
+
+
+def _put(storage: Storage, table_uuid: str, failures: Sequence[TieringFailure]) -> None:
+    fields = [{name: getattr(one, name) for name in (*_TEXTS, *_COUNTS, "mended_ms")} for one in failures]
+    body = json.dumps({"failures": fields[:FAILURES_MAX]}, ensure_ascii=False)
+    storage.put(tiering_failures_key(table_uuid), body.encode())
+
+
+_TEXTS: Final = ("work", "error", "text", "host")
+
+
+def _parse_failure(found: Any) -> TieringFailure:
+    """Raises `ValueError`, `KeyError` or `TypeError`: anybody may have written anything there."""
+    texts = {name: str(found[name])[:TEXT_CHARS_MAX] for name in _TEXTS}
+    if texts["work"] not in get_args(Work):
+        raise ValueError(texts["work"])
+    mended_ms = found.get("mended_ms")
+    counts = {name: int(found[name]) for name in _COUNTS}
+    return TieringFailure(**texts, **counts, mended_ms=None if mended_ms is None else int(mended_ms))  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Columns inside a record batch as Arrow stores it: where their bytes lie, and a smaller batch of these bytes alone.
+
+A batch in a file is a *message*: a prefix with the length of the head, the head (a FlatBuffers table), and a body with
+the buffers of all columns, one column behind the other. Arrow's own reader of few columns asks for each piece when it
+needs it; with the places known beforehand, all pieces of all batches come in one request.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.storage.base import Bytes
+
+PREFIX_BYTES = 8
+"""A marker, and the length of the head."""
+FILE_HEAD_BYTES = 8
+"""The magic at the beginning of a file; the message of its schema follows."""
+_ALIGNMENT_BYTES = 8
+_ENTRY_BYTES = 16
+_OTHER_HEAD_BYTES = 256
+"""Everything in a head but the entries of its columns is smaller than this."""
+
+# Numbers of the members of Arrow's FlatBuffers tables.
+_MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 2, 3
+_BATCH_NODES, _BATCH_BUFFERS = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """How many entries columns have in the head of a batch."""
+
+    nodes: int
+    buffers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSelection:
+    """Some columns of a file, in the file's order."""
+
+    schema: pa.Schema
+    head_bytes_max: int
+    """Prefix and head of a batch are no longer than this."""
+    nodes: npt.NDArray[np.bool_]
+    """Whether each node of a batch belongs to the columns."""
+    buffers: tuple[tuple[int, int], ...]
+    """The range of buffers of each column."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema, names: Iterable[str]) -> ColumnSelection:
+        """Choose columns of the schema by their names."""
+        chosen = set(names)
+        nodes: list[bool] = []
+        buffers: list[tuple[int, int]] = []
+        first_buffer = 0
+        for field in schema:
+            counts = _counts(field.type)
+            nodes += [field.name in chosen] * counts.nodes
+            if field.name in chosen:
+                buffers.append((first_buffer, first_buffer + counts.buffers))
+            first_buffer += counts.buffers
+        fields = [field for field in schema if field.name in chosen]
+        head_bytes = PREFIX_BYTES + _OTHER_HEAD_BYTES + _ENTRY_BYTES * (len(nodes) + first_buffer)
+        return cls(pa.schema(fields), head_bytes, np.array(nodes, np.bool_), tuple(buffers))
+
+
+@dataclass(frozen=True, slots=True)
+class IpcBatchLayout:
+    """The pieces of one batch that hold the chosen columns."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """Ranges of the file with the bytes of each column."""
+    _head: memoryview
+    _columns: ColumnSelection
+
+    @classmethod
+    def of(cls, head: memoryview, body_start: int, columns: ColumnSelection) -> IpcBatchLayout:
+        """Find the columns by ``head``, a batch's prefix and head, whose body begins at ``body_start`` of the file."""
+        _, buffers = _entries(head)
+        ranges = []
+        for first, last in columns.buffers:
+            start, end = int(buffers[first, 0]), int(buffers[last - 1].sum())
+            ranges.append((body_start + start, body_start + end))
+        return cls(tuple(ranges), head, columns)
+
+    def batch(self, parts: Sequence[Bytes]) -> pa.RecordBatch:
+        """Make the batch of the chosen columns from the bytes of `ranges`, decompressed by Arrow."""
+        head = bytearray(self._head)
+        nodes, buffers = _entries(head)
+        kept = nodes[self._columns.nodes]
+        nodes[: len(kept)] = kept
+        body: list[Bytes] = []
+        moved, body_bytes = [], 0
+        for (first, last), part in zip(self._columns.buffers, parts, strict=True):
+            places = buffers[first:last].copy()
+            places[:, 0] += body_bytes - places[0, 0]
+            moved.append(places)
+            padding = -len(part) % _ALIGNMENT_BYTES
+            body += (part, bytes(padding))
+            body_bytes += len(part) + padding
+        count = sum(map(len, moved))
+        if moved:
+            buffers[:count] = np.concatenate(moved)
+        _resize(head, len(kept), count, body_bytes)
+        return pa.ipc.read_record_batch(pa.py_buffer(b"".join((head, *body))), self._columns.schema)
+
+
+def head_end(prefix: Bytes, start: int) -> int:
+    """Return the end of the head of the message that begins at ``start`` with the prefix."""
+    return start + PREFIX_BYTES + int.from_bytes(prefix[4:PREFIX_BYTES], "little")
+
+
+def _counts(data_type: pa.DataType) -> _Counts:
+    inner = [_counts(data_type.field(place).type) for place in range(data_type.num_fields)]
+    own = 1 if pa.types.is_struct(data_type) else 3 if _has_offsets_and_bytes(data_type) else 2
+    return _Counts(1 + sum(found.nodes for found in inner), own + sum(found.buffers for found in inner))
+
+
+def _has_offsets_and_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    is_one = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    return any(is_such(data_type) for is_such in is_one)
+
+
+@dataclass(frozen=True, slots=True)
+class _FlatTable:
+    """A FlatBuffers table: members by number, each at a place or absent."""
+
+    data: Bytes
+    at: int
+
+    def place(self, number: int) -> int:
+        """Return the place of a member that has to be there."""
+        offsets = self.at - self._read("<i", self.at)
+        offset = self._read("<H", offsets + 4 + 2 * number) if 4 + 2 * number < self._read("<H", offsets) else 0
+        if not offset:
+            raise ValueError(f"a batch without member {number} of its head")
+        return self.at + offset
+
+    def target(self, number: int) -> int:
+        """Return the place that a member refers to."""
+        place = self.place(number)
+        return place + self._read("<I", place)
+
+    def _read(self, form: str, place: int) -> int:
+        (found,) = struct.unpack_from(form, self.data, place)
+        return int(found)
+
+
+def _batch_table(head: Bytes) -> _FlatTable:
+    return _FlatTable(head, _message_table(head).target(_MESSAGE_HEADER))
+
+
+def _message_table(head: Bytes) -> _FlatTable:
+    (root,) = struct.unpack_from("<I", head, PREFIX_BYTES)
+    return _FlatTable(head, PREFIX_BYTES + root)
+
+
+def _entries(head: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the nodes and the buffers of a batch, each as rows of two numbers, which lie in ``head``."""
+    batch = _batch_table(head)
+    found = []
+    for number in (_BATCH_NODES, _BATCH_BUFFERS):
+        place = batch.target(number)
+        (count,) = struct.unpack_from("<I", head, place)
+        found.append(np.frombuffer(head, "<i8", 2 * count, place + 4).reshape(count, 2))
+    return found[0], found[1]
+
+
+def _resize(head: bytearray, nodes: int, buffers: int, body_bytes: int) -> None:
+    batch = _batch_table(head)
+    struct.pack_into("<I", head, batch.target(_BATCH_NODES), nodes)
+    struct.pack_into("<I", head, batch.target(_BATCH_BUFFERS), buffers)
+    struct.pack_into("<q", head, _message_table(head).place(_MESSAGE_BODY_BYTES), body_bytes)

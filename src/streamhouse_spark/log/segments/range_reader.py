@@ -1,0 +1,132 @@
+"""Bytes of segments that one read is about to take: neighbours in an object come in one request, and on a store with
+requests that take long, those of many small objects at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+
+RANGE_BYTES_MAX = 8 << 20
+GAP_BYTES_MAX = 256 << 10
+"""Largest gap between two parts that are fetched together: about the bytes that move in the time of a request."""
+ONE_REQUEST_BYTES_MAX: Final = 1 << 20
+"""So many bytes are fetched with all their columns: that takes no longer than another request."""
+WINDOW_BYTES: Final = 32 << 20
+"""Bytes that are fetched at the same time, those of the first range apart."""
+
+
+@dataclass(slots=True, eq=False)
+class _Range:
+    """Bytes ``[start, end)`` of an object, kept until the expected number of segments took theirs."""
+
+    key: str
+    start: int
+    end: int
+    is_whole: bool = False
+    """Whether they are the object."""
+    waiting: int = 1
+    data: memoryview | None = None
+
+    def takes(self, start: int, end: int) -> bool:
+        """Tell whether a part behind the others can join the range."""
+        return start - self.end <= GAP_BYTES_MAX and end - self.start <= RANGE_BYTES_MAX
+
+
+class PartRanges:
+    """The segments in objects that one read is about to take. Safe for threads.
+
+    Only a segment that is asked for is fetched, with expected neighbours, and on a store that reads many at once with
+    expected segments behind it. Bytes are handed out as they came, for the reader to verify.
+    """
+
+    def __init__(self, storage: Storage, table_uuid: str) -> None:
+        self._storage = storage
+        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._table_uuid = table_uuid
+        self._ranges: dict[tuple[str, int], _Range] = {}
+        self._unread: dict[_Range, None] = {}
+        """Ranges that were not fetched yet, in the order in which they will be asked for."""
+        self._lock = new_lock()
+
+    def expect(self, segments: Iterable[Segment]) -> None:
+        """Announce segments that will be taken, once each."""
+        found = [s for s in segments if s.uuid is not None and (s.part is not None or self._is_small(s))]
+        places = sorted({(s.uuid or "", s.part or 0, s.size_bytes, s.part is None) for s in found})
+        for uuid, parts in groupby(places, key=lambda place: place[0]):
+            last: _Range | None = None
+            for _, start, size_bytes, is_whole in parts:
+                end = start + size_bytes
+                if last is not None and last.takes(start, end):
+                    last.end, last.waiting = end, last.waiting + 1
+                else:
+                    last = _Range(segment_key(self._table_uuid, uuid), start, end, is_whole)
+                self._ranges[uuid, start] = last
+        for segment in found:
+            if (one := self._ranges.get((segment.uuid or "", segment.part or 0))) is not None and one.data is None:
+                self._unread[one] = None
+
+    def _is_small(self, segment: Segment) -> bool:
+        return self._many is not None and segment.size_bytes <= ONE_REQUEST_BYTES_MAX
+
+    def fetch_first(self) -> None:
+        """Fetch the first of the expected ranges now."""
+        with self._lock:
+            if self._unread:
+                self._fetch(self._window(next(iter(self._unread))))
+
+    def take(self, segment: Segment) -> memoryview | None:
+        """Return the segment's bytes; None if it was not expected, or was taken already.
+
+        Raises `ObjectNotFoundError`.
+        """
+        with self._lock:
+            at = segment.part or 0
+            found = self._ranges.pop((segment.uuid or "", at), None)
+            if found is None:
+                return None
+            if found.data is None:
+                self._fetch(self._window(found))
+            if found.data is None:
+                raise ObjectNotFoundError.of(url_of(self._storage, found.key))
+            found.waiting -= 1
+            data, found.data = found.data, found.data if found.waiting else None
+            return data[at - found.start : at - found.start + segment.size_bytes]
+
+    def _window(self, first: _Range) -> list[_Range]:
+        """Return a range with those that are fetched together with it."""
+        self._unread.pop(first, None)
+        window, left_bytes = [first], WINDOW_BYTES
+        while self._many is not None and self._unread:
+            following = next(iter(self._unread))
+            left_bytes -= following.end - following.start
+            if left_bytes < 0:
+                break
+            del self._unread[following]
+            window.append(following)
+        return window
+
+    def _fetch(self, window: list[_Range]) -> None:
+        """Fetch ranges at the same time. The one of an absent object is left without data."""
+        whole = [one for one in window if one.is_whole]
+        parts = [[one] for one in window if not one.is_whole]
+        for _ in at_once(self._storage, self._fetch_some, [whole, *parts] if whole else parts):
+            pass
+
+    def _fetch_some(self, ranges: list[_Range]) -> None:
+        """Fetch one range, or any number of whole objects."""
+        if self._many is not None and ranges[0].is_whole:
+            for one, data in zip(ranges, self._many.read_many([one.key for one in ranges]), strict=True):
+                one.data = None if data is None else memoryview(data)
+            return
+        for one in ranges:
+            one.data = memoryview(self._storage.read_ranges(one.key, [(one.start, one.end)])[0])

@@ -1,0 +1,80 @@
+"""Whether a segment can hold rows of a filter, by what the commit record says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from streamhouse_spark.config.partition_specs import columns_at
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
+from streamhouse_spark.log.segments.statistics import decode_stored_value, stats_bounds
+from streamhouse_spark.query.predicates import ONLY_NULLS, Bounds, Node, exactly, may_match
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+
+def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange, node: Node) -> bool:
+    """Return False only if no row of the segment within the offsets can satisfy the filter."""
+    asked = node.columns()
+    bounds = _bounds(state, segment, offsets, asked)
+    if not may_match(node, bounds):
+        return False
+    names = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+    if segment.partitions is None or not asked.intersection(names):
+        return True
+    partitions = _partitions(state, segment, names, segment.partitions)
+    return any(may_match(node, {**bounds, **exact}) for exact in partitions)
+
+
+def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, asked: frozenset[str]) -> dict[str, Bounds]:
+    written = state.schemas[segment.schema_id]
+    stats = segment.stats or {}
+    bounds = _place_bounds(segment, offsets)
+    if not state.primary_key and not segment.updated:  # with one, each row says itself what it is
+        bounds[CHANGE_TYPE.name] = exactly("insert")
+    for column in state.schema.columns:
+        if column.name not in asked:
+            continue
+        there = next((c for c in written.columns if c.id == column.id), None)
+        if there is None:
+            bounds[column.name] = ONLY_NULLS  # the column was added later
+        elif there.name in stats and there.type.equals(column.type):
+            bounds[column.name] = stats_bounds(stats[there.name], column.type, segment.num_rows)
+    return bounds
+
+
+def _partitions(
+    state: TableState, segment: Segment, names: tuple[str, ...], partitions: tuple[tuple[Any, ...], ...]
+) -> Iterator[Mapping[str, Bounds]]:
+    """The partition columns of parts of the segment's rows, which together are all of them. ``names`` are the columns
+    that the segment was partitioned by.
+    """
+    written = state.schemas[segment.schema_id]
+    keys = [_current(state.schema, written, name) for name in names]
+    for values in partitions:
+        yield {
+            column.name: exactly(decode_stored_value(value, column.type))
+            for column, value in zip(keys, values, strict=True)
+            if column is not None and (value is None or decode_stored_value(value, column.type) is not None)
+        }
+
+
+def _current(schema: TableSchema, written: TableSchema, name: str) -> Column | None:
+    column = schema.find(name)
+    there = written.find(name)
+    same = column is not None and there is not None and column.id == there.id and column.type.equals(there.type)
+    return column if same else None
+
+
+def _place_bounds(segment: Segment, offsets: OffsetRange) -> dict[str, Bounds]:
+    inside = segment.offsets.intersect(offsets)
+    times_us = segment.time_runs[1] * 1000
+    return {
+        BUCKET.name: exactly(segment.bucket),
+        LOG_OFFSET.name: Bounds(inside.start, max(inside.start, inside.end - 1), may_be_null=False),
+        COMMIT_TIMESTAMP.name: Bounds(int(np.min(times_us)), int(np.max(times_us)), may_be_null=False),
+    }

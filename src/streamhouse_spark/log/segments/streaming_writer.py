@@ -1,0 +1,143 @@
+"""Segments of several buckets that are written at once, as their rows come, each into an object of its own.
+
+Rows are in memory only from the moment that they are cut by bucket until they are written: large appends take little
+memory, and the same memory again and again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.log.segments.statistics import (
+    collect_partitions,
+    collect_stats,
+    merge_partitions,
+    merge_statistics,
+)
+from streamhouse_spark.log.segments.writer import (
+    ArrowFile,
+    SegmentOptions,
+    StagedSegment,
+    make_staged_segment,
+    rechunk_batches,
+)
+from streamhouse_spark.storage.base import Storage
+
+_NAME = "streamhouse-stage"
+
+Part: TypeAlias = tuple[int, pa.RecordBatch]
+"""A bucket, and rows of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """The form of segments whose length is not known when they begin."""
+
+    options: SegmentOptions
+    estimated_bytes: int
+    """The most that one is expected to have."""
+
+
+class SegmentStream:
+    """A segment of one bucket that grows. Its object appears when it is finished; an error removes it."""
+
+    def __init__(
+        self, storage: Storage, table_uuid: str, segment_uuid: str, bucket: int, schema: pa.Schema, form: StreamForm
+    ) -> None:
+        self._uuid = segment_uuid
+        self._bucket = bucket
+        self._schema = schema
+        self._options = form.options
+        with ExitStack() as stack:
+            sink = stack.enter_context(storage.create(segment_key(table_uuid, segment_uuid)))
+            self._file = ArrowFile(sink, schema, form.estimated_bytes, form.options.codec)
+            self._stack = stack.pop_all()
+        self._is_whole = True
+        self._num_rows = 0
+        self._unpacked_bytes = 0
+        self._stats: list[dict[str, list[Any]]] = []
+        self._partitions: list[tuple[tuple[Any, ...], ...] | None] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the object if the segment is not finished."""
+        self._stack.__exit__(kind, error, trace)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows; nothing after an error, for which the object is closed."""
+        if not self._is_whole:
+            return
+        self._is_whole = False
+        with self._stack.pop_all() as stack:
+            for batch in rechunk_batches(pa.Table.from_batches([rows])):
+                self._file.write(batch)
+            self._stack = stack.pop_all()
+        self._num_rows += rows.num_rows
+        self._unpacked_bytes += rows.nbytes
+        self._stats.append(collect_stats(rows, self._options.stats_columns))
+        self._partitions.append(collect_partitions(rows, self._options.partition_by))
+        self._is_whole = True
+
+    def finish(self) -> StagedSegment:
+        """Return the segment, which is durable now."""
+        assert self._is_whole
+        with self._stack.pop_all():
+            size_bytes, index = self._file.finish()
+        is_compressed = self._options.codec != "none"
+        described = replace(
+            make_staged_segment(self._num_rows, self._bucket, self._options, size_bytes),
+            uuid=self._uuid,
+            partitions=merge_partitions(self._partitions),
+            compressed=is_compressed,
+            unpacked_bytes=self._unpacked_bytes if is_compressed else None,
+            stats=merge_statistics(self._stats, self._schema),
+            index_bytes=index.to_bytes(),
+        )
+        return StagedSegment(described)
+
+
+def stage_streams(
+    steps: Iterable[Sequence[Part]], begun: Callable[[int], SegmentStream], bytes_max: int
+) -> list[StagedSegment]:
+    """Write the rows of each bucket in their order, into segments that ``begun`` makes, of ``bytes_max`` or a little
+    more; durable when this returns.
+
+    Two threads write. A bucket has one of them, so that its rows stay in order. About two steps wait to be written.
+    """
+    streams: dict[int, tuple[SegmentStream, int]] = {}
+    waiting: deque[Future[None]] = deque()
+    finished: list[Future[StagedSegment]] = []
+    with ExitStack() as unfinished, ThreadPoolExecutor(1, _NAME) as even, ThreadPoolExecutor(1, _NAME) as odd:
+        writers = (even, odd)
+        for step in steps:
+            while len(waiting) > len(step):
+                waiting.popleft().result()
+            for bucket, rows in step:
+                writer = writers[bucket % 2]
+                stream, size_bytes = streams.pop(bucket, (None, 0))
+                if stream is None:
+                    stream = unfinished.enter_context(begun(bucket))
+                waiting.append(writer.submit(stream.write, rows))
+                size_bytes += rows.nbytes
+                if size_bytes < bytes_max:
+                    streams[bucket] = (stream, size_bytes)
+                else:
+                    finished.append(writer.submit(stream.finish))
+        for future in waiting:
+            future.result()
+        finished += [writers[bucket % 2].submit(s.finish) for bucket, (s, _) in sorted(streams.items())]
+        return [future.result() for future in finished]

@@ -1,0 +1,502 @@
+"""Staging and committing of rows: the way of an append into the log.
+
+Staging makes segments durable under uuid names, or keeps few rows as bytes; **the commit point** is the one record that
+names all of them. Segments that are staged and never committed are orphans, removed by cleaning after the grace.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.config.paimon_limits import check_paimon_values
+from streamhouse_spark.config.properties import LakeFormat, TableProperties
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.concurrency import ahead
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.commits.actions import (
+    Action,
+    Append,
+    Payload,
+    Truncate,
+    action_from_json,
+    action_to_json,
+    without_rows,
+)
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.group_commit import CommitResult
+from streamhouse_spark.log.commits.idempotency import require_not_dropped
+from streamhouse_spark.log.commits.offers import OfferedPlan
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
+from streamhouse_spark.log.segments.streaming_writer import Part, SegmentStream, StreamForm, stage_streams
+from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
+from streamhouse_spark.schema.constraints.check_constraint import Check, require_checked
+from streamhouse_spark.schema.defaults import same_defaults
+from streamhouse_spark.schema.evolution import is_same_column
+from streamhouse_spark.schema.generated_columns.generated_column import Generated, fill_generated_columns
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+INLINE_BYTES_MAX = 256 << 10
+"""Bytes of rows that travel in one commit record, of a table with up to `INLINE_BUCKETS` buckets."""
+INLINE_BUCKETS = 256
+"""Number of buckets beyond which the share of a bucket gets no smaller: else a few rows for each would need an object
+for each. The record's manifest then holds the rows of all of them, each at its range of bytes."""
+SEGMENT_BYTES_MAX = 256 << 20
+STAGED_AGE_MS_MAX = 12 * 3600 * 1000
+PARALLEL_BYTES_MIN = 32 << 20
+WRITERS = 2
+"""Objects that are written at once."""
+CUTTERS = 2
+"""Threads that bring rows into the order of their buckets meanwhile."""
+FEW_BUCKETS = range(2, 9)
+"""Numbers of buckets whose objects are written all at once: fewer than share objects, and an upload of each, with its
+parts under way, takes little memory."""
+STEP_BYTES_MAX = 64 << 20
+"""Bytes of rows that one of them takes at once."""
+
+
+def inline_share(bytes_max: int, num_buckets: int) -> int:
+    """Return the bytes of one bucket's rows that travel in a record, if ``bytes_max`` do for up to `INLINE_BUCKETS`
+    buckets.
+    """
+    return bytes_max // min(num_buckets, INLINE_BUCKETS)
+
+
+def inline_total(bytes_max: int, num_buckets: int) -> int:
+    """Return the same for all buckets together: 4 MiB of 4,096 buckets if 256 KiB are of few."""
+    return max(bytes_max, num_buckets * inline_share(bytes_max, num_buckets))
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows on their way into a table: all of one append, one Spark task, or several put together."""
+
+    table_uuid: str
+    schema_id: int
+    segments: tuple[StagedSegment, ...]
+    staged_ms: int
+    """Store time at which staging began."""
+    missing: frozenset[int] = frozenset()
+    """Columns that the rows lacked when they came in: the schema's defaults fill them."""
+    checks: tuple[Check, ...] = ()
+    """The constraints that the rows keep."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(s.segment.num_rows for s in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRouter:
+    """The way from a table's rows to their buckets: by hash of ``bucket_key``; without one all rows of a batch go to
+    one (sticky).
+    """
+
+    num_buckets: int
+    bucket_key: tuple[str, ...] = ()
+    lake_format: LakeFormat = "iceberg"
+    """The lake format whose hash is used."""
+    limited_columns: tuple[str, ...] = ()
+    """Columns whose values the lake's partitions have to hold."""
+
+    @classmethod
+    def of(cls, num_buckets: int, properties: TableProperties) -> BucketRouter:
+        return cls(num_buckets, properties.bucket_key, properties.datalake_format, properties.limited_columns)
+
+
+class RowStager:
+    """Turns rows of the table's schema into staged segments. Used by `append` and inside Spark tasks."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        table_uuid: str,
+        options: SegmentOptions,
+        routing: BucketRouter,
+        world: World,
+        *,
+        checks: tuple[Check, ...] = (),
+        generated: tuple[Generated, ...] = (),
+        numbers: IdentityRanges | None = None,
+        keeps_given: bool = False,
+        table: str = "the table",
+        inline_bytes_max: int = INLINE_BYTES_MAX,
+    ) -> None:
+        """Take what the table's rows need. With ``numbers`` rows without a value in the identity column get one; with
+        ``keeps_given`` they are rows of the table, which may have theirs.
+        """
+        self._numbers = numbers
+        self._keeps_given = keeps_given
+        self._checks = checks
+        self._generated = generated
+        self._table = table
+        self._storage = storage
+        self._table_uuid = table_uuid
+        self._options = options
+        self._routing = routing
+        self._world = world
+        self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
+        self._sticky = int(world.ids.jitter() * routing.num_buckets)
+
+    def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset(), num_updated: int = 0) -> StagedRows:
+        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `StagedRows`; the
+        first ``num_updated`` rows are those behind an update.
+
+        Raises before anything is stored: `ConstraintViolatedError` for rows for which a constraint is false, as
+        `check_paimon_values` for partitions, as `fill_generated_columns`, and as `IdentityRanges.numbered`.
+        """
+        rows = self.completed(rows)
+        if self._numbers is not None:
+            rows = self._numbers.numbered(rows, keeps_given=self._keeps_given)
+        require_checked(self._checks, rows, self._table)
+        check_paimon_values(self._table, {name: rows.column(name) for name in self._routing.limited_columns})
+        staged_ms = self._storage.now_ms()
+        if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
+            staged = [stage_inline(part, bucket, self._options) for bucket, part in self._route_rows(rows)]
+            if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
+                staged = self._as_objects(rows)
+        else:
+            staged = self._as_objects(rows)
+        if num_updated:
+            staged = _with_updated(staged, self._counts(rows.slice(0, num_updated)))
+        return StagedRows(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
+
+    def completed(self, rows: pa.Table) -> pa.Table:
+        """Return the rows as they will be stored: with the values of generated columns. Raises as
+        `fill_generated_columns`.
+        """
+        return fill_generated_columns(self._generated, rows, self._table)
+
+    def _counts(self, rows: pa.Table) -> dict[int, int]:
+        """Return how many of the rows, which are staged first, are those of each bucket; without a bucket key one has
+        all of them.
+        """
+        routing = self._routing
+        if not routing.bucket_key:
+            return dict.fromkeys(range(routing.num_buckets), rows.num_rows)
+        counts = np.zeros(routing.num_buckets, np.int64)
+        for step in self._steps(rows, SEGMENT_BYTES_MAX):
+            batch = one_batch(step)
+            key = [batch.column(name) for name in routing.bucket_key]
+            found = row_buckets(key, routing.num_buckets, routing.lake_format)
+            counts += np.bincount(found, minlength=routing.num_buckets)
+        return dict(enumerate(counts.tolist()))
+
+    def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
+        """Write the rows as segments, those of a bucket in the order of its rows."""
+        if rows.nbytes >= PARALLEL_BYTES_MIN and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
+            return self._as_streams(rows)
+        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._route_rows(piece))
+        groups = group_into_objects(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
+        staged: dict[int, StagedSegment] = {}
+        if rows.nbytes < PARALLEL_BYTES_MIN:
+            for group in groups:
+                staged |= self._as_object(group, self._world.ids.new_uuid())
+            return [staged[number] for number in sorted(staged)]
+        # While one object waits for the store, the next is cut and written; never more than that is in memory.
+        waiting: deque[Future[dict[int, StagedSegment]]] = deque()
+        with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
+            for group in groups:
+                if len(waiting) == WRITERS:
+                    staged |= waiting.popleft().result()
+                waiting.append(pool.submit(self._as_object, group, self._world.ids.new_uuid()))
+            for future in waiting:
+                staged |= future.result()
+        return [staged[number] for number in sorted(staged)]
+
+    def _as_streams(self, rows: pa.Table) -> list[StagedSegment]:
+        """Write the rows as segments of few buckets, each of which grows while further rows are cut by bucket."""
+        form = StreamForm(self._options, SEGMENT_BYTES_MAX)
+
+        def begun(bucket: int) -> SegmentStream:
+            uuid = self._world.ids.new_uuid()
+            return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, form)
+
+        with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
+            steps = ahead(
+                pool, partial(_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
+            )
+            return stage_streams(steps, begun, SEGMENT_BYTES_MAX // self._routing.num_buckets)
+
+    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
+        """Write the group's segments; returns them by their number."""
+        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
+        return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
+
+    def _route_rows(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """Return the rows of each bucket, in their order."""
+        routing = self._routing
+        if routing.num_buckets == 1:
+            yield 0, rows
+        elif not routing.bucket_key:
+            self._sticky = (self._sticky + 1) % routing.num_buckets
+            yield self._sticky, rows
+        else:
+            parts: dict[int, list[pa.RecordBatch]] = {}
+            for step in self._steps(rows, SEGMENT_BYTES_MAX):
+                for bucket, part in _by_bucket(routing, step):
+                    parts.setdefault(bucket, []).append(part)
+            yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
+
+    def _steps(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+        """Cut rows into slices that have just under a full batch for each bucket, unless these are too large."""
+        step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
+        for start in range(0, rows.num_rows, step_rows):
+            yield from arrow_chunking.slices(
+                rows.slice(start, step_rows), min(bytes_max, arrow_chunking.SLICE_BYTES_MAX)
+            )
+
+
+def _with_updated(staged: Iterable[StagedSegment], counts: Mapping[int, int]) -> list[StagedSegment]:
+    """Mark the first so many rows of each bucket as those behind an update."""
+    left, found = dict(counts), []
+    for piece in staged:
+        bucket = piece.segment.bucket
+        updated = min(left.get(bucket, 0), piece.segment.num_rows)
+        left[bucket] = left.get(bucket, 0) - updated
+        marked = replace(piece.segment, updated=((0, updated),)) if updated else piece.segment
+        found.append(replace(piece, segment=marked))
+    return found
+
+
+def _by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
+    batch, num_buckets = one_batch(rows), routing.num_buckets
+    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
+    buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
+    ordered = pc.take(batch, pa.array(np.argsort(buckets, kind="stable")), boundscheck=False)
+    ends = np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()
+    bounds = enumerate(itertools.pairwise([0, *ends]))
+    return [(bucket, ordered.slice(start, end - start)) for bucket, (start, end) in bounds if end > start]
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows into slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the
+    bytes.
+    """
+    if not rows.num_rows:
+        return
+    yield from arrow_chunking.slices(rows, min(SEGMENT_BYTES_MAX, arrow_chunking.SLICE_BYTES_MAX))
+
+
+def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
+    """Combine several stagings of one table, to be committed together."""
+    parts = tuple(staged)
+    first = parts[0]
+    if any(p.table_uuid != first.table_uuid for p in parts):
+        raise CommitConflictError(
+            "rows were staged for different tables; was the table dropped and created again? "
+            "Nothing was written, write them again"
+        )
+    segments = tuple(s for p in parts for s in p.segments)
+    missing = frozenset[int]().union(*(p.missing for p in parts))
+    checks = tuple(check for check in first.checks if all(check in p.checks for p in parts))
+    return StagedRows(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing, checks)
+
+
+Require = Callable[[TableState], None]
+"""Raises where rows may not follow a state."""
+Removing = Callable[[TableState], Sequence[Action]]
+"""Returns the actions that delete rows of a state, before others are added. It is asked by every attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AppendPlan(OfferedPlan):
+    """The plan of `commit_staged`. Another process may plan the one of few rows that are only added."""
+
+    staged: StagedRows
+    require: Require | None = None
+    removing: Removing | None = None
+    overwrites: bool = False
+    adds: bool = True
+
+    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        require_not_dropped(state)  # also where nothing would change
+        if self.require is not None:
+            self.require(state)
+        emptying = make_truncate_actions(state) if self.overwrites else ()
+        added = (make_append_action(state, self.staged, time_ms, ends_after(state, emptying)),) if self.adds else ()
+        return (*(emptying if self.removing is None else self.removing(state)), *added)
+
+    def to_json(self, payload: Payload) -> dict[str, Any] | None:
+        staged = self.staged
+        is_simple = self.require is None and self.removing is None and not self.overwrites and bool(staged.segments)
+        if not is_simple or any(piece.inline_rows is None for piece in staged.segments):
+            return None
+        placed = without_rows(
+            Append(*zip(*((s.segment, s.inline_rows) for s in staged.segments), strict=True)), payload
+        )
+        return {"append": action_to_json(placed, payload), **self._form()}
+
+    def _form(self) -> dict[str, Any]:
+        """Return everything about the rows that decides whether the table takes them."""
+        staged = self.staged
+        checks = [[check.name, check.text] for check in staged.checks]
+        return {
+            "table": staged.table_uuid,
+            "schema": staged.schema_id,
+            "missing": sorted(staged.missing),
+            "checks": checks,
+        }
+
+    def accepted(self, data: Mapping[str, Any], payload: memoryview) -> _AppendPlan | None:
+        """Return the plan of rows of the same form as these."""
+        if {key: value for key, value in data.items() if key != "append"} != self._form():
+            return None
+        action = action_from_json(data["append"], payload)
+        if not isinstance(action, Append) or not all(segment.inline for segment in action.segments):
+            return None
+        pieces = []
+        for segment in action.segments:
+            start, end = segment.inline or (0, 0)
+            pieces.append(StagedSegment(replace(segment, inline=None), bytes(payload[start:end])))
+        return _AppendPlan(replace(self.staged, segments=tuple(pieces)))
+
+
+def commit_staged(
+    log: CommitLog,
+    staged: StagedRows,
+    *,
+    transaction: Transaction | None = None,
+    overwrite: bool = False,
+    removing: Removing | None = None,
+    require: Require | None = None,
+) -> tuple[BucketOffsets, CommitResult]:
+    """Add staged rows to the table in one record, and return their offsets.
+
+    With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
+    committed before the record; with ``removing`` it first deletes the rows that this names. A transaction that is
+    already stored changes nothing and returns the offsets of its first commit. With a transaction even no rows are
+    committed, so that its version is remembered. ``require`` is asked about the state that the record follows, on every
+    attempt, and about the one that has the transaction already.
+    """
+    plan = _AppendPlan(staged, require, removing, overwrites=overwrite, adds=bool(staged.segments) or bool(transaction))
+    is_shared = not overwrite and removing is None
+    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
+    if committed.duplicate_of is not None and require is not None:
+        require(committed.state)
+    return offsets_of_commit(committed), committed
+
+
+def offsets_of_commit(committed: CommitResult) -> BucketOffsets:
+    """Return the offsets that an attempt wrote, or that its transaction wrote before."""
+    if committed.duplicate_of is not None:
+        return BucketOffsets(committed.duplicate_of.offsets)
+    before, after = committed.before, committed.state
+    if committed.ends is not None:
+        starts, ends = committed.ends
+        return BucketOffsets({b: OffsetRange(starts[b], ends[b]) for b in ends if ends[b] > starts[b]})
+    written = {b: OffsetRange(max(before.buckets[b].end, log_.start), log_.end) for b, log_ in after.buckets.items()}
+    return BucketOffsets({b: r for b, r in written.items() if r})
+
+
+def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
+    """Return the actions that empty the table: none if no row was appended since it was created or last truncated.
+
+    If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset, so that the
+    truncation shows.
+    """
+    if state.has_adopted_rows_alone:
+        return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
+    return () if state.begins_at(state.ends) else (Truncate(state.ends),)
+
+
+def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int]:
+    """Return the ends of the buckets behind the result of `make_truncate_actions` for the state."""
+    return dict(emptying[0].offsets) if emptying else state.ends
+
+
+def make_append_action(
+    state: TableState, staged: StagedRows, time_ms: int, ends: dict[int, int] | None = None
+) -> Append:
+    """Return the action that adds staged rows behind a state, or behind other ``ends``. Pure.
+
+    Raises `CommitConflictError` for rows that the table can no longer take, or never could.
+    """
+    _require_fresh(state, staged, time_ms)
+    ends = state.ends if ends is None else ends
+    placed = []
+    for piece in staged.segments:
+        bucket = piece.segment.bucket
+        placed.append(piece.segment.placed(ends[bucket], state.version + 1, time_ms))
+        ends[bucket] += piece.segment.num_rows
+    return Append(tuple(placed), tuple(s.inline_rows for s in staged.segments))
+
+
+def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
+    """Refuse staged rows that the table can no longer take, or never could."""
+    if state.primary_key:
+        raise CommitConflictError(
+            f"{state.name} has a primary key: rows are upserted, not appended; nothing was written"
+        )
+    if staged.table_uuid != state.table_uuid:
+        raise CommitConflictError(
+            f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
+            "and created again; write them again",
+        )
+    for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
+        written = state.schemas[schema_id]
+        if not has_same_meaning(written, state.schema) or not same_defaults(written, state.schema, staged.missing):
+            raise schema_changed_error(state)
+    if staged.segments and not {(c.name, c.text) for c in state.parsed.checks} <= {
+        (c.name, c.text) for c in staged.checks
+    }:
+        raise CommitConflictError(
+            f"{state.name}: a constraint was added while rows were written; nothing was written, write them again"
+        )
+    if staged.segments and not is_kept(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
+        age_ms = now_ms - staged.staged_ms
+        raise CommitConflictError(
+            f"{state.name}: rows were staged so long ago ({age_ms} ms) that cleaning may have removed them; nothing "
+            "was written, write them again",
+        )
+
+
+def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
+    """Tell whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
+
+    It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
+    each attempt to commit them: its process may have slept since.
+    """
+    if now_ms - staged_ms > STAGED_AGE_MS_MAX:
+        return False
+    return not any(uuid and segment_key(state.table_uuid, uuid) in state.condemned for uuid in segments)
+
+
+def schema_changed_error(state: TableState) -> CommitConflictError:
+    """Return the error for rows that do not `has_same_meaning`."""
+    return CommitConflictError(
+        f"{state.name}: its columns were renamed or dropped while rows were written, or have other defaults now; "
+        f"nothing was written, write them again by its columns {', '.join(state.schema.names)}",
+    )
+
+
+def has_same_meaning(written: TableSchema, current: TableSchema) -> bool:
+    """Tell whether rows that were staged by an older schema mean the same by the current one.
+
+    Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
+    """
+    now = {c.id: c for c in current.columns}
+    for before in written.columns:
+        column = now.get(before.id)
+        if column is None or not is_same_column(before, column):
+            return False
+        if before.nullable and not column.nullable:
+            return False
+    known = {c.id for c in written.columns}
+    return all(column.nullable for column in current.columns if column.id not in known)

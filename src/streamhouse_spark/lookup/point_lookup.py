@@ -1,0 +1,148 @@
+"""`Table.lookup_one`: one row by its key as a dict, for applications that look up one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamhouse_spark.core.argument_validation import validate_arguments
+from streamhouse_spark.core.python_values import python_rows
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import SchemaMismatchError, quote
+from streamhouse_spark.kv.log_replay import catch_up
+from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder, ValueDecoder
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged_tablet_error
+from streamhouse_spark.lookup.turns import TURNS
+from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
+
+PLAIN = (int, str)
+_PLANS_MAX = 64
+_INT64 = 1 << 63
+
+
+@validate_arguments
+def _look_at(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
+    """Raise for arguments of kinds that the lookup does not check itself; a call of this for each lookup would
+    be slow.
+    """
+
+
+class PointLookup:
+    """Lookups of single rows. Everything that depends on a schema is made once. Safe for threads."""
+
+    def __init__(self, keyed: PrimaryKeyTable, lookup: Lookup) -> None:
+        self._keyed = keyed
+        self._table = keyed.table
+        self._lookup = lookup
+        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+
+    def row(
+        self,
+        key: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        max_staleness_ms: int | None = None,
+        at_least: Mapping[int, OffsetRange] | None = None,
+    ) -> dict[str, Any] | None:
+        """See `Table.lookup_one`."""
+        is_long = type(key) is int and not -_INT64 <= key < _INT64
+        if at_least is not None or is_long or (columns is not None and type(columns) is not list):
+            _look_at(key, columns, at_least)
+        has_turn = TURNS.take()
+        try:
+            state = self._lookup.state(max_staleness_ms, at_least)
+            plan = self._plan(self._keyed.shape(state), columns)
+            values = plan.key_values(key)
+            found = plan.key.encoded(values) if plan.key is not None else None
+            value = self._value(state, plan.shape, *found) if found is not None else None
+        finally:
+            if has_turn:
+                TURNS.leave()
+        if found is not None:
+            if value is None:
+                return None
+            row = plan.value.read(value)
+            if row is not None:
+                return row
+        try:
+            return self._by_arrow(plan, values, max_staleness_ms, at_least)
+        except SchemaMismatchError:  # columns were renamed or dropped since the state that the plan is of
+            shape = self._keyed.shape(self._table.refresh())
+            if shape is plan.shape:
+                raise
+            return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)
+
+    def _plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _Plan:
+        chosen = None if columns is None else tuple(column_names(columns))
+        plan = self._plans.get(chosen)
+        if plan is None or plan.shape is not shape:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[chosen] = _Plan(shape, columns)
+        return plan
+
+    def _value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
+        """Return the key's value at this state or a newer one."""
+        tablet = shape.tablet_of(bucket)
+        for _ in range(DAMAGED_MAX):
+            found = tablet.find_one(key)
+            begins, applied, _ = found.extent
+            is_there = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
+            if is_there and self._lookup.owns(tablet, found.extent, state):
+                return found.values[0]
+            catch_up(tablet, shape.layout, self._table.storage, state, bucket)
+        raise damaged_tablet_error(state, bucket)
+
+    def _by_arrow(
+        self,
+        plan: _Plan,
+        values: Sequence[Any],
+        max_staleness_ms: int | None,
+        at_least: Mapping[int, OffsetRange] | None,
+    ) -> dict[str, Any] | None:
+        keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
+        rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        found = rows.num_columns - 1
+        if not rows.column(found)[0].as_py():
+            return None
+        (row,) = python_rows(rows.select(list(range(found))))
+        return {name: row[name] for name in plan.wanted}
+
+
+class _Plan:
+    """The means to find and read rows of one schema."""
+
+    def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
+        self.shape = shape
+        chosen = shape.schema if columns is None else shape.schema.select(columns)
+        self.wanted = chosen.names
+        names, key = shape.schema.names, shape.key_schema
+        self._key_names = key.names
+        self.key: KeyEncoder | None = None
+        """None if Arrow has to find the bucket, or to bring texts into their length."""
+        is_padded = any(column.size is not None for column in key.columns)
+        if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
+            place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
+            self.key = KeyEncoder([column.type for column in key.columns], place, shape.num_buckets)
+        types = [column.type for column in shape.schema.columns]
+        self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.wanted)})
+
+    def key_values(self, key: Any) -> Sequence[Any]:
+        """Return the values of the key's columns in their order. Raises `SchemaMismatchError`."""
+        names = self._key_names
+        if type(key) in PLAIN and len(names) == 1:
+            return (key,)
+        if isinstance(key, Mapping):
+            given = {self.shape.schema.column(name).name: value for name, value in key.items()}
+            if set(given) == set(names):
+                return [given[name] for name in names]
+        elif isinstance(key, tuple | list):
+            if len(key) == len(names):
+                return key
+        elif len(names) == 1:
+            return (key,)
+        raise SchemaMismatchError(
+            f"key {quote(key)} of {self.shape.name}: expected {'a value' if len(names) == 1 else 'values'} of "
+            f"({', '.join(names)}), as a tuple in this order or as a mapping"
+        )

@@ -1,0 +1,353 @@
+"""Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
+
+An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
+integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
+wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), dates
+and timestamps as integers of any size, and null equals nothing, as in SQL. Dates and timestamps that Python lacks are
+given as Arrow scalars.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import numbers
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
+from streamhouse_spark.query.arrow_expressions import ArrowFilter
+from streamhouse_spark.query.predicates import (
+    UNKNOWN,
+    And,
+    Compare,
+    In,
+    IsNull,
+    Node,
+    Not,
+    OfNumbers,
+)
+
+Predicate = tuple[str, str, Any]
+
+_COMPARISONS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OPERATORS = (*_COMPARISONS, "in", "is null", "not null")
+_ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+_UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter as the user gave it; `bound` makes it one for the columns of a read."""
+
+    given: pc.Expression | None
+    predicates: tuple[Predicate, ...] = ()
+    columns: tuple[str, ...] | None = None
+    """The columns that the given expression looks at, for who knows them; None if unknown."""
+
+    def bound(self, schema: pa.Schema) -> BoundFilter:
+        """Return the filter for rows of this schema: names in its spelling, values compared as its types.
+
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
+        """
+        fields = [find_field(schema, name) for name, _, _ in self.predicates]
+        asked = [(f, o, _operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_term(*one) for one in asked]
+        if self.given is not None:
+            terms.append(self.given)
+        columns = tuple(f.name for f in fields) if self.given is None else self.columns
+        node = And(tuple(_node(*one) for one in asked)) if self.given is None else ArrowFilter(self.given, schema)
+        bound = BoundFilter(reduce(operator.and_, terms), node, columns)
+        _check(bound.expression, schema)
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFilter:
+    expression: pc.Expression
+    node: Node
+    """Tree that all rows of the answer satisfy: it says which files and segments can hold some."""
+    columns: tuple[str, ...] | None = None
+    """The columns that it needs; None if unknown."""
+
+
+def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
+    """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
+    value).
+    """
+    if value is None or isinstance(value, Filter):
+        return value
+    if isinstance(value, pc.Expression):
+        return Filter(value)
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable) or not getattr(value, "ndim", 1):
+        _refuse(value)
+    predicates = tuple(_parse_term(item) for item in value)
+    return Filter(None, predicates) if predicates else None
+
+
+def find_field(schema: pa.Schema, name: str) -> pa.Field:
+    """Find the field of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+    for field in schema:
+        if field.name == name or field.name.casefold() == str(name).casefold():
+            return field
+    near = nearest(str(name), schema.names)
+    hint = f"; did you mean '{near}'?" if near else ";"
+    shown = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
+    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {shown}")
+
+
+def _parse_term(item: Any) -> Predicate:
+    match item:
+        case (str() as column, str() as name, value):
+            folded = "=" if name == "==" else name.lower()
+            if isinstance(item, tuple) and folded in _OPERATORS:
+                return column, folded, value
+    _refuse(item)
+
+
+def _refuse(item: Any) -> NoReturn:
+    raise InvalidOptionError(
+        f"filter {quote(item)}: expected a list of (column, operator, value) with an operator of "
+        f"{', '.join(_OPERATORS)}, "
+        "or a pyarrow.compute expression",
+    )
+
+
+def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
+    """The predicate as an expression over a column of this type."""
+    column = pc.field(field.name)
+    if name == "is null":
+        return column.is_null()
+    if name == "not null":
+        return column.is_valid()
+    if name != "in" and (number := _exact(value, field.type)) is not None:
+        return _exact_comparison(column, field.type, name, number)
+    if pa.types.is_timestamp(field.type) and _is_time(value):
+        _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
+    try:
+        if name == "in":
+            members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+            return column.isin(pa.array([m for m in members if m is not None], field.type))
+        return _COMPARISONS[name](column, value)
+    except _ARROW_ERRORS as error:
+        raise InvalidOptionError(
+            f"filter ({field.name!r}, {name!r}, {quote(value)}): {error}; give another value"
+        ) from error
+
+
+def _members(column: str, value: Any) -> list[Any]:
+    if isinstance(value, pa.Array | pa.ChunkedArray) and not pa.types.is_temporal(value.type):
+        value = value.to_pylist()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidOptionError(f"filter ({column!r}, 'in', {quote(value)}): expected a list of values")
+    return [_operand(member) for member in value]
+
+
+def _operand(value: Any) -> Any:
+    """Return an Arrow scalar as Python has it, but for dates and timestamps, of which Python does not have all."""
+    is_plain = isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type)
+    return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
+
+
+def _node(field: pa.Field, name: str, value: Any) -> Node:
+    """Make a tree that all rows of the predicate satisfy, with values of the column's type: rounding loses no row.
+
+    Bounds do not speak reliably of infinities.
+    """
+    kind = field.type
+    if name in ("is null", "not null"):
+        return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
+    if name == "in":
+        members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+        known = [m for m in members if m is not None]
+        return In(field.name, tuple(known), has_null=False) if all(_has_bounds(m) for m in known) else UNKNOWN
+    if (number := _exact(value, kind)) is not None:
+        floor = number if number.is_nan() else _floor(number, kind)
+        scalar = None if floor.is_nan() else _number(floor, kind)
+        folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
+        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, ticks_of(scalar))
+    if pa.types.is_floating(kind):
+        found = _float(value) if _is_number(value) else None
+        return _compare(field.name, name, found) if found is not None and math.isfinite(found) else UNKNOWN
+    try:
+        return _compare(field.name, name, _member(field, value))
+    except InvalidOptionError:  # Arrow may know how to compare them
+        return UNKNOWN
+
+
+def _compare(column: str, name: str, value: Any) -> Node:
+    if name == "!=":
+        return Not(Compare("=", column, value))
+    compared = Compare(name, column, value)
+    return OfNumbers(compared) if isinstance(value, float) else compared
+
+
+def _has_bounds(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Tell whether values of the type are compared as `_exact` numbers."""
+    types = pa.types
+    return any(is_one(kind) for is_one in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, dt.datetime) or (isinstance(value, pa.Scalar) and pa.types.is_timestamp(value.type))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
+
+
+def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return the number that the value is among those of an exact type, None if it is none.
+
+    A float beside decimals is the number that it is written as; dates and timestamps are `ticks_of`.
+    """
+    if pa.types.is_date32(kind):
+        return _days(value)
+    if pa.types.is_timestamp(kind):
+        return _ticks(value, kind)
+    if not _is_exact(kind) or not _is_number(value):
+        return None
+    if isinstance(value, decimal.Decimal):
+        return value
+    if isinstance(value, numbers.Integral):
+        return decimal.Decimal(int(value))
+    return decimal.Decimal(float(value) if pa.types.is_integer(kind) else repr(float(value)))
+
+
+def _days(value: Any) -> decimal.Decimal | None:
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return decimal.Decimal((value - _EPOCH.date()).days)
+    is_date = isinstance(value, pa.Scalar) and pa.types.is_date(value.type)
+    return decimal.Decimal(ticks_of(value.cast(pa.date32()))) if is_date else None
+
+
+def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return a time in units of a timestamp type; None if only one of the two has a zone."""
+    if isinstance(value, dt.datetime):
+        if (value.tzinfo is None) is not (kind.tz is None):
+            return None
+        since_1970 = value - (_EPOCH if value.tzinfo is None else _EPOCH.replace(tzinfo=dt.UTC))
+        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(value, "nanosecond", 0)  # of pandas
+    elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
+        nanos = ticks_of(value) * _UNIT_NANOS[value.type.unit]
+    else:
+        return None
+    return _EXACT.divide(nanos, _UNIT_NANOS[kind.unit])
+
+
+def _float(value: Any) -> float | None:
+    """Return the number as a float; None for a number that is larger than all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value: decimal.Decimal) -> pc.Expression:
+    if value.is_nan():
+        return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
+    floor = _floor(value, kind)
+    scalar = _number(floor, kind)
+    if scalar is None:  # beyond all values of the type
+        always = name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">="))
+        return column == column if always else column != column  # noqa: PLR0124 - null for null
+    if floor == value:
+        return _COMPARISONS[name](column, scalar)
+    match name:
+        case "<" | "<=":
+            return column <= scalar
+        case ">" | ">=":
+            return column > scalar
+        case "=":
+            return column != column  # noqa: PLR0124 - false, and null for null
+    return column == column  # noqa: PLR0124 - true, and null for null
+
+
+_EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added where there is one
+_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
+    """Return the largest number of the type's scale that is not above the value."""
+    scale = kind.scale if pa.types.is_decimal(kind) else 0
+    exponent = value.as_tuple().exponent
+    if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
+        return value
+    return value.quantize(decimal.Decimal((0, (1,), -scale)), context=_EXACT)
+
+
+def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
+    if value.adjusted() > 40:
+        return None
+    try:
+        return pa.scalar(value if pa.types.is_decimal(kind) else int(value), kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+
+
+def _member(field: pa.Field, value: Any) -> Any:
+    """Return the value in the column's type, None if no value of the type equals it; dates and times are `ticks_of`."""
+    kind, types = field.type, pa.types
+    if _is_exact(kind):
+        number = _exact(value, kind)
+        fits = number is not None
+        if number is not None:
+            is_of_type = number.is_finite() and _floor(number, kind) == number
+            scalar = _number(number, kind) if is_of_type else None
+            value = None if scalar is None else ticks_of(scalar)
+    elif types.is_floating(kind):
+        fits = _is_number(value)
+        value = _float(value) if fits else None
+        if value is not None and types.is_float32(kind) and not _is_float32(value):
+            value = None
+    else:
+        wanted = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
+        fits = wanted is not None and isinstance(value, wanted)
+    if not fits:
+        raise InvalidOptionError(
+            f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
+            "give one of the column's type",
+        )
+    return value
+
+
+def _is_float32(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(math.isnan(value) or float(np.float32(value)) == value)
+
+
+def _check(expression: pc.Expression, schema: pa.Schema) -> None:
+    """Bind the expression as a read would, so that an impossible one is refused before anything is read."""
+    import pyarrow.dataset as ds  # loads pandas, where there is one
+
+    try:
+        ds.dataset(schema.empty_table()).scanner(filter=expression, use_threads=False).to_table()
+    except _ARROW_ERRORS as error:
+        unknown = _UNKNOWN_FIELD.search(str(error))
+        if unknown is not None:
+            find_field(schema, unknown[1])
+        first = str(error).splitlines()[0]
+        raise InvalidOptionError(f"filter {expression}: {first}; compare columns with values of their types") from error

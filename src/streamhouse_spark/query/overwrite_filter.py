@@ -1,0 +1,141 @@
+"""The rows of a table that an operation replaces: those of a condition, or those of some partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import ticks_of
+from streamhouse_spark.query.filter_parsing import Filter
+from streamhouse_spark.query.predicates import UNKNOWN, And, In, IsNull, Node, Or
+from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.schema.table_schema import TableSchema
+
+Bools = npt.NDArray[np.bool_]
+
+_TESTED_MAX: Final = 256
+"""Partitions of which more than these are looked for in all files: the tests would take longer."""
+
+
+class OverwriteFilter(Protocol):
+    """Chooses rows by the columns of one schema."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that it looks at; None if that is not known."""
+
+    @property
+    def node(self) -> Node:
+        """Tree that all chosen rows satisfy: it says which files and segments can hold some."""
+
+    @property
+    def expression(self) -> pc.Expression | None:
+        """True for exactly the chosen rows; None where only `mask` says which these are."""
+
+    def mask(self, rows: pa.Table) -> Bools:
+        """Return which of the rows are chosen. They have at least `columns`."""
+
+
+Choose = Callable[[TableSchema], OverwriteFilter]
+"""Makes the choice for the columns of a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionOverwriteFilter:
+    """The rows for which a condition is true; a row for which it is null is not chosen."""
+
+    expression: pc.Expression
+    node: Node
+    columns: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, filter_: Filter, schema: TableSchema) -> ConditionOverwriteFilter:
+        """Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison."""
+        bound = filter_.bound(schema.arrow)
+        return cls(bound.expression, bound.node, bound.columns)
+
+    def mask(self, rows: pa.Table) -> Bools:
+        from pyarrow import acero  # loads pandas, where there is one
+
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
+        said = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
+        column = said.to_table(use_threads=False).column("chosen")
+        found: Bools = pc.fill_null(column, False).to_numpy()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOverwriteFilter:
+    """The rows of some partitions, by the values of all fields. Null is a value, and so is NaN."""
+
+    partitions: pa.Table
+    """The partitions, each once: a column for each field."""
+    fields: tuple[PartitionField, ...]
+
+    @classmethod
+    def of(cls, rows: pa.Table, fields: Sequence[PartitionField]) -> PartitionOverwriteFilter:
+        """Choose the partitions that the rows are of."""
+        return cls(partitions_of(rows, fields), tuple(fields))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(field.column for field in self.fields))
+
+    @property
+    def expression(self) -> None:
+        return None
+
+    @property
+    def node(self) -> Node:
+        columns = zip(self.fields, self.partitions.columns, strict=True)
+        return And(tuple(_in_node(f.column, column) for f, column in columns if f.transform == "identity"))
+
+    def mask(self, rows: pa.Table) -> Bools:
+        if not self.partitions.num_rows or not rows.num_rows:
+            return np.zeros(rows.num_rows, np.bool_)
+        wanted = np.zeros(self.partitions.num_rows, np.int64)
+        found, is_known = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
+        for field, column in zip(self.fields, self.partitions.columns, strict=True):
+            values = pc.unique(column)
+            wanted = wanted * len(values) + _places(column, values)
+            places = _places(field.values(rows.column(field.column)), values)
+            is_known &= places >= 0
+            found = found * len(values) + places
+            known, wanted = np.unique(wanted, return_inverse=True)  # small again, however many columns there are
+            at = np.minimum(np.searchsorted(known, found), len(known) - 1)
+            is_known &= known[at] == found
+            found = at
+        return is_known
+
+
+def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
+    """Return the partitions of the rows, each once: a column of values for each field."""
+    values = [field.values(rows.column(field.column)) for field in fields]
+    return distinct(pa.table(values, names=[str(field) for field in fields]))
+
+
+def _places(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the place of each value among ``values``, -1 where it is none of them."""
+    places = pc.fill_null(pc.index_in(column, value_set=values), -1)
+    found: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)
+    return found
+
+
+def _in_node(name: str, column: pa.ChunkedArray) -> Node:
+    if pa.types.is_floating(column.type):
+        return UNKNOWN
+    values = pc.unique(column)
+    if len(values) > _TESTED_MAX:
+        return UNKNOWN
+    known = tuple(ticks_of(value) for value in values.drop_null())
+    of_values = In(name, known, has_null=False)
+    if not values.null_count:
+        return of_values
+    return Or((of_values, IsNull(name))) if known else IsNull(name)

@@ -1,0 +1,374 @@
+"""Filters as trees, and the one answer to "may any row match?" before a row is read. Pure.
+
+The filters that Spark pushes and those of the Python interface become such trees. Segments, lake files and manifests of
+lake files say of each column an interval; whoever plans a read asks `may_match` of these, and of nothing else.
+
+A filter on rows whose columns are known only as intervals may be true, false or null: `Node.outcomes` says which of the
+three it can be for at least one such row, never too few. Rows for which the filter cannot be true need not be read.
+Values compare as in Spark: NaN equals itself and is above every number, and -0.0 equals 0.0. Dates are days, timestamps
+microseconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+
+TRUE, FALSE, NULL = 1, 2, 4
+ANYTHING = TRUE | FALSE | NULL
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The possible values of a column in some rows: values within ``[low, high]`` (None: unbounded), nulls, both or
+    neither.
+
+    The interval may be too wide, and values have the form of `to_comparable`.
+    """
+
+    low: Any = None
+    high: Any = None
+    may_be_null: bool = True
+    may_have_value: bool = True
+    may_be_nan: bool = False
+    """Whether there may be NaN besides, of which the interval then says nothing."""
+
+
+_NAN: Final = (1, 0.0)
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+UNKNOWN_BOUNDS = Bounds()
+ONLY_NULLS = Bounds(may_have_value=False)
+
+
+def exactly(value: Any) -> Bounds:
+    """Return the bounds of a column with one value everywhere; None is null."""
+    return ONLY_NULLS if value is None else Bounds(to_comparable(value), to_comparable(value), may_be_null=False)
+
+
+def to_comparable(value: Any) -> Any:
+    """Return the value in a form that compares as Spark does: floats with NaN above all numbers."""
+    if isinstance(value, float):
+        return _NAN if value != value else (0, value)  # noqa: PLR0124 - NaN
+    return value
+
+
+def to_plan_value(value: Any) -> Any:
+    """Give days and microseconds as integers, all else as it is."""
+    if isinstance(value, dt.datetime):
+        return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days
+    return value
+
+
+def family_of(column: pa.DataType) -> str | None:
+    """Name the kind of values that a column of the type compares with; None for types whose order is not used."""
+    types = pa.types
+    if types.is_integer(column) or types.is_decimal(column):
+        return "number"
+    if types.is_floating(column):
+        return "float"
+    if types.is_timestamp(column):
+        return "timestamp" if column.tz else "timestamp_ntz"
+    simple = {pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.date32(): "date"}
+    return simple.get(column)
+
+
+class Node(Protocol):
+    """A filter, or a part of one."""
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        """Return the possible outcomes for a row within the bounds: a set of `TRUE`, `FALSE`, `NULL`. Absent columns
+        are unknown.
+        """
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        """Return the values that the column must have (None is null) if the filter is true; None if it can have any."""
+
+    def columns(self) -> frozenset[str]:
+        """Return the columns whose bounds are needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A part that is the same for every row, or of which nothing is known."""
+
+    possible: int = ANYTHING
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:  # noqa: ARG002
+        return self.possible
+
+    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
+        return None if self.possible & TRUE else frozenset()
+
+    def columns(self) -> frozenset[str]:
+        return frozenset()
+
+
+UNKNOWN = Constant()
+ALWAYS_TRUE = Constant(TRUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    child: Node
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = self.child.outcomes(bounds)
+        return (found & NULL) | (FALSE if found & TRUE else 0) | (TRUE if found & FALSE else 0)
+
+    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
+        return None
+
+    def columns(self) -> frozenset[str]:
+        return self.child.columns()
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    children: tuple[Node, ...]
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = TRUE
+        for child in self.children:
+            found = _AND[found][child.outcomes(bounds)]
+        return found
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        known = [values for child in self.children if (values := child.values_of(column)) is not None]
+        return frozenset.intersection(*known) if known else None
+
+    def columns(self) -> frozenset[str]:
+        return frozenset[str]().union(*(child.columns() for child in self.children))
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    children: tuple[Node, ...]
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = FALSE
+        for child in self.children:
+            found = _OR[found][child.outcomes(bounds)]
+        return found
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        known = [child.values_of(column) for child in self.children]
+        if any(values is None for values in known):
+            return None
+        return frozenset[Any]().union(*(values for values in known if values is not None))
+
+    def columns(self) -> frozenset[str]:
+        return frozenset[str]().union(*(child.columns() for child in self.children))
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    column: str
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = bounds.get(self.column, UNKNOWN_BOUNDS)
+        return (TRUE if found.may_be_null else 0) | (FALSE if found.may_have_value else 0)
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        return frozenset([None]) if column == self.column else None
+
+    def columns(self) -> frozenset[str]:
+        return frozenset([self.column])
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """``column operator value`` with one of ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``; never against null."""
+
+    operator: str
+    column: str
+    value: Any
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = bounds.get(self.column, UNKNOWN_BOUNDS)
+        of_null = FALSE if self.operator == "<=>" else NULL
+        possible = of_null if found.may_be_null else 0
+        if found.may_have_value:
+            possible |= _compare_outcomes(self.operator, found, to_comparable(self.value))
+        return possible
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        return frozenset([self.value]) if column == self.column and self.operator in ("=", "<=>") else None
+
+    def columns(self) -> frozenset[str]:
+        return frozenset([self.column])
+
+
+@dataclass(frozen=True, slots=True)
+class OfNumbers:
+    """A comparison that NaN never satisfies, as in Arrow."""
+
+    child: Compare
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = bounds.get(self.child.column, UNKNOWN_BOUNDS)
+        of_numbers = self.child.outcomes({self.child.column: replace(found, may_be_nan=False)})
+        return of_numbers | (FALSE if found.may_have_value else 0)
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        return self.child.values_of(column)
+
+    def columns(self) -> frozenset[str]:
+        return self.child.columns()
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    column: str
+    values: tuple[Any, ...]
+    """The values without null; ``has_null`` stands for that."""
+    has_null: bool
+    ascending: tuple[Any, ...] | None = field(init=False, repr=False, compare=False)
+    """The values as `to_comparable`, so that each question costs the logarithm of their number; None if they do not
+    compare with each other.
+    """
+
+    def __post_init__(self) -> None:
+        try:
+            ascending = tuple(sorted(map(to_comparable, self.values)))
+        except TypeError:
+            ascending = None
+        object.__setattr__(self, "ascending", ascending)
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        found = bounds.get(self.column, UNKNOWN_BOUNDS)
+        of_null = NULL if self.values or self.has_null else NULL | FALSE  # of no values, a setting decides
+        possible = of_null if found.may_be_null else 0
+        if found.may_have_value:
+            possible |= TRUE if self._may_have(found) else 0
+            if not self._has_all(found):
+                possible |= NULL if self.has_null else FALSE
+        return possible
+
+    def _may_have(self, found: Bounds) -> bool:
+        if self.ascending is None:
+            return True
+        place = bisect_left(self.ascending, found.low) if found.low is not None else 0
+        is_inside = place < len(self.ascending) and (found.high is None or self.ascending[place] <= found.high)
+        return is_inside or (found.may_be_nan and self.ascending[-1:] == (_NAN,))
+
+    def _has_all(self, found: Bounds) -> bool:
+        """Tell whether each value within the bounds is among these."""
+        is_one = found.low is not None and found.low == found.high
+        return (
+            is_one
+            and self.ascending is not None
+            and self._may_have(replace(found, may_be_nan=False))
+            and (not found.may_be_nan or found.low == _NAN)
+        )
+
+    def values_of(self, column: str) -> frozenset[Any] | None:
+        return frozenset(self.values) if column == self.column else None
+
+    def columns(self) -> frozenset[str]:
+        return frozenset([self.column])
+
+
+# -- three-valued logic over sets of outcomes -------------------------------------------------------------------------
+
+
+def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
+    """Combine two sets of outcomes: those of AND (dominant `FALSE`) or OR (dominant `TRUE`) of one of each."""
+
+    def one(a: int, b: int) -> int:
+        if dominant in (a, b):
+            return dominant
+        return NULL if NULL in (a, b) else neutral
+
+    def of_sets(first: int, second: int) -> int:
+        found = 0
+        for a in (TRUE, FALSE, NULL):
+            for b in (TRUE, FALSE, NULL):
+                if first & a and second & b:
+                    found |= one(a, b)
+        return found
+
+    return [[of_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
+
+
+_AND = _combine_outcomes(FALSE, TRUE)
+_OR = _combine_outcomes(TRUE, FALSE)
+
+
+# -- a value against an interval --------------------------------------------------------------------------------------
+
+
+def _equals(low: Any, high: Any, value: Any) -> int:
+    inside = (low is None or low <= value) and (high is None or value <= high)
+    only = low is not None and high is not None and low == high == value
+    return (TRUE if inside else 0) | (0 if only else FALSE)
+
+
+def _less(low: Any, high: Any, value: Any) -> int:
+    return (TRUE if low is None or low < value else 0) | (FALSE if high is None or high >= value else 0)
+
+
+def _less_or_equal(low: Any, high: Any, value: Any) -> int:
+    return (TRUE if low is None or low <= value else 0) | (FALSE if high is None or high > value else 0)
+
+
+def _invert_outcomes(found: int) -> int:
+    return (TRUE if found & FALSE else 0) | (FALSE if found & TRUE else 0)
+
+
+def _starts_with(low: Any, high: Any, prefix: str) -> int:
+    """Return the possible outcomes of a prefix test. Texts with the prefix follow each other, from the prefix itself
+    on.
+    """
+    is_below = high is not None and high < prefix
+    is_above = low is not None and low > prefix and not low.startswith(prefix)
+    all_inside = low is not None and high is not None and low.startswith(prefix) and high.startswith(prefix)
+    return (0 if is_below or is_above else TRUE) | (0 if all_inside else FALSE)
+
+
+def _ends_with(low: Any, high: Any, suffix: str) -> int:
+    if low is None or low != high:
+        return TRUE | FALSE
+    return TRUE if low.endswith(suffix) else FALSE
+
+
+def _contains(low: Any, high: Any, part: str) -> int:
+    if low is None or low != high:
+        return TRUE | FALSE
+    return TRUE if part in low else FALSE
+
+
+_INTERVALS = {
+    "=": _equals,
+    "<=>": _equals,
+    "<": _less,
+    "<=": _less_or_equal,
+    ">": lambda low, high, value: _invert_outcomes(_less_or_equal(low, high, value)),
+    ">=": lambda low, high, value: _invert_outcomes(_less(low, high, value)),
+    "STARTS_WITH": _starts_with,
+    "ENDS_WITH": _ends_with,
+    "CONTAINS": _contains,
+}
+
+
+def _compare_outcomes(operator: str, found: Bounds, value: Any) -> int:
+    """The outcomes for values, which are there, against a value that is `to_comparable`."""
+    possible = _INTERVALS[operator](found.low, found.high, value)
+    return possible | _INTERVALS[operator](_NAN, _NAN, value) if found.may_be_nan else possible
+
+
+def may_match(node: Node, bounds: Mapping[str, Bounds]) -> bool:
+    """Return False only if the filter is true for no row within the bounds."""
+    try:
+        return bool(node.outcomes(bounds) & TRUE)
+    except (RecursionError, TypeError):
+        return True

@@ -1,0 +1,114 @@
+"""Reads of the change archive: the changes of pieces, and the offsets of times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import PageContent, read_page, read_pages, usable_archive
+from streamhouse_spark.log.commits.archive_metadata import pages_between
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
+from streamhouse_spark.log.segments.reader import LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.read.read_snapshot import offset_at
+from streamhouse_spark.read.scan_tasks import ArchiveScanTask
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+
+_TRIES: Final = 3
+
+
+class ArchiveReader:
+    """Reads the pieces of one read that are in the archive. Each page is read once. Safe for use by several threads."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+        self._pages: dict[str, PageContent] = {}
+        self._lock = new_lock()
+
+    def batches(self, piece: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
+        """Read the changes of a piece: the kind of change, and then the columns of the schema.
+
+        Raises `CorruptDataError` and `SnapshotExpiredError` as `read_page` and `read_segment` do.
+        """
+        wanted = TableSchema((CHANGE_COLUMN, *schema.columns))
+        try:
+            yield from read_split(self._table.storage, self._split(piece), wanted)
+        except SnapshotExpiredError as error:
+            state = self._table.refresh()
+            if any(page.uuid == piece.page for page in state.archive.pages):
+                raise CorruptDataError(
+                    f"the change archive of {state.name} names a file that is missing; restore it ({error})"
+                ) from error
+            raise
+
+    def _split(self, piece: ArchiveScanTask) -> LogSplit:
+        with self._lock:
+            content = self._pages.get(piece.page)
+            if content is None:
+                content = self._pages[piece.page] = read_page(self._table.storage, self._table.state, piece.page)
+        return content.split(self._table.uuid, piece.bucket, piece.offsets)
+
+
+def count_archived_bytes(table: TableHandle, state: TableState) -> int:
+    """Return the bytes of the archive's changes, without those that the log itself holds. Reads each page.
+
+    Of a state whose pages were joined since, it is the newest state's. Raises `CorruptDataError`,
+    `SnapshotExpiredError`.
+    """
+    for attempt in range(_TRIES):
+        uuids = [page.uuid for page in state.archive.pages]
+        try:
+            pages = list(read_pages(table.storage, state, uuids))
+        except SnapshotExpiredError:
+            if attempt == _TRIES - 1:
+                raise
+            state = table.refresh()
+            continue
+        hot = {segment.uuid for segment in state.kept_segments()}
+        return sum(s.size_bytes for content in pages for s in content.segments if s.uuid not in hot)
+    raise AssertionError
+
+
+class ArchiveTimeIndex:
+    """The offsets at which times begin, of a state whose hot log does not go back so far. Each page is read once."""
+
+    def __init__(self, storage: Storage, state: TableState) -> None:
+        self._storage = storage
+        self._state = state
+        self._held = usable_archive(state)
+        self._pages: dict[str, PageContent] = {}
+
+    def offset_at(self, bucket: int, timestamp_ms: int) -> int | None:
+        """Return the first offset of the bucket committed at ``timestamp_ms`` or later, at most the hot log's start.
+
+        None where that is not known: changes before those of the archive may have been.
+        """
+        log = self._state.buckets[bucket]
+        first = self._held.starts.get(bucket, log.start)
+        reaches_first = first == self._state.first_offset(bucket)
+        for page, start, end in pages_between(self._held, bucket):
+            if start >= log.start or page.last_ms < timestamp_ms:
+                continue
+            segments = [s for s in self._content(page.uuid).segments if s.bucket == bucket]
+            found = offset_at(BucketLog(start, end, tuple(segments)), timestamp_ms)
+            if found < min(end, log.start):
+                return found if found > first or reaches_first else None
+        return log.start if first < log.start or reaches_first else None
+
+    def offset_or_start(self, bucket: int, timestamp_ms: int) -> int:
+        """Return the first kept offset of the bucket committed at ``timestamp_ms`` or later, or the bucket's end."""
+        log = self._state.buckets[bucket]
+        found = offset_at(log, timestamp_ms)
+        if found > log.start or not self._held:
+            return found
+        known = self.offset_at(bucket, timestamp_ms)
+        return min(self._held.starts.get(bucket, log.start), log.start) if known is None else known
+
+    def _content(self, uuid: str) -> PageContent:
+        if uuid not in self._pages:
+            self._pages[uuid] = read_page(self._storage, self._state, uuid)
+        return self._pages[uuid]

@@ -1,0 +1,42 @@
+"""Lake snapshots that a read may name: of a table any that is kept, of a branch the one that it began with.
+
+The lake is the table's. A snapshot that came after the branch began has rows of the table that the branch never had.
+"""
+
+from __future__ import annotations
+
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
+from streamhouse_spark.read.read_snapshot import require_recorded
+
+
+def require_visible(state: TableState, snapshot_id: int | None) -> None:
+    """Require that a lake snapshot, None for the newest, is one that the table or branch of this state sees.
+
+    Raises `InvalidOptionError` for another one of a branch, which names the one that it sees.
+    """
+    if BRANCH not in state.properties:
+        return
+    if snapshot_id is None:
+        require_no_branch(state, "reading the newest lake snapshot")
+    seen = [pair.snapshot_id for pair in state.lake_history]
+    if snapshot_id not in seen:
+        raise InvalidOptionError(
+            f"{state.name} is a branch and sees {f'lake snapshot {seen[-1]}' if seen else 'no lake snapshot'}, with "
+            f"which it began; snapshot {snapshot_id} is of the lake of its table: read it there"
+        )
+
+
+def require_found(state: TableState, found: LakeSnapshot | None) -> None:
+    """Require that a branch's lake snapshot, which `require_visible` let pass, still is the one that it began with.
+
+    Raises `SnapshotExpiredError` where another engine gave its number to other rows.
+    """
+    if BRANCH not in state.properties or found is None:
+        return
+    pair = next((pair for pair in state.lake_history if pair.snapshot_id == found.id), None)
+    if pair is not None:
+        require_recorded(state, pair, found)

@@ -1,0 +1,169 @@
+"""Pieces of changes: which rows of which bucket commits added or deleted, and where these rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import NO_RUNS, OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.log.commit_reader import Commit, deletions_in
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit, whole_range
+from streamhouse_spark.read.change_feed.commit_diff import Parts, of_commit
+from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError
+from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows, find_added, find_removed
+from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
+from streamhouse_spark.read.offset_range_scan import LAKE_RANGE_ROWS, row_bytes
+from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask, LogScanTask, OffsetsScanTask
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDiff:
+    """The rows of a bucket that commits appended, or those that they deleted."""
+
+    commits: CommitRanges
+    bucket: int
+    is_deleted: bool = False
+    cold: tuple[LakeOnlyRows, ...] = ()
+    """Rows that the log no longer has, where the lake has them."""
+
+
+def changes_of(added: Parts, removed: Parts) -> list[CommitDiff]:
+    """Return the rows that commits appended, and then those that they deleted."""
+    of_added = [CommitDiff(CommitRanges.of(parts), bucket) for bucket, parts in sorted(added.items())]
+    of_removed = [
+        CommitDiff(CommitRanges.of(parts), bucket, is_deleted=True) for bucket, parts in sorted(removed.items())
+    ]
+    return [*of_added, *of_removed]
+
+
+def file_pieces(
+    table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
+) -> Iterator[ChangesScanTask]:
+    """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
+    snapshot as one piece.
+
+    Raises `ChangesUnavailableError` where the lake snapshot that had the file is gone.
+    """
+    found: dict[tuple[int, str], list[CommitRange]] = {}
+    for commit in commits:
+        for action in deletions_in(commit.record):
+            if not action.files:
+                continue
+            assert action.snapshot_id is not None
+            _require_files(table, source, action, commit.record.number, first)
+            for name, runs in action.files.items():
+                updated = action.updated_files.get(name, NO_RUNS)
+                parts = of_commit(runs.without(updated), updated, commit.record.number, commit.time_us)
+                found.setdefault((action.snapshot_id, name), []).extend(parts)
+    for (snapshot_id, name), parts in sorted(found.items()):
+        rows = CommitRanges.of(parts)
+        yield ChangesScanTask(FileRowsScanTask(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)
+
+
+def _require_files(table: TableHandle, source: TableState, action: DeleteRows, number: int, first: int) -> None:
+    """Require that the lake still has the files in which a commit deleted rows. Raises `ChangesUnavailableError`."""
+    assert action.snapshot_id is not None
+    try:
+        names = StorageFiles(table.storage)
+        files = table.open_lake().with_state(source).named_files(action.snapshot_id)
+        if action.files.keys() <= set(map(names.name_of, files)):
+            return
+    except SnapshotExpiredError:
+        pass
+    error = OffsetsTrimmedError(
+        f"CHANGES of {source.name} from version {first}: commit {number} deleted rows that have no offsets, and the "
+        f"lake no longer has snapshot {action.snapshot_id} with them; the first version that is there is {number + 1}"
+    )
+    raise ChangesUnavailableError(error, number + 1)
+
+
+def with_cold(
+    table: TableHandle, source: TableState, changes: Sequence[CommitDiff], *, is_emptied: bool
+) -> list[CommitDiff]:
+    """Look in the lake for the rows that the log no longer has. With a primary key it has rows and no changes.
+    ``is_emptied`` says whether all rows were removed since the state at once.
+    """
+    if source.primary_key:
+        return list(changes)
+    trimmed = [(one, one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))) for one in changes]
+    added = {one.bucket: rows.offsets for one, rows in trimmed if rows and not one.is_deleted}
+    removed = [
+        (number, {one.bucket: rows.of_commit(number)})
+        for one, rows in trimmed
+        if one.is_deleted
+        for number in np.unique(rows.versions).tolist()
+    ]
+    of_added = tuple(find_added(table, source, added, is_emptied=is_emptied)) if added else ()
+    of_removed = tuple(find_removed(table, source, removed)) if removed else ()
+    return [
+        replace(one, cold=tuple(c for c in (of_removed if one.is_deleted else of_added) if c.bucket == one.bucket))
+        for one in changes
+    ]
+
+
+def require_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
+    """Require that log or lake still have the rows of all commits. Raises `ChangesUnavailableError`."""
+    gone = 0
+    for one in changes:
+        trimmed = one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))
+        lost = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in one.cold]))
+        gone = max(gone, int(trimmed.among(lost).versions.max(initial=0)))
+    if not gone:
+        return
+    rest = f"the first version that is there is {gone + 1}"
+    if gone >= source.version:
+        rest = f"none of its versions is there until more is committed, as version {gone + 1}"
+    error = OffsetsTrimmedError(
+        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone}; {rest}"
+    )
+    raise ChangesUnavailableError(error, gone + 1)
+
+
+def pieces_of(source: TableState, changes: Sequence[CommitDiff], pruning: Pruning) -> Iterator[ChangesScanTask]:
+    allowed = pruning.buckets(source)
+    for one in changes:
+        if allowed is None or one.bucket in allowed:
+            yield from _of_bucket(source, one, pruning)
+
+
+def _of_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> Iterator[ChangesScanTask]:
+    bucket, commits, is_deleted = of_bucket.bucket, of_bucket.commits, of_bucket.is_deleted
+    start = source.buckets[bucket].start
+    for cold in of_bucket.cold:
+        yield from lake_pieces(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
+    if not (held := commits.within(OffsetRange(start, max(start, commits.range.end)))):
+        return
+    is_grouped = bool(held.is_grouped.any())
+    split = _prune_split(source, whole_range(source, bucket, held.range), held, Pruning() if is_grouped else pruning)
+    if split.segments:
+        yield ChangesScanTask(LogScanTask(split), held, is_deleted, source.primary_key if is_grouped else ())
+
+
+def lake_pieces(
+    source: TableState, cold: LakeOnlyRows, commits: CommitRanges, *, is_deleted: bool
+) -> Iterator[ChangesScanTask]:
+    """Cut rows that only the lake has into pieces, which begin and end with one of them."""
+    while commits:
+        begin = commits.range.start
+        part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
+        size_bytes = part.num_rows * row_bytes(source, cold.bucket)
+        yield ChangesScanTask(OffsetsScanTask(cold.bucket, part.range, size_bytes, cold.snapshot_id), part, is_deleted)
+        commits = commits.within(OffsetRange(part.range.end, max(part.range.end, commits.range.end)))
+
+
+def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
+    """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
+    kept = tuple(
+        s for s in split.segments if commits.reaches(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
+    )
+    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})

@@ -1,0 +1,87 @@
+"""All rows that a table without a primary key had when a commit emptied it, as deletions of that commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows, rows_by_bucket
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.log.commit_reader import Commit
+from streamhouse_spark.log.commits.delete_vectors import FileRows, num_rows_of, without_rows
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import whole_range
+from streamhouse_spark.read.change_feed.change_scan_tasks import lake_pieces
+from streamhouse_spark.read.change_feed.commit_diff import Rows
+from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows
+from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
+from streamhouse_spark.read.offset_range_scan import row_bytes
+from streamhouse_spark.read.planner import deleted_file_rows
+from streamhouse_spark.read.read_snapshot import take_latest_snapshot
+from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask, LogScanTask
+
+_NONE: Final = OffsetRuns.dense(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedRows:
+    """The rows of a state, each once."""
+
+    cold: Rows
+    """Rows in files of its lake snapshot that tell their offsets."""
+    hot: Rows
+    """Rows behind the lake snapshot, which the log has."""
+    files: FileRows
+    """Rows in files without offsets, by their positions."""
+    is_sure: bool
+    """Whether it is known of each deleted row in which file it is, if the lake snapshot has it."""
+
+    def without(self, added: Rows) -> TruncatedRows:
+        """Return them without rows at some offsets."""
+        return TruncatedRows(without_rows(self.cold, added), without_rows(self.hot, added), self.files, self.is_sure)
+
+
+def rows_of(table: TableHandle, state: TableState) -> TruncatedRows:
+    """Return the rows of a state; footers of files are read, and no row. Raises `SnapshotExpiredError`."""
+    pair, deleted, names = state.lake, state.deleted, StorageFiles(table.storage)
+    starts = {b: log.start for b, log in state.buckets.items()}
+    if pair is not None:
+        starts = {b: pair.offsets.get(b, state.first_offset(b)) for b in state.buckets}
+    found = _in_files(table, state, pair.snapshot_id) if pair is not None else []
+    cold = rows_by_bucket(found)
+    hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
+    of_files = {names.name_of(file.location): file.rows for file in found if file.bucket is None}
+    known = (rows.get(b, _NONE).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items())
+    is_sure = not of_files or sum(known) == num_rows_of(deleted)
+    masked = deleted_file_rows(take_latest_snapshot(state))
+    return TruncatedRows(
+        without_rows(cold, deleted), without_rows(hot, deleted), without_rows(of_files, masked), is_sure
+    )
+
+
+def truncation_scan_tasks(
+    source: TableState, rows: TruncatedRows, commit: Commit, snapshot_id: int | None
+) -> Iterator[ChangesScanTask]:
+    """Give the rows as deletions of the commit that emptied the table. ``source`` is the state before it."""
+
+    def of_commit(runs: OffsetRuns) -> CommitRanges:
+        return CommitRanges.of([CommitRange(runs, commit.record.number, commit.time_us)])
+
+    for bucket, runs in sorted(rows.cold.items()):
+        cold = LakeOnlyRows(snapshot_id, bucket, runs)
+        yield from lake_pieces(source, cold, of_commit(runs), is_deleted=True)
+    for bucket, runs in sorted(rows.hot.items()):
+        yield ChangesScanTask(LogScanTask(whole_range(source, bucket, runs.range)), of_commit(runs), True)
+    for name, runs in sorted(rows.files.items()):
+        assert snapshot_id is not None
+        piece = FileRowsScanTask(name, snapshot_id, runs.num_rows * row_bytes(source, 0))
+        yield ChangesScanTask(piece, of_commit(runs), True)
+
+
+def _in_files(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
+    lake = table.open_lake().with_state(state)
+    plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
+    return live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)

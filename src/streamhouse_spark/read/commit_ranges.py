@@ -1,0 +1,137 @@
+"""Offsets of one bucket by the commit that added their rows, or took them away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+
+Int64Array = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class CommitRange(NamedTuple):
+    """Offsets of one commit."""
+
+    rows: OffsetRuns
+    version: int
+    time_us: int
+    is_grouped: bool = False
+    is_updated: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitRanges:
+    """Ascending, disjoint runs ``[starts[i], ends[i])``, each of one commit. A commit may have several."""
+
+    starts: Int64Array
+    ends: Int64Array
+    versions: Int64Array
+    """Number of the commit of each run."""
+    times_us: Int64Array
+    is_grouped: Bools
+    """Whether the commit may have changed a key of the bucket several times: several writers share its record."""
+    is_updated: Bools
+    """Whether the rows are those before or behind an update, of a table without a primary key."""
+
+    @classmethod
+    def of(cls, parts: Iterable[CommitRange]) -> CommitRanges:
+        """Join the offsets of commits, in any order."""
+        found = [part for part in parts if part.rows]
+        starts = np.concatenate([_NONE, *(part.rows.starts for part in found)])
+        lengths = np.concatenate([_NONE, *(part.rows.lengths for part in found)])
+        counts = [len(part.rows.starts) for part in found]
+        columns = zip(*(part[1:] for part in found), strict=True) if found else [[]] * 4
+        versions, times_us, grouped, updated = (np.repeat(column, counts) for column in columns)
+        every = cls(
+            starts,
+            starts + lengths,
+            versions.astype(np.int64),
+            times_us.astype(np.int64),
+            grouped.astype(np.bool_),
+            updated.astype(np.bool_),
+        )
+        return every.taken(np.argsort(starts, kind="stable"))
+
+    def taken(self, which: Int64Array | Bools) -> CommitRanges:
+        """Return some of the runs."""
+        return CommitRanges(*(getattr(self, name)[which] for name in _COLUMNS))
+
+    def _cut(self, starts: Int64Array, ends: Int64Array) -> CommitRanges:
+        """Return the runs with other bounds, without those that are empty then."""
+        return replace(self, starts=starts, ends=ends).taken(ends > starts)
+
+    def __bool__(self) -> bool:
+        return len(self.starts) > 0
+
+    @property
+    def num_rows(self) -> int:
+        return int((self.ends - self.starts).sum())
+
+    @property
+    def range(self) -> OffsetRange:
+        """The range from the first offset to behind the last. Raises `IndexError` if there is none."""
+        return OffsetRange(int(self.starts[0]), int(self.ends[-1]))
+
+    def within(self, wanted: OffsetRange) -> CommitRanges:
+        """Return the part that lies in ``wanted``."""
+        return self._cut(np.maximum(self.starts, wanted.start), np.minimum(self.ends, wanted.end))
+
+    @property
+    def offsets(self) -> OffsetRuns:
+        """All offsets, without their commits."""
+        return OffsetRuns.concat([OffsetRuns(self.starts, self.ends - self.starts)])
+
+    def since(self, time_us: int) -> CommitRanges:
+        """Return the part of commits that are shown with this time or a later one."""
+        return self.taken(self.times_us >= time_us)
+
+    def of_commit(self, number: int) -> OffsetRuns:
+        """Return the offsets of one commit."""
+        own = self.versions == number
+        return OffsetRuns.concat([OffsetRuns(self.starts[own], (self.ends - self.starts)[own])])
+
+    def among(self, rows: OffsetRuns) -> CommitRanges:
+        """Return the part at these offsets."""
+        own, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
+        return replace(self.taken(own), starts=shared.starts, ends=shared.starts + shared.lengths)
+
+    def reaches(self, offsets: OffsetRange) -> bool:
+        """Tell whether a run has one of the offsets."""
+        place = int(np.searchsorted(self.ends, offsets.start, side="right"))
+        return place < len(self.starts) and int(self.starts[place]) < offsets.end
+
+    def find(self, offsets: Int64Array) -> Int64Array:
+        """Return for each offset the index of its run, or -1."""
+        place: Int64Array = np.searchsorted(self.starts, offsets, side="right") - 1
+        place[(place >= 0) & (offsets >= self.ends[np.maximum(place, 0)])] = -1
+        return place
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "starts": self.starts.tolist(),
+            "ends": self.ends.tolist(),
+            "versions": self.versions.tolist(),
+            "times_us": self.times_us.tolist(),
+            "grouped": np.flatnonzero(self.is_grouped).tolist(),
+            "updated": np.flatnonzero(self.is_updated).tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CommitRanges:
+        starts, ends, versions, times_us = (np.array(data[name], np.int64) for name in _NUMBERS)
+        grouped, updated = (np.zeros(len(starts), np.bool_) for _ in range(2))
+        grouped[np.array(data["grouped"], np.int64)] = True
+        updated[np.array(data["updated"], np.int64)] = True
+        return cls(starts, ends, versions, times_us, grouped, updated)
+
+
+_NONE: Int64Array = np.zeros(0, np.int64)
+_NUMBERS = ("starts", "ends", "versions", "times_us")
+_COLUMNS = (*_NUMBERS, "is_grouped", "is_updated")

@@ -1,0 +1,213 @@
+"""Rows of lake files, as a statement names them: without offsets by file and position in the snapshot that it read.
+
+Rows with offsets are looked for again where another lake snapshot was recorded since: another engine may have written
+their files again, without offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import field, replace
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.parquet.row_positions import read_numbered
+from streamhouse_spark.log.commits.delete_vectors import FileRows, have_same_files, num_rows_of, union_deleted_file_rows
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
+from streamhouse_spark.schema.table_schema import TableSchema
+
+_T = TypeVar("_T")
+
+_WHERE: Final = "they were in the lake before it was the table's, or another engine wrote their files"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Rows of a table without a primary key."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    files: FileRows = field(default_factory=dict)
+    """Name of a lake file → positions, of rows without offsets."""
+
+    @property
+    def num_rows(self) -> int:
+        return num_rows_of(self.rows) + num_rows_of(self.files)
+
+
+NO_ROWS: Final = Places({})
+
+
+def read_base(table: TableHandle, state: TableState) -> ReadVersion:
+    """Return the base of an operation that begins to read a state, by which `locate_rows` knows the files again."""
+    read = ReadVersion.of(state)
+    if state.lake is None or state.primary_key:
+        return read
+    return replace(read, lake_mark=table.open_lake().with_state(state).mark_of(state.lake.snapshot_id))
+
+
+def places_of_rows(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> Places:
+    """Return the rows of identities that were read in a state. ``read`` is its base from before the first of them was
+    read. Raises as `require_named` and `locate_rows` do.
+    """
+    require_named(state.name, ids)
+    return Places(places_of(ids), locate_rows(table, state, read, file_places_of(ids)))
+
+
+def require_named(table: str, ids: Int64Array) -> None:
+    """Require that all identities tell their rows. Raises `InvalidOptionError`."""
+    if (ids == NO_PLACE).any():
+        raise InvalidOptionError(
+            f"table {table}: some of these rows have no offsets, because {_WHERE}, and no other name in a snapshot "
+            "that stands in for an expired one; nothing was written: run the statement again, or change them in the "
+            "lake with that engine"
+        )
+
+
+def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places: Mapping[int, OffsetRuns]) -> FileRows:
+    """Return the rows of files by their names, from the places of files among all of the snapshot that was read. Raises
+    as `names_at`.
+    """
+    names = names_at(table, state, read, places)
+    return {names[place]: positions for place, positions in places.items()}
+
+
+def names_at(table: TableHandle, state: TableState, read: ReadVersion, places: Collection[int]) -> Mapping[int, str]:
+    """Return the names of files from their places among all of the snapshot that was read.
+
+    Raises `SnapshotExpiredError`, and `CommitConflictError` where another engine's snapshot took the place of that one:
+    it may have other files in these places.
+    """
+    if not places:
+        return {}
+    snapshot_id = read.lake_snapshot_id
+    assert snapshot_id is not None
+    names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
+    every = lake.named_files(snapshot_id)
+    if lake.mark_of(snapshot_id) != read.lake_mark:
+        raise changed_since_read_error(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
+    return {place: names.name_of(every[place]) for place in places}
+
+
+def read_file(
+    table: TableHandle, schema: TableSchema, snapshot_id: int, name: str
+) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    """Read a data file of a lake snapshot, told by its name, in the columns of a schema: rows with their positions.
+
+    Raises `SnapshotExpiredError` where the snapshot, or the file in it, is gone.
+    """
+    lake, names = table.open_lake().with_schema(schema), StorageFiles(table.storage)
+    plan = lake.plan_read(snapshot_id=snapshot_id, schema=schema)
+    splits = [split for split in plan.splits if names.name_of(split.location) == name]
+    if not splits:
+        raise SnapshotExpiredError(
+            f"lake file {name} of {table.name}, of which rows were deleted, is not in lake snapshot {snapshot_id}: "
+            "another engine put its own in the place of that one; compare two versions of the table instead"
+        )
+    for split in splits:
+        yield from read_numbered(lake.place.files_at(split.location), split, plan.projection)
+
+
+def require_same_files(state: TableState, read: ReadVersion, files: FileRows) -> None:
+    """Require that these rows are still there, at the positions that they were read at. Pure.
+
+    Raises `CommitConflictError` where another deleted one of them, or the state's lake snapshot is not known to have
+    the files of the one that was read.
+    """
+    lake = state.lake.snapshot_id if state.lake is not None else None
+    if not have_same_files(state.lake_history, read.lake_snapshot_id, lake):
+        raise changed_since_read_error(
+            state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files"
+        )
+    gone = union_deleted_file_rows(state.deletions)
+    for name, runs in files.items():
+        if name in gone and (common := gone[name].common(runs)):
+            raise changed_since_read_error(
+                state, f"the row at position {common.range.start} of {name} was deleted by another"
+            )
+
+
+# -- rows with offsets, in a lake that others write --------------------------------------------------------------------
+
+
+class LakeSnapshotChangedError(CommitConflictError):
+    """Another lake snapshot was recorded since rows were read: whether they have their offsets there was not looked
+    at yet.
+    """
+
+    def __init__(self, state: TableState) -> None:
+        super().__init__(f"{state.name}: another lake snapshot was recorded since its rows were read")
+        self.state = state
+
+
+class OffsetsUnavailableError(CommitConflictError):
+    """Rows that were read by their offsets have none any more."""
+
+
+def require_looked_at(state: TableState, read: ReadVersion, rows: Mapping[int, OffsetRuns]) -> None:
+    """Require that rows of the recorded lake snapshot were read in it, or looked for. Pure. Raises
+    `LakeSnapshotChangedError`.
+    """
+    lake = state.lake
+    if lake is None or lake.snapshot_id == read.lake_snapshot_id or lake.snapshot_id in read.looked_at:
+        return
+    if _of_lake(state, rows):
+        raise LakeSnapshotChangedError(state)
+
+
+def retry_with_relocated_rows(
+    table: TableHandle,
+    rows: Callable[[], Mapping[int, OffsetRuns]],
+    read: ReadVersion,
+    commit: Callable[[ReadVersion], _T],
+) -> _T:
+    """Return the answer of a commit that deletes rows by their offsets, and that calls `require_looked_at`.
+
+    It is called again, with another base, behind each look at a lake snapshot that others recorded since the rows were
+    read. ``rows`` are those of the last call. So nothing is looked at while others wait for their turn. Raises as
+    ``commit`` does, and `OffsetsUnavailableError`: then nothing was written.
+    """
+    while True:
+        try:
+            return commit(read)
+        except LakeSnapshotChangedError as error:
+            state = error.state
+        assert state.lake is not None
+        if not have_offsets(table, state, rows()):
+            raise OffsetsUnavailableError(
+                f"{state.name} changed while an operation that had read its rows was running: in lake snapshot "
+                f"{state.lake.snapshot_id} some of them have no offsets any more, because another engine wrote their "
+                "files again, or dropped them; nothing was written, run it again",
+                condition="COMMIT_CONFLICT",
+            )
+        read = replace(read, looked_at=read.looked_at | {state.lake.snapshot_id})
+
+
+def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Tell whether those of the rows that the recorded lake snapshot has are still found there by their offsets. Where
+    all files are the table's own, their names tell, and no file is opened. Raises `SnapshotExpiredError`.
+    """
+    from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
+
+    wanted = _of_lake(state, rows)
+    if state.lake is None or not wanted:
+        return True
+    lake = table.open_lake().with_state(state)
+    if ADOPTED not in state.properties and all(map(parse_file_offsets, lake.named_files(state.lake.snapshot_id))):
+        return True
+    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, wanted)) == num_rows_of(wanted)
+
+
+def _of_lake(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
+    found = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
+    return {bucket: runs for bucket, runs in found.items() if runs}

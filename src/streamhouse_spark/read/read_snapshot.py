@@ -1,0 +1,216 @@
+"""`ReadSnapshot`: one consistent state of a table, chosen once per read.
+
+A pin is a folded state, a lake snapshot S, and for each bucket the log range that S does not hold. Rows of S and rows
+of the ranges together are the table, each row once: the state's own record says which offsets S holds, and trimming
+never passes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+
+import numpy as np
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
+from streamhouse_spark.log.commits.actions import KvSnapshot, TieredSnapshot
+from streamhouse_spark.log.commits.delete_vectors import Deletion, Deletions
+from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.log.lifecycle.retention import effective_times_ms
+from streamhouse_spark.log.segments.scan import hot_range
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSnapshot:
+    state: TableState
+    lake: TieredSnapshot | None
+    hot: Mapping[int, OffsetRange] = field(default_factory=dict)
+    """Bucket → offsets to read from the hot log; buckets without any are absent."""
+    bases: Mapping[int, KvSnapshot] = field(default_factory=dict)
+    """Bucket → its rows by key before these offsets, for a table with a primary key without a lake snapshot."""
+
+
+def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) -> ReadSnapshot:
+    """Pin the whole table: without a lake snapshot, all that the log still holds.
+
+    ``lake`` overrides the recorded pair, for use when its snapshot was expired; a pair with rows from before the last
+    truncation does not count.
+    """
+    pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
+    if pair is None and state.snapshots:
+        begun = {
+            b: state.snapshots[b].offset if b in state.snapshots else log.start for b, log in state.buckets.items()
+        }
+        hot = {b: OffsetRange(begun[b], log.end) for b, log in state.buckets.items() if begun[b] < log.end}
+        return ReadSnapshot(state, None, hot, state.snapshots)
+    if pair is None:
+        ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
+    else:
+        ranges = {bucket: hot_range(log, pair.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
+    return ReadSnapshot(state, pair, {b: r for b, r in ranges.items() if r})
+
+
+def require_recorded(state: TableState, pair: TieredSnapshot, found: LakeSnapshot | None) -> None:
+    """Check that the ``found`` snapshot is the recorded one: Paimon reuses the numbers of snapshots that were rolled
+    back.
+
+    Raises `SnapshotExpiredError`, on which readers look for another.
+    """
+    is_as_recorded = (
+        found is not None
+        and same_offsets(found.offsets, pair.offsets)
+        and same_offsets(found.starts, pair.starts)
+        and found.dropped_rows >= pair.dropped_rows  # older records do not say how many
+    )
+    if is_as_recorded:
+        return
+    raise SnapshotExpiredError(
+        f"{state.name}: lake snapshot {pair.snapshot_id} holds {dict(found.offsets) if found else 'nothing'}, when it "
+        f"was recorded it held {dict(pair.offsets)}: another engine rolled the lake back; tier it, which says more"
+    )
+
+
+def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
+    """Pin the rows committed at ``timestamp_ms`` or before.
+
+    Raises `OffsetsTrimmedError` if log and lake do not reach so far back, or the table was truncated or made later.
+    """
+    if ADOPTED in state.properties and timestamp_ms < state.created_ms:
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: the table was made of a lake table later, at "
+            f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time",
+        )
+    ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
+    _require_truncated_before(state, timestamp_ms, ends)
+    _require_made_before(state, timestamp_ms, ends)
+    deletions = _deletions_until(state, timestamp_ms)
+    pair = _newest_within(state, ends, timestamp_ms, deletions)
+    _require_deleted_in(state, pair, timestamp_ms, deletions)
+    hot = {}
+    for bucket, log in state.buckets.items():
+        start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
+        if start < log.start:
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which holds "
+                f"{log.offsets}, and no recorded lake snapshot reaches between; read the lake as of that time "
+                f"({state.name}$lake), or a later time",
+            )
+        if ends[bucket] <= log.start and not _is_committed_by(state, bucket, start, timestamp_ms):
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: rows of bucket {bucket} below offset {start} are in the lake "
+                f"only, which does not keep commit times; read the lake as of that time ({state.name}$lake), or a "
+                "later time",
+            )
+        if ends[bucket] > start:
+            hot[bucket] = OffsetRange(start, ends[bucket])
+    return ReadSnapshot(replace(state, deletions=deletions), pair, hot)
+
+
+def _deletions_until(state: TableState, timestamp_ms: int) -> Deletions:
+    """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
+    ahead.
+    """
+    latest_ms, kept = state.time_ms, []
+    for deletion in reversed(state.deletions):
+        latest_ms = min(latest_ms, deletion.time_ms)
+        if latest_ms <= timestamp_ms:
+            kept.append(deletion)
+        elif deletion.first_ms <= timestamp_ms and deletion.first_commit < deletion.commit:
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
+                "are no longer told apart; choose a later time"
+            )
+    return Deletions(reversed(kept))
+
+
+def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
+    """Raise unless a row that is known to be from that time or before was committed behind the truncation, whatever
+    clocks say.
+    """
+    truncation = state.truncation
+    if truncation is None or truncation.time_ms <= timestamp_ms:
+        return
+    if all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: the table was truncated later, by commit {truncation.commit} at "
+            f"{truncation.time_ms} ms, and rows from before are no longer its; read the lake as of that time "
+            f"({state.name}$lake), or a later time",
+        )
+
+
+def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
+    """Raise unless the table was made before. A clock that was ahead then is corrected by a later record, and by rows
+    known from then.
+    """
+    made_ms = min(state.created_ms, state.time_ms)
+    if timestamp_ms < made_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {made_ms} ms; choose a later time"
+        )
+
+
+def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
+    """Tell whether every row below the offset is known to have been committed at ``timestamp_ms`` or before."""
+    if offset <= state.first_offset(bucket):
+        return True
+    log = state.buckets[bucket]
+    if log.segments and log.segments[0].base_offset < offset:
+        whole = BucketLog(log.segments[0].base_offset, log.end, log.segments)
+        if offset_after(whole, timestamp_ms) >= offset:
+            return True
+    pairs = state.lake_history
+    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
+
+
+def _require_deleted_in(
+    state: TableState, pair: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
+) -> None:
+    """Require that the lake snapshot lacks the rows whose deletion only lake snapshots tell."""
+    told = pair.told if pair is not None else 0
+    if any(deletion.is_in_lake and deletion.commit > told for deletion in deletions):
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: rows had been deleted that no recorded lake snapshot of that time "
+            f"lacks; read the lake as of that time ({state.name}$lake), or a later time"
+        )
+
+
+def _newest_within(
+    state: TableState, ends: Mapping[int, int], timestamp_ms: int, deletions: Sequence[Deletion]
+) -> TieredSnapshot | None:
+    """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had, and
+    all rows but those of the ``deletions``.
+    """
+    newest = deletions[-1].commit if deletions else 0
+    later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
+    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
+    pairs = [pair for pair in pairs if later is None or pair.told < later]
+    known = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
+    dropped_rows = min((pair.dropped_rows for pair in known), default=0)
+    for pair in reversed(pairs):
+        has_all = pair.dropped_rows <= dropped_rows
+        if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):
+            return pair
+    return None
+
+
+def offset_at(log: BucketLog, timestamp_ms: int) -> int:
+    """Return the first offset committed at ``timestamp_ms`` or later; the bucket's end if there is none.
+
+    Where rows were trimmed, the log's start is the earliest answer.
+    """
+    for segment, latest_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
+        if latest_ms >= timestamp_ms:
+            starts, times_ms = segment.time_runs
+            not_after_later = np.minimum.accumulate(np.minimum(times_ms, latest_ms)[::-1])[::-1]
+            first = int(np.searchsorted(not_after_later, timestamp_ms))
+            return max(log.start, segment.base_offset + int(starts[first]))
+    return log.end
+
+
+def offset_after(log: BucketLog, timestamp_ms: int) -> int:
+    """Return the first offset committed later than ``timestamp_ms``."""
+    return offset_at(log, timestamp_ms + 1)

@@ -1,0 +1,435 @@
+# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
+"""Read the pieces of a plan. Every reader reads here: Python at once, others batch by batch."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.concurrency import THREADS_MAX, in_parallel
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
+from streamhouse_spark.lake.parquet.merge_on_read import read_whole
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, offset_file, places_within
+from streamhouse_spark.lake.parquet.row_positions import read_numbered
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN
+from streamhouse_spark.log.segments.metadata_columns import (
+    CHANGELOG_FIELDS,
+    add_log_positions,
+    with_metadata,
+)
+from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
+from streamhouse_spark.log.segments.row_ids import file_row_ids
+from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
+from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_parts, select_matching_rows, without
+from streamhouse_spark.read.archive_scan import ArchiveReader
+from streamhouse_spark.read.binlog import binlog_batches
+from streamhouse_spark.read.change_rows import change_batches
+from streamhouse_spark.read.changelog_overlay import Changes
+from streamhouse_spark.read.commit_ranges import Int64Array
+from streamhouse_spark.read.lake_row_ids import read_file
+from streamhouse_spark.read.scan_tasks import (
+    ArchiveScanTask,
+    BinlogScanTask,
+    ChangesScanTask,
+    FileRowsScanTask,
+    KeyedScanTask,
+    LakeScanTask,
+    LogScanTask,
+    OffsetsScanTask,
+    Piece,
+    ScanPlan,
+    StartScanTask,
+    VersionRowsScanTask,
+    ViewScanTask,
+)
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+
+logger = logging.getLogger(__name__)
+
+_FILES_FIRST: Final = 4
+"""A reader of batches may stop after a few rows."""
+_HOLDS_LAKE = (LakeScanTask, KeyedScanTask)
+
+
+def read_batches(
+    table: TableHandle,
+    plan: ScanPlan,
+    metadata: Sequence[pa.Field] = (),
+    *,
+    filter: pc.Expression | None = None,
+    mask: RowMask | None = None,
+    fail_on_data_loss: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Read all pieces one after the other: the metadata columns and then the plan's, of the rows that the filter wants.
+
+    Rows that the mask tells to be unwanted may be among them; they are left out where that spares reading them.
+
+    Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
+    """
+    fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
+    reader = ScanTaskReader(table, plan, fields, filter=filter, mask=mask, fail_on_data_loss=fail_on_data_loss)
+    found = (batch for piece in plan.pieces for batch in reader.batches(piece))
+    if plan.binlog_start is None:
+        yield from found
+    else:
+        yield from binlog_batches(_from(found, plan.binlog_start), plan.schema.arrow)
+
+
+def read_tables(
+    table: TableHandle, plan: ScanPlan, *, filter: pc.Expression | None = None, mask: RowMask | None = None
+) -> Iterator[pa.Table]:
+    """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
+    reader = ScanTaskReader(table, plan, filter=filter, mask=mask, files_first=WINDOW_FILES)
+    if isinstance(table.storage, ReadsMany):  # the log's pieces wait for the store too
+        reader.fetch_first()
+        yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
+        return
+    reader.read_changes()
+    of_lake = [piece for piece in plan.pieces if _is_of_lake(piece)]
+    yield from in_parallel(reader.table, of_lake)
+    yield from (reader.table(piece) for piece in plan.pieces if not _is_of_lake(piece))
+
+
+def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+    """Without what is before the offset, but for the row before the update whose row after is there."""
+    for batch in changes:
+        is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
+        drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
+        yield batch.slice(1) if drop else batch
+
+
+def _with_places(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    place = 0
+    for batch in batches:
+        yield np.arange(place, place + batch.num_rows), batch
+        place += batch.num_rows
+
+
+def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
+    """Leave out rows that a filter surely does not want, where these are many."""
+    for found in batches:
+        kept = mask.wanted(found.batch)
+        if kept is None:
+            yield found
+        elif kept.any():
+            yield found.only(kept)
+
+
+def _is_of_lake(piece: Piece) -> bool:
+    """Tell whether its rows are those of a lake file, which are filtered while it is read."""
+    return isinstance(piece, LakeScanTask) or (isinstance(piece, KeyedScanTask) and piece.lake is not None)
+
+
+class ScanTaskReader:
+    """Reads pieces of one plan, in whatever order."""
+
+    def __init__(
+        self,
+        table: TableHandle,
+        plan: ScanPlan,
+        metadata: Sequence[pa.Field] = (),
+        *,
+        filter: pc.Expression | None = None,
+        mask: RowMask | None = None,
+        fail_on_data_loss: bool = True,
+        files_first: int = _FILES_FIRST,
+    ) -> None:
+        """Small lake files are fetched in growing windows, which begin with ``files_first`` files."""
+        self._table = table
+        self._plan = plan
+        self._metadata = metadata
+        self._filter = filter
+        self._mask = mask
+        self._node = mask.node if mask is not None else ALWAYS_TRUE
+        self._fail_on_data_loss = fail_on_data_loss
+        self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
+        self._archive = ArchiveReader(table)
+        self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
+        self._records.expect(s for piece in plan.pieces if isinstance(piece, LogScanTask) for s in piece.split.segments)
+        splits = (p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
+        self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
+
+    def fetch_first(self) -> None:
+        """Read the changes, and begin to fetch everything else, at the same time."""
+        begun = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
+        for _ in at_once(self._table.storage, lambda begin: begin(), begun):
+            pass
+
+    def read_changes(self) -> None:
+        """Read the changes of all buckets at once, before pieces are read in several threads."""
+        if self._changes is not None:
+            self._changes.read_all()
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Give the rows of a piece that the filter wants."""
+        if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
+            for batch, gone in self._with_gone(piece.split):
+                yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter, gone).to_batches()
+            return
+        for batch in self._found(piece):
+            if self._filter is None or self._is_filtered(piece):
+                yield batch
+            else:
+                yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
+
+    def table(self, piece: Piece) -> pa.Table:
+        """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
+        if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._is_placed(piece):
+            how, gone = self._projection, self._excluded_positions(piece)
+            return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, gone=gone)
+        if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
+            return self._select_matching(piece.split, self._filter)
+        rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
+        return rows if self._filter is None or self._is_filtered(piece) else select_matching_rows(rows, self._filter)
+
+    def _is_filtered(self, piece: Piece) -> bool:
+        """Tell whether the rows that `_found` gives of the piece are those that the filter wants."""
+        return _is_of_lake(piece) and not self._is_placed(piece)
+
+    def _is_placed(self, piece: Piece) -> bool:
+        """Tell whether the places of a lake file's rows in the log are asked for."""
+        return isinstance(piece, LakeScanTask) and bool(self._metadata)
+
+    def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
+        match piece:
+            case LogScanTask(split):
+                return self._of_log(split)
+            case LakeScanTask(split):
+                if self._is_placed(piece):
+                    return self._of_lake(piece)
+                return self._select_columns(self._lake_batches(split, self._excluded_positions(piece)))
+            case KeyedScanTask():
+                return self._select_columns(self._of_key(piece))
+            case OffsetsScanTask():
+                return self._of_offsets(piece)
+            case ArchiveScanTask():
+                return self._shown(self._archive.batches(piece, self._plan.schema))
+            case StartScanTask(split, offset):
+                return self._before(split, offset)
+            case BinlogScanTask(split, schema, archived):
+                return self._binlog(archived, split, schema)
+            case ChangesScanTask():
+                return change_batches(piece, self._placed(piece), self._metadata)
+            case FileRowsScanTask() | VersionRowsScanTask():
+                raise ValueError(f"{piece} is read as changes")
+            case ViewScanTask(suffix):
+                raise ValueError(f"${suffix} is a view, which has no pieces")
+
+    @property
+    def _projection(self) -> LakeProjection:
+        assert self._plan.projection is not None
+        return self._plan.projection
+
+    def _select_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The plan's columns; a plan by key also reads those of the key."""
+        if self._plan.keyed is None:
+            return batches
+        names = list(self._plan.schema.names)
+        return (batch.select(names) for batch in batches)
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def _of_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        if not self._is_shown(split):
+            return self._live(split)
+        schema, has_changes = self._plan.schema, split.has_changes
+        wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
+        batches = read_split(self._table.storage, split, wanted, records=self._records)
+        return self._shown(batches if has_changes or self._mask is None else _possible(batches, self._mask))
+
+    def _is_shown(self, split: LogSplit) -> bool:
+        """Tell whether columns are made beside the rows that the log has."""
+        return bool(self._metadata) or split.has_changes
+
+    def _live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        for batch, gone in self._with_gone(split):
+            parts = live_parts(batch, gone)
+            if parts is None:
+                yield live(batch, gone)
+            else:
+                yield from parts
+
+    def _with_gone(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
+        """All rows of a split in batches, each with the places of the deleted ones."""
+        every = replace(split, deleted=None)
+        deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
+        for found in read_split(self._table.storage, every, self._plan.schema, records=self._records):
+            yield found.batch, places_within(deleted, found.base_offset, found.batch.num_rows)
+
+    def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
+        """The rows that a filter wants, which are chosen once: a copy without deleted rows would take as long again."""
+        batches, places, begin = [], [NO_PLACES], 0
+        for batch, gone in self._with_gone(split):
+            batches.append(batch)
+            places.append(gone + begin)
+            begin += batch.num_rows
+        return select_matching_rows(
+            pa.Table.from_batches(batches, self._plan.schema.arrow), filter_, np.concatenate(places)
+        )
+
+    def _shown(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
+        return (with_metadata(found, self._metadata) for found in batches)
+
+    def _placed(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
+        schema = self._plan.schema
+        if isinstance(piece.rows, OffsetsScanTask):
+            bucket, snapshot_id = piece.rows.bucket, piece.rows.snapshot_id
+            if snapshot_id is None:
+                yield from self._trimmed(bucket, piece.rows.offsets)
+            else:
+                lake = self._table.open_lake().with_schema(schema)
+                yield from lake.read_held(snapshot_id, bucket, piece.commits.offsets)
+            return
+        if isinstance(piece.rows, FileRowsScanTask):
+            yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
+            return
+        if isinstance(piece.rows, VersionRowsScanTask):
+            yield from _with_places(read_batches(self._table, piece.rows.plan.of_columns(schema)))
+            return
+        if isinstance(piece.rows, ArchiveScanTask):
+            batches = self._archive.batches(piece.rows, schema)
+        else:
+            split = piece.rows.split
+            wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
+            batches = self._log_batches(split, wanted)
+        for found in batches:
+            yield np.arange(found.base_offset, found.offsets.end), found.batch
+
+    def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
+        """Rows of a snapshot by key, at the offset before the one that they are from."""
+        for found in self._log_batches(split, self._plan.schema):
+            last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
+            yield add_log_positions(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
+
+    def _binlog(
+        self, archived: Sequence[ArchiveScanTask], split: LogSplit, schema: TableSchema
+    ) -> Iterator[pa.RecordBatch]:
+        written = TableSchema((CHANGE_COLUMN, *schema.columns))
+        older = (self._archive.batches(piece, schema) for piece in archived)
+        found_batches = itertools.chain(itertools.chain.from_iterable(older), self._log_batches(split, written))
+        changes = (with_metadata(found, CHANGELOG_FIELDS) for found in found_batches)
+        return binlog_batches(changes, schema.arrow)
+
+    def _log_batches(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
+        return read_split(self._table.storage, split, schema)
+
+    # -- the lake -------------------------------------------------------------------------------------------------
+
+    def _lake_batches(self, split: LakeSplit, gone: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
+        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, gone=gone)
+
+    def _excluded_positions(self, piece: LakeScanTask, ours: OffsetFile | None = None) -> Int64Array:
+        """Return the positions of the rows to leave out that the lake does not lack yet; its footer, of which ``ours``
+        may be known, tells those of a file of which the plan knows offsets alone.
+        """
+        found = [] if piece.gone is None else [piece.gone]
+        if piece.deleted and piece.split.merge is None:
+            ours = ours or self._require_ours(piece)
+            shared = ours.runs.common(piece.deleted.get(ours.bucket, OffsetRuns.merged([])))
+            found.append(OffsetRuns.of(ours.runs.rows_at(shared)))
+        return OffsetRuns.merged(found).offsets() if found else NO_POSITIONS
+
+    def _offset_file(self, piece: LakeScanTask) -> OffsetFile | None:
+        writers = (self._table.uuid, *self._table.state.former_uuids)
+        return offset_file(self._lake, piece.split.location, writers)
+
+    def _require_ours(self, piece: LakeScanTask) -> OffsetFile:
+        ours = self._offset_file(piece)
+        if ours is None:
+            raise LakeMismatchError(
+                f"{self._table.name}: rows were deleted that may be in {piece.split.location}, which another engine "
+                "wrote, so that their places are not known; delete them there with that engine"
+            )
+        return ours
+
+    def _of_lake(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
+        """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
+        their identities are their places in the file, if the piece says which it is.
+        """
+        files, split = self._lake, piece.split
+        if split.merge is not None:
+            for batch in read_lake_split(files, split, self._projection):
+                yield add_log_positions(batch, self._metadata, split.bucket, None)
+            return
+        ours = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
+        gone = self._excluded_positions(piece, ours)
+        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=gone):
+            if ours is not None:
+                offsets = pa.array(ours.runs.offsets_of(numbers))
+                yield add_log_positions(batch, self._metadata, ours.bucket, offsets)
+            else:
+                ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers))
+                yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
+
+    def _of_offsets(self, piece: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
+        for found, batch in self._live_trimmed(piece):
+            yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(found)) if self._metadata else batch
+
+    def _live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """A trimmed range, without the rows that are to be left out."""
+        for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id):
+            gone = None if piece.deleted is None else piece.deleted.holds(offsets)
+            if gone is None or not gone.any():
+                yield offsets, batch
+            elif not gone.all():
+                yield offsets[~gone], without(batch, gone)
+
+    def _trimmed(
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
+    ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
+        table = self._table
+        try:
+            lake = table.open_lake().with_schema(
+                self._plan.schema
+            )  # this process may know an older schema of the table
+            yield from lake.read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
+        except OffsetsTrimmedError:  # raised before the first row
+            state = table.refresh()
+            if self._fail_on_data_loss:
+                require_not_truncated(state, bucket, offsets.start)  # which says more, where that is why
+                raise
+            if len(offsets) == 1 or offsets.end <= state.first_offset(bucket):
+                logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
+                return
+            middle = (offsets.start + offsets.end) // 2
+            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
+            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
+
+    # -- tables with a primary key --------------------------------------------------------------------------------
+
+    def _of_key(self, piece: KeyedScanTask) -> Iterator[pa.RecordBatch]:
+        keyed, changes = self._plan.keyed, self._changes
+        if keyed is None or changes is None:
+            raise ValueError("a piece by key outside of a plan by key")
+        if piece.is_of_changes:
+            assert piece.bucket is not None
+            yield from changes.rows(piece.bucket).to_batches()
+            return
+        for batch in self._older(piece, keyed.schema):
+            yield changes.without_changed(batch, piece.bucket)
+
+    def _older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        """Rows that changes are laid over."""
+        if piece.base is not None:
+            return (found.batch for found in self._log_batches(piece.base, schema))
+        assert piece.lake is not None
+        return self._lake_batches(piece.lake)

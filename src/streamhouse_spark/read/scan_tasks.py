@@ -1,0 +1,418 @@
+"""The pieces of a read: parts of the log, lake files and inlined rows as one list, which travels as JSON.
+
+A piece says of itself all that its reader needs besides the plan that it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.log.commits.delete_vectors import rows_from_json, rows_to_json
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.commit_ranges import CommitRanges
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class LogScanTask:
+    split: LogSplit
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "log", "split": self.split.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeScanTask:
+    split: LakeSplit
+    bucket: int | None = None
+    """Bucket of all its rows, if known."""
+    deleted: Mapping[int, OffsetRuns] = field(default_factory=dict)
+    """Bucket → offsets of rows to leave out, which the lake does not lack yet."""
+    gone: OffsetRuns | None = None
+    """Positions in the file of rows to leave out, which the lake does not lack yet."""
+    place: int | None = None
+    """Place of the file among all of the snapshot, if its rows are to be told by it."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some rows may be left out that the lake does not lack yet."""
+        return bool(self.deleted) or self.gone is not None
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
+        if self.deleted:
+            out["deleted"] = rows_to_json(self.deleted)
+        if self.gone is not None:
+            out["gone"] = self.gone.to_text()
+        return out if self.place is None else {**out, "place": self.place}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LakeScanTask:
+        deleted = rows_from_json(data.get("deleted", {}))
+        gone = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
+        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, gone, data.get("place"))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsScanTask:
+    """A log range that was trimmed from the hot log and is read from the lake."""
+
+    bucket: int
+    offsets: OffsetRange
+    size_bytes: int
+    snapshot_id: int | None = None
+    """The lake snapshot that is read, whose missing rows are left out; None for the newest, of which none may be
+    missing. Of changes its files have the rows, deleted ones too."""
+    deleted: OffsetRuns | None = None
+    """Rows to leave out, which the lake may not lack yet."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "offsets",
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "size_bytes": self.size_bytes,
+            **({"snapshot_id": self.snapshot_id} if self.snapshot_id is not None else {}),
+            **({"deleted": self.deleted.to_text()} if self.deleted is not None else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveScanTask:
+    """Changes of a bucket that are read from a page of the archive, because the hot log may no longer have them."""
+
+    bucket: int
+    offsets: OffsetRange
+    page: str
+    """Uuid of the page."""
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "archive",
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "page": self.page,
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedScanTask:
+    """Rows of a table with a primary key that need its newest changes to be read.
+
+    With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
+    names; without either, the rows that the changes of the bucket leave.
+    """
+
+    bucket: int | None
+    """None for a lake file whose bucket is unknown: the changes of all buckets count."""
+    lake: LakeSplit | None
+    size_bytes: int
+    base: LogSplit | None = None
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether the piece has the rows that the changes leave, not older rows under them."""
+        return self.lake is None and self.base is None
+
+    def to_json(self) -> dict[str, Any]:
+        lake = self.lake.to_json() if self.lake else None
+        base = self.base.to_json() if self.base else None
+        return {"kind": "keyed", "bucket": self.bucket, "lake": lake, "size_bytes": self.size_bytes, "base": base}
+
+
+@dataclass(frozen=True, slots=True)
+class StartScanTask:
+    """Rows of a snapshot by key that a stream of changes begins with."""
+
+    split: LogSplit
+    offset: int
+    """The rows are those before this offset of the bucket."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "start", "split": self.split.to_json(), "offset": self.offset}
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogScanTask:
+    """All changes of a bucket in the form of ``$binlog``: in one piece, because an update is two rows of the log."""
+
+    split: LogSplit
+    schema: TableSchema
+    """All columns of the table."""
+    archived: tuple[ArchiveScanTask, ...] = ()
+    """The changes before those of the hot log."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes + sum(piece.size_bytes for piece in self.archived)
+
+    def to_json(self) -> dict[str, Any]:
+        archived = [piece.to_json() for piece in self.archived]
+        return {
+            "kind": "binlog",
+            "split": self.split.to_json(),
+            "schema": self.schema.to_json(),
+            "archived": archived,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FileRowsScanTask:
+    """A data file of a lake snapshot whose rows are told by their positions, because they have no offsets."""
+
+    name: str
+    """Its name as deletions have it, see `StorageFiles.name_of`."""
+    snapshot_id: int
+    size_bytes: int
+
+    @property
+    def bucket(self) -> None:
+        """Its rows may be of any bucket."""
+        return
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "file", "name": self.name, "snapshot_id": self.snapshot_id, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRowsScanTask:
+    """All rows that a bucket of a table with a primary key had behind a commit, told by their places among them."""
+
+    bucket: int | None
+    """None for those of lake files whose bucket is unknown."""
+    plan: ScanPlan
+    """The read of these rows, with all columns of the table."""
+    num_rows: int
+    """How many there are at most."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.plan.pieces)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "version", "bucket": self.bucket, "plan": self.plan.to_json(), "num_rows": self.num_rows}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesScanTask:
+    """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out. Of a lake
+    file, and of a version, they are at positions.
+    """
+
+    rows: LogScanTask | OffsetsScanTask | ArchiveScanTask | FileRowsScanTask | VersionRowsScanTask
+    commits: CommitRanges
+    is_deleted: bool = False
+    """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
+    key: tuple[str, ...] = ()
+    """The primary key, if keys may have several changes in one commit, of which the net one counts."""
+    is_changelog: bool = False
+    """Whether kinds of changes have their names in ``$changelog``; else those of Spark's ``CHANGES``."""
+
+    @property
+    def bucket(self) -> int | None:
+        return self.rows.split.bucket if isinstance(self.rows, LogScanTask) else self.rows.bucket
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "changes",
+            "rows": self.rows.to_json(),
+            "commits": self.commits.to_json(),
+            "is_deleted": self.is_deleted,
+            "key": list(self.key),
+            "is_changelog": self.is_changelog,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ChangesScanTask:
+        rows = piece_from_json(data["rows"])
+        assert isinstance(
+            rows, LogScanTask | OffsetsScanTask | ArchiveScanTask | FileRowsScanTask | VersionRowsScanTask
+        )
+        commits = CommitRanges.from_json(data["commits"])
+        return cls(rows, commits, data["is_deleted"], tuple(data["key"]), data["is_changelog"])
+
+
+@dataclass(frozen=True, slots=True)
+class ViewScanTask:
+    """A whole system or metadata table."""
+
+    suffix: str
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "view", "suffix": self.suffix}
+
+
+Piece = (
+    LogScanTask
+    | LakeScanTask
+    | OffsetsScanTask
+    | ArchiveScanTask
+    | KeyedScanTask
+    | StartScanTask
+    | BinlogScanTask
+    | FileRowsScanTask
+    | VersionRowsScanTask
+    | ChangesScanTask
+    | ViewScanTask
+)
+
+
+def piece_from_json(data: Mapping[str, Any]) -> Piece:
+    match data["kind"]:
+        case "log":
+            return LogScanTask(LogSplit.from_json(data["split"]))
+        case "lake":
+            return LakeScanTask.from_json(data)
+        case "offsets":
+            offsets = OffsetRange(*data["offsets"])
+            deleted = OffsetRuns.from_text(data["deleted"], where="a plan") if "deleted" in data else None
+            return OffsetsScanTask(data["bucket"], offsets, data["size_bytes"], data.get("snapshot_id"), deleted)
+        case "keyed":
+            lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
+            base = LogSplit.from_json(data["base"]) if data["base"] else None
+            return KeyedScanTask(data["bucket"], lake, data["size_bytes"], base)
+        case "start":
+            return StartScanTask(LogSplit.from_json(data["split"]), data["offset"])
+        case "binlog":
+            archived = tuple(_archive_piece(piece) for piece in data["archived"])
+            return BinlogScanTask(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
+        case "archive":
+            return _archive_piece(data)
+        case "file":
+            return FileRowsScanTask(data["name"], data["snapshot_id"], data["size_bytes"])
+        case "version":
+            return VersionRowsScanTask(data["bucket"], ScanPlan.from_json(data["plan"]), data["num_rows"])
+        case "changes":
+            return ChangesScanTask.from_json(data)
+        case _:
+            return ViewScanTask(data["suffix"])
+
+
+def _archive_piece(data: Mapping[str, Any]) -> ArchiveScanTask:
+    return ArchiveScanTask(data["bucket"], OffsetRange(*data["offsets"]), data["page"], data["size_bytes"])
+
+
+def num_segments(plan: ScanPlan) -> int:
+    """Count the segments of the log, and of snapshots by key, that a read of the plan's pieces reads."""
+    return sum(len(split.segments) for split in splits_of(plan))
+
+
+def splits_of(plan: ScanPlan) -> Iterator[LogSplit]:
+    """Return the parts of the log, and of snapshots by key, that a read of the plan's pieces reads."""
+    yield from plan.keyed.tails if plan.keyed is not None else ()
+    for piece in plan.pieces:
+        rows = piece.rows if isinstance(piece, ChangesScanTask) else piece
+        if isinstance(rows, VersionRowsScanTask):
+            yield from splits_of(rows.plan)
+        elif isinstance(rows, LogScanTask | StartScanTask | BinlogScanTask):
+            yield rows.split
+        elif isinstance(rows, KeyedScanTask) and rows.base is not None:
+            yield rows.base
+
+
+@dataclass(frozen=True, slots=True)
+class MergeColumns:
+    """The columns for reading a table with a primary key, besides those asked for."""
+
+    schema: TableSchema
+    """Columns to read of lake files and of changes: the wanted ones and those of the primary key."""
+    key: tuple[str, ...]
+    tails: tuple[LogSplit, ...]
+    """The changes that the lake snapshot does not hold, of each bucket with some."""
+    history: str | None = None
+    """Attempt of the newest record behind them: offsets of a table that was restored may hold other rows. None if
+    unknown."""
+
+    def of_pieces(self, pieces: Sequence[Piece]) -> MergeColumns:
+        """Return the columns without the changes that these pieces do not need."""
+        buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedScanTask)}
+        needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
+        return replace(self, tails=needed)
+
+    def to_json(self) -> dict[str, Any]:
+        tails = [tail.to_json() for tail in self.tails]
+        return {"schema": self.schema.to_json(), "key": list(self.key), "tails": tails, "history": self.history}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MergeColumns:
+        tails = tuple(LogSplit.from_json(tail) for tail in data["tails"])
+        return cls(TableSchema.from_json(data["schema"]), tuple(data["key"]), tails, data["history"])
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """All pieces of one read, from one state of the table, and their common facts."""
+
+    table: str
+    table_uuid: str
+    schema: TableSchema
+    """The table's columns that are read, in the order of the result."""
+    pieces: tuple[Piece, ...]
+    projection: LakeProjection | None = None
+    """The identity of these columns, or those of ``keyed``, in lake files; set if there are lake pieces."""
+    keyed: MergeColumns | None = None
+    """Set for the rows of a table with a primary key."""
+    binlog_start: int | None = None
+    """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "uuid": self.table_uuid,
+            "schema": self.schema.to_json(),
+            "pieces": [piece.to_json() for piece in self.pieces],
+            "projection": self.projection.to_json() if self.projection else None,
+            "keyed": self.keyed.to_json() if self.keyed else None,
+            "binlog_start": self.binlog_start,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ScanPlan:
+        projection = data["projection"]
+        return cls(
+            data["table"],
+            data["uuid"],
+            TableSchema.from_json(data["schema"]),
+            tuple(piece_from_json(piece) for piece in data["pieces"]),
+            LakeProjection.from_json(projection) if projection is not None else None,
+            MergeColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
+            data["binlog_start"],
+        )
+
+    def of_columns(self, schema: TableSchema) -> ScanPlan:
+        """Return the plan of a read of some of the columns."""
+        keyed, names = self.keyed, {*schema.names}
+        if keyed is not None:
+            names |= {*keyed.key}
+            keyed = replace(keyed, schema=TableSchema(tuple(c for c in keyed.schema.columns if c.name in names)))
+        projection = self.projection.of_columns(names) if self.projection is not None else None
+        return replace(self, schema=schema, projection=projection, keyed=keyed)
+
+    def with_pieces(self, pieces: Sequence[Piece]) -> ScanPlan:
+        keyed = self.keyed.of_pieces(pieces) if self.keyed else None
+        return replace(self, pieces=tuple(pieces), keyed=keyed)

@@ -1,0 +1,126 @@
+"""Other pins for a read whose pin can no longer be read: another engine expired its lake snapshot, or time passed.
+
+The one policy of all readers. First the pinned log with the lake's newest snapshot, as long as that is the same rows;
+then the newest state of the table, as long as the read's columns are the same in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from streamhouse_spark.config.branch_metadata import BRANCH
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.snapshot_history import require_dropped, require_metadata, require_of_history
+from streamhouse_spark.lake.tiering.plan import require_progress
+from streamhouse_spark.log.commits.actions import TieredSnapshot
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.schema.evolution import require_same_columns
+
+STAND_INS_MAX = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class InitialSchema:
+    """A read that began by the columns of a pin."""
+
+    columns: Sequence[str] | None
+    """The columns of the table that it reads; None for all."""
+    is_chosen: bool = False
+    """Whether the user chose the state, so that no other may stand in for it."""
+    reader: str = "a read of {name}"
+    advice: str = "read it again"
+
+    def require_same(self, pin: ReadSnapshot, found: ReadSnapshot) -> ReadSnapshot:
+        """Give the pin that was found. Raises `SchemaMismatchError` where columns are others there."""
+        begun, name = pin.state.schema, found.state.name
+        columns = begun.names if self.columns is None else self.columns
+        require_same_columns(begun, found.state.schema, columns, self.reader.format(name=name), self.advice)
+        return found
+
+
+def with_stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema, read: Callable[[ReadSnapshot], T]) -> T:
+    """Read a pin, or one that stands in for it. Raises `SnapshotExpiredError` where none can be read any more."""
+    stand_ins = _stand_ins(table, pin, begun)
+    chosen = pin
+    while True:
+        try:
+            return read(chosen)
+        except SnapshotExpiredError:
+            found = next(stand_ins, None)
+            if found is None:
+                raise
+            chosen = found
+
+
+def _stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema) -> Iterator[ReadSnapshot]:
+    if BRANCH in pin.state.properties:
+        return  # the lake's newer snapshots are those of the branch's table
+    table.refresh()  # a table that was dropped meanwhile has no lake table either
+    if pin.lake is not None:
+        with suppress(SnapshotExpiredError):  # the lake was built anew meanwhile, and the former one is gone
+            newest = _newest_of_lake(table, pin.state)
+            if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
+                return
+            if (same := _same_rows(pin.state, newest)) is not None:
+                yield same
+    if begun.is_chosen:
+        return
+    for _ in range(STAND_INS_MAX):
+        yield begun.require_same(pin, fall_back_to_lake_snapshot(table))
+
+
+def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
+    lake = table.open_lake(state)
+    newest = lake.newest()
+    require_of_history(table.log, newest)
+    if newest is None:
+        require_metadata(state, lake, newest)
+    require_dropped(state, newest)
+    return newest
+
+
+def _same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
+    """A pin of the state on the lake's newest snapshot, which must hold nothing beyond the state's ends.
+
+    Nor may a partition have been dropped since.
+    """
+    within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
+    is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
+    if within and is_whole and state.begins_at(newest.starts):
+        return take_latest_snapshot(state, _pair(newest))
+    return None
+
+
+def fall_back_to_lake_snapshot(table: TableHandle) -> ReadSnapshot:
+    """Pin the newest state on the lake's own newest snapshot: another engine may have expired the recorded one."""
+    for _ in range(STAND_INS_MAX):
+        with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
+            return _snapshot_at_lake(table)
+    return _snapshot_at_lake(table)
+
+
+def _snapshot_at_lake(table: TableHandle) -> ReadSnapshot:
+    state = table.refresh()
+    if not state.has_lake or BRANCH in state.properties:
+        return take_latest_snapshot(state)
+    newest = _newest_of_lake(table, state)
+    if newest is None:
+        return take_latest_snapshot(table.refresh(), state.lake)
+    try:
+        return take_latest_snapshot(table.refresh(), _pair(newest))
+    except OffsetsTrimmedError:
+        if state.lake is not None:  # the lake went back, and the log has the rows no longer
+            require_progress(state.lake.offsets, newest.offsets, table=state.name)
+        raise
+
+
+def _pair(snapshot: LakeSnapshot) -> TieredSnapshot:
+    return TieredSnapshot(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts, told=snapshot.told)

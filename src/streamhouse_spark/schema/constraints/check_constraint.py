@@ -1,0 +1,143 @@
+"""CHECK constraints of a table: named conditions, kept as its properties ``table.constraint.<name>``.
+
+A row is in breach where a condition is false; null passes, as in SQL. Every writer applies the checks to the rows as
+they will be stored, before anything is staged, and commits only where the table has no other check by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, quote
+from streamhouse_spark.schema.expressions.parser import Part, parse_expression
+from streamhouse_spark.schema.table_schema import TableSchema
+
+CONSTRAINT: Final = "table.constraint."
+_NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
+_SHOWN_COLUMNS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One constraint: its name, its text, and the text as it was parsed for a schema."""
+
+    name: str
+    text: str
+    condition: Part
+
+    def in_breach(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """Return for each row whether the condition is false; null where it is null.
+
+        A row for which a number in the condition is too large for its type is in breach, as it is an error in Spark.
+        """
+        try:
+            return self.is_false(rows)
+        except pa.ArrowInvalid:
+            if rows.num_rows == 1:
+                return pa.array([True])
+            middle = rows.num_rows // 2
+            halves = (self.in_breach(half) for half in (rows.slice(0, middle), rows.slice(middle)))
+            return pa.chunked_array(
+                [chunk for half in halves for chunk in getattr(half, "chunks", [half])], type=pa.bool_()
+            )
+
+    def is_false(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """Return for each row whether the condition is false. Raises ``pa.ArrowInvalid`` for a number too large."""
+        from streamhouse_spark.schema.expressions.evaluation import evaluate
+
+        return pc.invert(evaluate(self.condition, rows))
+
+
+def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Check, ...]:
+    """Parse the constraints among the properties of a table with this schema.
+
+    Raises `InvalidOptionError` for two of one name, without regard to case, and for a text that is no condition over
+    the columns.
+    """
+    found: dict[str, Check] = {}
+    for key, text in properties.items():
+        if not key.startswith(CONSTRAINT):
+            continue
+        name = check_constraint_name(key)
+        if name.casefold() in found:
+            raise InvalidOptionError(
+                f"the table has a constraint '{found[name.casefold()].name}' already; choose another name than '{name}'"
+            )
+        condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
+        if condition.type != pa.bool_():
+            raise InvalidOptionError(f"constraint '{name}' CHECK ({text}) is no condition; compare it with something")
+        found[name.casefold()] = Check(name, text, condition)
+    return tuple(found.values())
+
+
+def check_constraint_name(key: str) -> str:
+    """Return the name in a constraint's property. Raises `InvalidOptionError` for one that cannot be."""
+    name = key.removeprefix(CONSTRAINT)
+    if _NAME.fullmatch(name) is None:
+        raise InvalidOptionError(
+            f"a constraint has the name {quote(name)}, expected up to 128 letters, digits, _ and -, a letter first"
+        )
+    return name
+
+
+def find_constraint_property(properties: Mapping[str, str], name: str) -> str | None:
+    """Return the property of the constraint of this name, without regard to case; None if there is none."""
+    wanted = (CONSTRAINT + name).casefold()
+    return next((key for key in properties if key.casefold() == wanted), None)
+
+
+def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:
+    """Raise `ConstraintViolatedError` if a condition is false for a row that is about to be written."""
+    if not rows.num_rows:
+        return
+    for check in checks:
+        breaches = Breaches(check)
+        breaches.look(rows)
+        breaches.require_none(f"for {table}", "correct these rows or leave them out")
+
+
+class Breaches:
+    """Counts the rows that are in breach of one constraint, and keeps the first."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._count = 0
+        self._num_rows = 0
+        self._example = ""
+
+    def look(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Count those among further rows."""
+        self._num_rows += rows.num_rows
+        breach = self._check.in_breach(rows)
+        if not pc.any(breach).as_py():
+            return
+        self._count += pc.sum(breach).as_py()
+        if not self._example:
+            row = rows.slice(pc.index(breach, True).as_py(), 1)
+            columns = self._check.condition.columns()
+            names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
+            self._example = ", ".join(f"{name} = {quote(python_value(row.column(name)[0]))}" for name in names)
+            try:
+                self._check.is_false(row)
+            except pa.ArrowInvalid as error:
+                self._example += f" (a number is too large for its type: {error})"
+
+    def require_none(self, where: str, advice: str) -> None:
+        """Raise `ConstraintViolatedError` with the number of the rows, and the first of them."""
+        if self._count:
+            raise ConstraintViolatedError(
+                f"{self._count} of {self._num_rows} rows {where} are in breach of constraint '{self._check.name}' "
+                f"CHECK ({self._check.text}), such as {self._example}; nothing was written, {advice}"
+            )
+
+
+def has_constraints(properties: Iterable[str]) -> bool:
+    """Tell whether constraints are among properties of these names."""
+    return any(name.startswith(CONSTRAINT) for name in properties)

@@ -1,0 +1,349 @@
+"""The fields inside a column: of its struct, and of structs in its arrays and maps. Their ids, and their changes.
+
+A field inside a column is its id, which is never used again within the column. Ids stand in the order in which the
+type names the fields, each before those inside it. A column that was never changed inside has the ids 1, 2, 3, … The
+element of an array and the value of a map have no ids, because nothing else can take their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema import ddl
+from streamhouse_spark.schema.variant import is_struct
+
+Path = tuple[str, ...]
+"""The names that lead to a field from its column on; ``element`` leads into an array, ``value`` into a map."""
+ELEMENT: Final = "element"
+KEY: Final = "key"
+VALUE: Final = "value"
+
+_WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+}
+
+
+def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
+    """Tell whether every value of the type ``before`` is one of ``after``, and both lakes' formats allow the change in
+    place.
+    """
+    if pa.types.is_decimal(before) and pa.types.is_decimal(after):
+        return bool(before.scale == after.scale and before.precision < after.precision)
+    return after in _WIDER.get(before, ())
+
+
+@dataclass(frozen=True, slots=True)
+class FieldIds:
+    """The ids of the fields inside a column that was changed inside."""
+
+    ids: tuple[int, ...]
+    last: int
+    """The highest id that the column ever used."""
+
+    @classmethod
+    def of(cls, found: Sequence[int], last: int, data_type: pa.DataType) -> Self:
+        """Check ids that were stored for a type. Raises `SchemaMismatchError`."""
+        if len(found) != count(data_type) or len({*found, 0}) != len(found) + 1 or max(found, default=last) > last:
+            raise SchemaMismatchError(
+                f"a column of type {ddl.type_name(data_type)} has the field ids {list(found)} up to {last}, expected "
+                "one for each of its fields; restore the file"
+            )
+        return cls(tuple(found), last)
+
+
+def count(data_type: pa.DataType) -> int:
+    """Count the fields inside a type, whatever their depth."""
+    return len(paths(data_type))
+
+
+def paths(data_type: pa.DataType) -> list[Path]:
+    """Return the path of each field inside a type, in the order of their ids."""
+    found: list[Path] = []
+    for name, part in zip(_names(data_type), parts_of(data_type), strict=True):
+        if is_struct(data_type):
+            found.append((name,))
+        found += [(name, *path) for path in paths(part.type)]
+    return found
+
+
+def parts_of(data_type: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a struct, the element of an array, key and value of a map; none of another type, nor of a
+    variant.
+    """
+    types = pa.types
+    if is_struct(data_type):
+        return list(data_type)
+    if types.is_list(data_type):
+        return [data_type.value_field]
+    return [data_type.key_field, data_type.item_field] if types.is_map(data_type) else []
+
+
+def _names(data_type: pa.DataType) -> list[str]:
+    """Return the names that `parts_of` have in paths."""
+    types = pa.types
+    if types.is_list(data_type):
+        return [ELEMENT]
+    return [KEY, VALUE] if types.is_map(data_type) else [part.name for part in parts_of(data_type)]
+
+
+def split_path(text: str) -> Path:
+    """Split ``s.`a.b`.c`` at its dots; those in backticks do not count. Raises `SchemaMismatchError`."""
+    parts, word, quoted, position = [], "", False, 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character == "`" and quoted and text[position : position + 1] == "`":
+            word, position = word + "`", position + 1
+        elif character == "`":
+            quoted = not quoted
+        elif character == "." and not quoted:
+            parts.append(word)
+            word = ""
+        else:
+            word += character
+    if quoted:
+        raise SchemaMismatchError(
+            f"the name {text[:100]!r} has a backtick without its pair; write it twice to mean one"
+        )
+    return (*parts, word)
+
+
+def join_path(parts: Iterable[str]) -> str:
+    """Return the text of which `split_path` makes the parts."""
+    return ".".join(ddl.quote_identifier(part) for part in parts)
+
+
+def still_mean(before: pa.DataType, before_ids: Sequence[int], after: pa.DataType, after_ids: Sequence[int]) -> bool:
+    """Tell whether values that were brought into the type ``before`` by the names of its fields mean the same now: each
+    name is still that of its field, whose type is the same or wider.
+    """
+    return _still_means(_Node.of(before, before_ids), _Node.of(after, after_ids))
+
+
+def _still_means(before: _Node, after: _Node) -> bool:
+    if before.kind != after.kind:
+        return False
+    if before.kind == "plain":
+        return bool(before.type.equals(after.type)) or is_widening(before.type, after.type)
+    if before.kind != "struct":
+        return all(_still_means(*pair) for pair in zip(before.parts, after.parts, strict=True))
+    now = {part.id: part for part in after.parts}
+    return all(
+        (part := now.get(older.id)) is not None and part.name == older.name and _still_means(older, part)
+        for older in before.parts
+    )
+
+
+def find_missing_fields(data_type: pa.DataType, given: pa.DataType) -> list[tuple[Path, pa.DataType]]:
+    """Return the fields of another type's structs that a type lacks, by name, with the paths that they would have.
+
+    Nothing of what lies in another place, such as in an array where the type has a struct.
+    """
+    return _find_missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(given, [0] * count(given)), ())
+
+
+def _find_missing(here: _Node, given: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
+    if here.kind != given.kind:
+        return []
+    known = {part.name.casefold(): part for part in here.parts}
+    found: list[tuple[Path, pa.DataType]] = []
+    for part in given.parts:
+        if (own := known.get(part.name.casefold())) is None:
+            found.append(((*path, part.name), part.type))
+        else:
+            found += _find_missing(own, part, (*path, own.name))
+    return found
+
+
+def had_before(
+    path: Path, data_type: pa.DataType, ids: Sequence[int], older: Iterable[tuple[pa.DataType, Sequence[int]]]
+) -> bool:
+    """Tell whether the struct in which a path ends had a field of the path's name in one of the older types."""
+    struct = _lineage(_Node.of(data_type, ids), path[:-1])
+    for kind, older_ids in older:
+        node: _Node | None = _Node.of(kind, older_ids)
+        for step in struct:
+            node = next((part for part in node.parts if (part.id or part.name) == step), None) if node else None
+        if node is not None and any(part.name.casefold() == path[-1].casefold() for part in node.parts):
+            return True
+    return False
+
+
+def _lineage(node: _Node, path: Path) -> list[int | str]:
+    found: list[int | str] = []
+    for name in path:
+        node = next(part for part in node.parts if part.name.casefold() == name.casefold())
+        found.append(node.id or node.name)
+    return found
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Node:
+    """A type that is being changed, or a part of it."""
+
+    kind: str
+    """``struct``, ``array``, ``map`` or ``plain``."""
+    type: pa.DataType
+    """The type before all changes; of a plain one the present type."""
+    name: str = ""
+    id: int = 0
+    """0 for what has no id: the column, an element, a key, a value."""
+    parts: list[_Node] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, data_type: pa.DataType, ids: Iterable[int]) -> _Node:
+        return cls._of(data_type, iter(ids), "", 0)
+
+    @classmethod
+    def _of(cls, data_type: pa.DataType, ids: Iterator[int], name: str, own_id: int) -> _Node:
+        has_ids = is_struct(data_type)
+        kind = "struct" if has_ids else "array" if pa.types.is_list(data_type) else "plain"
+        node = cls("map" if pa.types.is_map(data_type) else kind, data_type, name, own_id)
+        for part, inner in zip(_names(data_type), parts_of(data_type), strict=True):
+            part_id = next(ids) if has_ids else 0
+            node.parts.append(cls._of(inner.type, ids, part, part_id))
+        return node
+
+    def build_type(self) -> pa.DataType:
+        """Return the type with all changes. Raises `SchemaMismatchError` for a struct without fields, or with two of
+        one name.
+        """
+        inner = [part.build_type() for part in self.parts]
+        match self.kind:
+            case "struct":
+                return ddl.struct_type([(p.name, t) for p, t in zip(self.parts, inner, strict=True)])
+            case "array":
+                return ddl.list_type(inner[0])
+            case "map":
+                return pa.map_(*inner)
+        return self.type
+
+    def ids(self) -> list[int]:
+        return [i for part in self.parts for i in ([part.id, *part.ids()] if part.id else part.ids())]
+
+
+@dataclass(frozen=True, slots=True)
+class InnerChanges:
+    """Changes inside one column; all paths are those before all of them, but for those of new fields."""
+
+    renamed: Mapping[Path, str] = field(default_factory=dict)
+    dropped: tuple[Path, ...] = ()
+    widened: Mapping[Path, pa.DataType] = field(default_factory=dict)
+    added: tuple[tuple[Path, pa.DataType], ...] = ()
+    """New fields, each behind all others of its struct, in this order. Their paths are those after all other changes.
+    """
+
+
+def change_nested_fields(
+    column: str, data_type: pa.DataType, ids: FieldIds, changes: InnerChanges
+) -> tuple[pa.DataType, FieldIds]:
+    """Return the type and the ids of a column after changes inside it.
+
+    Raises `SchemaMismatchError` for an unknown field, a name that is taken or not allowed, a type that is not wider, a
+    struct that would have no field left, and a change of a map's keys.
+    """
+    editor = _Editor(column, _Node.of(data_type, ids.ids), ids.last)
+    editor.change(changes)
+    after = editor.root.build_type()
+    return after, FieldIds(tuple(editor.root.ids()), editor.last)
+
+
+class _Editor:
+    def __init__(self, column: str, root: _Node, last: int) -> None:
+        self._column = column
+        self.root = root
+        self.last = last
+
+    def change(self, changes: InnerChanges) -> None:
+        widened = [(*self._found(path), path, kind) for path, kind in changes.widened.items()]
+        renamed = [(*self._found(path), path, name) for path, name in changes.renamed.items()]
+        dropped = [(*self._found(path), path) for path in changes.dropped]
+        for _, node, path, kind in widened:
+            self._widen(node, path, kind)
+        for parent, node, path, name in renamed:
+            self._require_field(parent, path, "renamed")
+            _require_field_name(name)
+            node.name = name
+        for parent, node, path in dropped:
+            self._require_field(parent, path, "dropped")
+            parent.parts = [part for part in parent.parts if part is not node]
+            if not parent.parts:
+                self._refuse(path, "is the last field of its struct; drop the column, or what has the struct")
+        self._require_distinct(self.root)
+        for path, kind in changes.added:
+            self._add(path, kind)
+
+    def _widen(self, node: _Node, path: Path, wanted: pa.DataType) -> None:
+        if node.kind != "plain" or not (node.type.equals(wanted) or is_widening(node.type, wanted)):
+            self._refuse(
+                path,
+                f"of type {ddl.type_name(node.build_type())} cannot become {ddl.type_name(wanted)}: only wider "
+                "integers, float to double, and decimals of more digits and the same scale hold every value that is "
+                "there; add a field of that type",
+            )
+        node.type = wanted
+
+    def _add(self, path: Path, kind: pa.DataType) -> None:
+        _, parent = self._found(path[:-1])
+        self._require_field(parent, path, "added")
+        _require_field_name(path[-1])
+        if any(part.name.casefold() == path[-1].casefold() for part in parent.parts):
+            self._refuse(path, "is there already; choose another name")
+        ids = range(self.last + 1, self.last + 2 + count(kind))
+        node = _Node.of(kind, ids[1:])
+        node.name, node.id = path[-1], ids[0]
+        parent.parts.append(node)
+        self.last = ids[-1]
+
+    def _found(self, path: Path) -> tuple[_Node, _Node]:
+        """Return the parent of what a path leads to, and that itself. Raises `SchemaMismatchError`."""
+        parent = node = self.root
+        for place, name in enumerate(path):
+            parent = node
+            found = [part for part in parent.parts if part.name.casefold() == name.casefold()]
+            if not found:
+                has = (
+                    ", ".join(part.name for part in parent.parts) or f"none: {ddl.type_name(parent.type)} has no fields"
+                )
+                self._refuse(path[: place + 1], f"is not there; there is {has}")
+            (node,) = found
+            if parent.kind == "map" and node is parent.parts[0]:
+                self._refuse(path, "belongs to a map's keys, which cannot change; add a column with another map")
+        return parent, node
+
+    def _require_field(self, parent: _Node, path: Path, what: str) -> None:
+        if parent.kind != "struct":
+            self._refuse(
+                path,
+                f"cannot be {what}: only the fields of a struct can, and this lies in a column or field of type "
+                f"{ddl.type_name(parent.build_type())}; the path into an array has 'element', into a map 'value'",
+            )
+
+    def _require_distinct(self, node: _Node) -> None:
+        if node.kind == "struct":
+            folded = [part.name.casefold() for part in node.parts]
+            for part in node.parts:
+                if folded.count(part.name.casefold()) > 1:
+                    self._refuse((part.name,), "would be there twice in its struct; choose another name")
+        for part in node.parts:
+            self._require_distinct(part)
+
+    def _refuse(self, path: Path, problem: str) -> Any:
+        raise SchemaMismatchError(f"field '{join_path((self._column, *path))}' {problem}")
+
+
+def _require_field_name(name: str) -> None:
+    if not name or len(name) > 255 or not name.isprintable():
+        raise SchemaMismatchError(f"{name[:40]!r} cannot name a field; expected 1 to 255 printable characters")

@@ -1,0 +1,257 @@
+"""Rows as users have them → an Arrow table in exactly the schema of a table.
+
+Columns match by name, without regard to case. Values are converted only where nothing can be lost: an integer may
+widen, ``large_string`` becomes ``string``, a timestamp changes its unit when no digit is dropped. Nothing is parsed
+from text, and a time without a zone is never taken for one with a zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.conversion import (
+    Conversion,
+    check_text,
+    fit_texts,
+    have_valid_texts,
+    holds_text,
+    refuse_column,
+)
+from streamhouse_spark.schema.defaults import default_values
+from streamhouse_spark.schema.evolution import describe_later_column
+from streamhouse_spark.schema.map_keys import first_repeated_key, holds_map
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.variant import first_malformed, is_variant
+
+_ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, or in Spark by the write option mergeSchema"
+
+_MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
+
+
+def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
+    """Convert the rows to an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
+
+    ``older`` are the schemas that the table had, so that an error can tell the later name of a column.
+
+    ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, anything else with
+    the Arrow C stream interface, or a list of dicts. A missing column gets its default, or null where it has none. A
+    pandas index is not a column. Rows already in the schema pass through without a copy.
+
+    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
+    a null in a NOT NULL column, a map with one key twice, and a value that cannot be converted without loss, a text
+    that is no UTF-8, or that is longer than the column's CHAR(n) or VARCHAR(n), and for a row of more than
+    `slicing.ROW_BYTES_MAX`.
+    """
+    return convert_rows(rows, schema, table=table, older=older)[0]
+
+
+def convert_rows(
+    rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
+) -> tuple[pa.Table, frozenset[int]]:
+    """Convert as `coerce` does, and return the columns that the rows lack: their defaults may change before the rows
+    are stored.
+
+    Of a list of dicts these are the columns that some dict lacks.
+    """
+    source = _source_of(rows, table)
+    missing: frozenset[int] = frozenset()
+    if source.table is not None and source.table.schema.equals(schema.arrow, check_metadata=True):
+        result = source.table
+    else:
+        result, missing = _align_columns(source, schema, table, older or {})
+    require_small_rows(result, table)
+    texts = [position for position, column in enumerate(schema.columns) if holds_text(column.type)]
+    unsure = () if have_valid_texts(result, texts) else texts
+    for position, column in enumerate(schema.columns):
+        values = result.column(position)
+        if not column.nullable and (null_count := values.null_count):
+            refuse_column(
+                table, column.name, f"is NOT NULL, and {null_count} of {result.num_rows} rows have null in it"
+            )
+        if position in unsure:
+            check_text(values, table, column.name)
+        if is_variant(column.type) and (row := first_malformed(values)) is not None:
+            refuse_column(table, column.name, f"has no variant in row {row} of these rows; {_MAKE_VARIANT}")
+        if holds_map(column.type) and (row := first_repeated_key(values)) is not None:
+            refuse_column(
+                table,
+                column.name,
+                f"has a map with one key twice, in row {row} of these rows; keep one entry of each key",
+            )
+        if column.size is not None:
+            fitted = fit_texts(values, column.size, table, column.name)
+            if fitted is not values:
+                result = result.set_column(position, schema.arrow.field(position), fitted)
+                require_small_rows(result, table)  # blanks make rows larger
+    return result, missing
+
+
+def can_be_read_again(rows: Any) -> bool:
+    """Tell whether rows can be read twice; False for a possible stream, which is empty after one read."""
+    return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A user's rows, column by column. ``get`` returns Arrow data, or a list of Python values.
+
+    ``get`` also takes the value for rows without the column, which only dicts can lack one by one.
+    """
+
+    names: Sequence[str]
+    num_rows: int
+    get: Callable[[str, Any], Any]
+    table: pa.Table | None = None
+    incomplete: frozenset[str] = frozenset()
+    """Names that only some of the rows have."""
+
+
+def _source_of(rows: Any, table: str) -> _Source:
+    if isinstance(rows, list) and not rows:
+        rows = pa.table({})
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    elif isinstance(rows, pa.RecordBatchReader):
+        rows = rows.read_all()
+    elif isinstance(rows, list):
+        return _source_of_dicts(rows, table)
+    elif _is_pandas_frame(rows):
+        return _source_of_pandas(rows, table)
+    elif not isinstance(rows, pa.Table) and hasattr(rows, "__arrow_c_stream__"):
+        rows = _table_of(rows, table)
+    if isinstance(rows, pa.Table):
+        return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
+    found = type(rows)
+    hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(found.__name__, "")
+    raise SchemaMismatchError(
+        f"rows for {table} are a {found.__module__}.{found.__name__}, expected a pyarrow Table or RecordBatch, a "
+        f"pandas or polars frame, or a list of dicts{hint}",
+    )
+
+
+def _table_of(rows: Any, table: str) -> pa.Table:
+    """Read an object with the Arrow C stream interface. A single column has the interface as well."""
+    try:
+        return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is no table "
+            f"({str(error)[:200]}); give it columns with names"
+        ) from error
+
+
+def _source_of_dicts(rows: list[Any], table: str) -> _Source:
+    for kind in set(map(type, rows)):
+        if not issubclass(kind, dict):
+            position = next(i for i, row in enumerate(rows) if type(row) is kind)
+            raise SchemaMismatchError(
+                f"row {position} for {table} is a {kind.__name__}, expected a dict of column name and value",
+            )
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    is_complete = sum(map(len, rows)) == len(rows) * len(names)
+    incomplete = () if is_complete else (name for name in names if any(name not in row for row in rows))
+    return _Source(
+        _text_names(names, table),
+        len(rows),
+        lambda name, absent: [row.get(name, absent) for row in rows],
+        incomplete=frozenset(incomplete),
+    )
+
+
+def _is_pandas_frame(rows: Any) -> bool:
+    # Known by its shape: pandas is an extra, and a user who passes a frame has imported it.
+    kind = type(rows)
+    return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
+
+
+def _source_of_pandas(frame: Any, table: str) -> _Source:
+    def get(name: str, _: Any) -> Any:
+        series = frame[name]
+        if series.dtype == object:
+            return series.where(series.notna(), None).tolist()
+        return pa.array(series, from_pandas=True)
+
+    return _Source(_text_names(list(frame.columns), table), len(frame), get)
+
+
+def _text_names(names: list[Any], table: str) -> list[str]:
+    for name in names:
+        if not isinstance(name, str):
+            raise SchemaMismatchError(f"rows for {table} have the column name {name!r}, expected a text")
+    return names
+
+
+def _align_columns(
+    source: _Source, schema: TableSchema, table: str, older: Mapping[int, TableSchema]
+) -> tuple[pa.Table, frozenset[int]]:
+    given: dict[str, str] = {}
+    for name in source.names:
+        column = schema.find(name)
+        if column is None:
+            became = describe_later_column(name, older)
+            hint = (
+                f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name) + _ADDED
+            )
+            raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{hint}")
+        other = given.setdefault(column.name, name)
+        if other is not name or source.names.count(name) > 1:
+            refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")
+    arrays = [_column_values(source, given.get(column.name), column, table) for column in schema.columns]
+    whole = {name for name, said in given.items() if said not in source.incomplete}
+    missing = frozenset(column.id for column in schema.columns if column.name not in whole)
+    return pa.Table.from_arrays(arrays, schema=schema.arrow), missing
+
+
+def _column_values(source: _Source, name: str | None, column: Column, table: str) -> Any:
+    if name is None:
+        if not column.nullable and column.default is None and source.num_rows:
+            refuse_column(
+                table, column.name, f"is NOT NULL and missing in the rows, which have {', '.join(source.names)}"
+            )
+        return default_values(column, source.num_rows)
+    conversion = Conversion(table, column.name)
+    values = source.get(name, column.default_scalar.as_py() if name in source.incomplete else None)
+    if isinstance(values, list):
+        return conversion.from_python(values, column.type)
+    if values.type.equals(column.type, check_metadata=True):
+        return values
+    _require_small(values, column.name, table)
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_chunking.pieces(chunk)]
+    return pa.chunked_array(parts, type=column.type)
+
+
+def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None:
+    """Refuse a value that is too large for any row, before a cast that would fail without naming its row."""
+    if not arrow_chunking.are_small(values, arrow_chunking.ROW_BYTES_MAX):
+        sizes = arrow_chunking.row_bytes(values)
+        if len(sizes) and (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
+            _refuse_row(table, name, int(np.argmax(sizes)), largest)
+
+
+def require_small_rows(rows: pa.Table, table: str) -> None:
+    """Raise `SchemaMismatchError` for a row of more than `slicing.ROW_BYTES_MAX`."""
+    if not arrow_chunking.may_have_large_row(rows):
+        return
+    sizes = arrow_chunking.table_row_bytes(rows)
+    row = int(np.argmax(sizes))
+    if sizes[row] > arrow_chunking.ROW_BYTES_MAX:
+        of_column = [int(arrow_chunking.row_bytes(column.slice(row, 1))[0]) for column in rows.columns]
+        _refuse_row(table, rows.column_names[int(np.argmax(of_column))], row, int(sizes[row]))
+
+
+def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
+    refuse_column(
+        table,
+        name,
+        f"has a value of {num_bytes} bytes with its row, in row {row} of these rows, and a row may have "
+        f"{arrow_chunking.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
+    )

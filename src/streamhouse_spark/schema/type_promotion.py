@@ -1,0 +1,117 @@
+"""Columns of an older type as the type that the column has now: the only place where values are brought there.
+
+Fields inside a column are matched by their ids, never by their names: Arrow's own cast of a struct goes by names, and
+gives null where a name is absent. Vectorised: arrays of the leaves are taken over or cast, nulls and the lengths of
+arrays and maps stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.schema.nested_fields import count
+from streamhouse_spark.schema.variant import is_struct
+
+Fitting = Callable[[pa.Array], pa.Array]
+Ids = Sequence[int | None]
+"""Ids of the fields inside a type, see `streamhouse_spark.schema.nested_fields`. None is no field: one that is not
+wanted, of a stored type; one that reads as null, of the wanted type."""
+
+_Left = Iterator[int | None]
+
+
+def make_cast(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_ids: Ids) -> Fitting:
+    """Return the function that brings arrays of the type ``before`` into the type ``after``.
+
+    Both have the same shape, but for the fields of structs, plain types that became wider, and their order.
+    """
+    return _make_cast(before, iter(before_ids), after, iter(after_ids)) or _cast_to(after)
+
+
+def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> Fitting | None:
+    """Return the function; None where a cast, or nothing, is all that is to be done."""
+    types = pa.types
+    if is_struct(before) and is_struct(after):
+        return _struct(before, before_ids, after, after_ids)
+    if types.is_list(before) and types.is_list(after):
+        inner = _make_cast(before.value_type, before_ids, after.value_type, after_ids)
+        return None if inner is None else _list(inner, after)
+    if types.is_map(before) and types.is_map(after):
+        key = _make_cast(before.key_type, before_ids, after.key_type, after_ids) or _cast_to(after.key_type)
+        item = _make_cast(before.item_type, before_ids, after.item_type, after_ids)
+        return None if item is None else _map(key, item, after)
+    return None
+
+
+def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> Fitting | None:
+    stored = {}
+    for place, child in enumerate(before):
+        own, inner = next(before_ids), _field_positions(before_ids, child.type)
+        if own is not None:
+            stored[own] = place, child.type, inner
+    parts: list[tuple[int, Fitting] | None] = []
+    is_same = before.num_fields == after.num_fields
+    for place, child in enumerate(after):
+        own, wanted = next(after_ids), _field_positions(after_ids, child.type)
+        if own is None or own not in stored:
+            parts.append(None)
+            is_same = False
+            continue
+        at, kind, inner = stored[own]
+        made = _make_cast(kind, iter(inner), child.type, iter(wanted))
+        is_same = is_same and made is None and at == place and before.field(at).name == child.name
+        parts.append((at, made or _cast_to(child.type)))
+    return None if is_same else _struct_of(parts, after)
+
+
+def _field_positions(ids: _Left, data_type: pa.DataType) -> list[int | None]:
+    return [next(ids) for _ in range(count(data_type))]
+
+
+def _struct_of(parts: Sequence[tuple[int, Fitting] | None], after: pa.DataType) -> Fitting:
+    fields = list(after)
+
+    def fitted(array: pa.Array) -> pa.Array:
+        children = [
+            pa.nulls(len(array), child.type) if part is None else part[1](array.field(part[0]))
+            for part, child in zip(parts, fields, strict=True)
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+    return fitted
+
+
+def _list(inner: Fitting, after: pa.DataType) -> Fitting:
+    def fitted(array: pa.Array) -> pa.Array:
+        offsets, first, last = _own_offsets(array)
+        values = inner(array.values.slice(first, last - first))
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(offsets, values, type=after, mask=mask)
+
+    return fitted
+
+
+def _map(key: Fitting, item: Fitting, after: pa.DataType) -> Fitting:
+    def fitted(array: pa.Array) -> pa.Array:
+        offsets, first, last = _own_offsets(array)
+        keys, items = (values.slice(first, last - first) for values in (array.keys, array.items))
+        mask = array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(offsets, key(keys), item(items), type=after, mask=mask)
+
+    return fitted
+
+
+def _own_offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
+    """Return the offsets of an array or a map, from 0 on, and the first and the last before."""
+    if not len(array):
+        return pa.array(np.zeros(1, np.int32)), 0, 0
+    offsets = array.offsets.to_numpy()
+    return pa.array(offsets - offsets[0]), int(offsets[0]), int(offsets[-1])
+
+
+def _cast_to(after: pa.DataType) -> Fitting:
+    return lambda array: array if array.type.equals(after) else array.cast(after)

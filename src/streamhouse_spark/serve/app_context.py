@@ -1,0 +1,17 @@
+"""The parts of a server that HTTP and Arrow Flight have in common."""
+
+from __future__ import annotations
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.serve.admission import Admission
+from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.counters import ServerCounters
+from streamhouse_spark.serve.open_tables import OpenTables
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    tables: OpenTables
+    admission: Admission
+    counts: ServerCounters
+    audit: AuditLog | None = None

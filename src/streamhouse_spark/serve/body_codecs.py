@@ -1,0 +1,84 @@
+"""Rows in the bodies of requests and answers: JSON, JSON Lines, CSV and Arrow streams."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.segments.metadata_columns import without_metadata
+from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.write.csv_rows import write_csv
+from streamhouse_spark.write.file_readers import CsvOptions, rows_of_body
+from streamhouse_spark.write.json_lines import json_lines
+from streamhouse_spark.write.untrusted_arrow import IpcLimits
+
+JSON: Final = "application/json"
+JSON_LINES: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_KNOWN: Final = (JSON, JSON_LINES, CSV, ARROW)
+_LIMITS: Final = IpcLimits(rows=1 << 22, bytes=256 << 20)
+_CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
+_CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
+_FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
+
+
+def media_type(header: str | None) -> str:
+    """Return the form of rows that an ``Accept`` header names first, JSON by default.
+
+    Raises `InvalidOptionError` where it names none that is known.
+    """
+    names = [part.partition(";")[0].strip().casefold() for part in (header or "").split(",")]
+    named = [name for name in names if name and name not in ("*/*", "application/*", "text/html")]
+    known = next((name for name in named if name in _KNOWN), None)
+    if named and known is None:
+        raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_KNOWN)}")
+    return known or JSON
+
+
+def body_type(headers: Sequence[str]) -> str:
+    """Return the form of rows that the ``Content-Type`` of a body names.
+
+    It must be named, alone, and be one that no HTML form can have: a browser asks this server before it sends a page's
+    rows in such a type, and sends them at once in any other. Raises `InvalidOptionError`.
+    """
+    kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
+    kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
+    if kind not in _KNOWN or "," in parameters or (charset is not None and charset[1].casefold() not in _CHARSETS):
+        given = " and ".join(repr(one[:60]) for one in headers[:3]) or "missing"
+        raise InvalidOptionError(
+            f"the Content-Type of the rows is {given}; send one of {', '.join(_KNOWN)}, with texts in UTF-8",
+            condition="UNSUPPORTED_MEDIA_TYPE",
+        )
+    return kind
+
+
+def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
+    """Read the rows of a body. Texts become values of the table's types.
+
+    Raises `SchemaMismatchError` for bytes that hold no rows of that form.
+    """
+    lines = json_lines(body) if kind == JSON else body
+    rows = rows_of_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
+    return without_metadata(rows, rules.schema.names if rules.schema is not None else ())
+
+
+def write_rows(rows: pa.Table, kind: str) -> bytes:
+    """Write rows as an answer. Raises `InvalidOptionError` for values that have no form of that kind."""
+    match kind:
+        case "application/vnd.apache.arrow.stream":
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_table(rows)
+            return sink.getvalue()
+        case "text/csv":
+            return write_csv(rows)
+        case "application/x-ndjson":
+            return "".join(f"{text}\n" for text in row_texts(rows)).encode()
+        case _:
+            return f"[{','.join(row_texts(rows))}]".encode()

@@ -1,0 +1,286 @@
+"""Bulk reads: a pinned state of a table, cut into parts that any server of the warehouse reads in the same way.
+
+A part is named by the request, the commit that it reads and a digest of the whole plan. A server that did not make the
+plan makes it again of the same commit; only where that gives the same digest does it read a part. So the parts of one
+offer hold each row of one state once, wherever they are read, or a part is refused. Rows are read as they are sent: a
+batch at a time is in memory, and the changes of a bucket that are not in the lake yet, of a table with a primary key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.types import TableName
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
+from streamhouse_spark.query.projection import Filter, Projection, filter_and_project, parse_filter
+from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
+from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_pin
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import ScanPlan
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.read.split_planning import parts
+from streamhouse_spark.serve.flight.requests import ReadRequest, ReadTicket
+from streamhouse_spark.serve.open_tables import OpenTables
+from streamhouse_spark.table.rollback import pin_version
+from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, changelog_batches, open_view
+from streamhouse_spark.table.table import Table
+
+BATCH_BYTES: Final = 2 << 20
+"""Bytes of a batch that is sent, about: clients of gRPC in other languages take 4 MiB by default."""
+BATCH_ROWS: Final = 1 << 16
+_PLANS_KEPT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A read that can begin: the tickets of its parts, which together have each row once."""
+
+    schema: pa.Schema
+    tickets: tuple[ReadTicket, ...]
+    num_rows: int | None = None
+    """None where only reading tells."""
+    num_bytes: int | None = None
+    """Bytes of the files that the parts read."""
+    version: int | None = None
+    """The commit that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    """Read while they are taken. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """A request, with the commit or the lake's snapshot that it reads, and the whole plan."""
+
+    request: ReadRequest
+    projection: Projection
+    plan: ScanPlan
+    state: TableState | None
+    """The state that is read; None for the lake alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    table: Table
+    pinned: _Pinned
+    parts: tuple[ScanPlan, ...]
+    digest: str
+
+    @property
+    def request(self) -> ReadRequest:
+        return self.pinned.request
+
+    def offer(self) -> Offer:
+        request, state = self.request, self.pinned.state
+        numbers = range(len(self.parts))
+        num_rows = rows_of(state) if state is not None and request.where is None else None
+        if num_rows is not None and request.limit is not None:
+            num_rows = min(num_rows, request.limit)
+        return Offer(
+            self.pinned.projection.schema,
+            tuple(ReadTicket(request, self.table.uuid, self.digest, number) for number in numbers),
+            num_rows,
+            sum(piece.size_bytes for part in self.parts for piece in part.pieces),
+            state.version if state is not None else None,
+        )
+
+    def rows(self, part: ScanPlan) -> Rows:
+        projection = self.pinned.projection
+        found = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
+        finished = (projection.finish(pa.Table.from_batches([batch])) for batch in found)
+        return Rows(projection.schema, _first(_slice_batches(finished), self.request.limit))
+
+
+class FlightReadService:
+    """Plans and reads. Safe for threads. Whoever asks has to have the right to read the table."""
+
+    def __init__(self, tables: OpenTables) -> None:
+        self._tables = tables
+        self._lock = new_lock()
+        self._kept: OrderedDict[str, _Planned] = OrderedDict()
+
+    def schema(self, request: ReadRequest) -> pa.Schema:
+        """Return the columns of the rows that a request asks for. Raises as `offer`."""
+        table, name = self._opened(request)
+        if name.suffix not in (None, LAKE):
+            shown = open_view(table, name.suffix or "").schema
+        else:
+            shown = (_pin(table, request).state if name.suffix is None else table.state).schema.arrow
+        _filter(request, shown)
+        return filter_and_project(shown.empty_table(), request.columns, None).schema
+
+    def offer(self, request: ReadRequest) -> Offer:
+        """Pin the state that a request reads, and cut it into parts.
+
+        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError`, `SchemaMismatchError`,
+        `SnapshotExpiredError` and `OffsetsTrimmedError` for a version that is no longer kept.
+        """
+        table, name = self._opened(request)
+        if name.suffix not in (None, LAKE):
+            return Offer(self.schema(request), (ReadTicket(request),))
+        planned = _plan_read(table, name, request)
+        self._keep(planned)
+        return planned.offer()
+
+    def rows(self, ticket: ReadTicket) -> Rows:
+        """Begin to read a part of an offer, or all rows of the newest state.
+
+        Raises as `offer`, and `SnapshotExpiredError` where the part can no longer be read as it was offered.
+        """
+        request = ticket.request
+        table, name = self._opened(request)
+        if name.suffix not in (None, LAKE):
+            return _view(table, name.suffix or "", request)
+        if ticket.part is None:
+            whole = _plan_read(table, name, replace(request, parts=1))
+            return whole.rows(whole.parts[0])
+        planned = self._again(table, name, ticket)
+        if not 0 <= ticket.part < len(planned.parts):
+            raise InvalidOptionError(
+                f"the ticket is for part {ticket.part} of {len(planned.parts)} of {table.name}; ask for the flight's "
+                "info again"
+            )
+        return planned.rows(planned.parts[ticket.part])
+
+    def _again(self, table: Table, name: TableName, ticket: ReadTicket) -> _Planned:
+        """Return the plan that a ticket is of: the one that was kept, or one made again of the same commit."""
+        if ticket.uuid != table.uuid:
+            raise _expired_error(table, "another table has its name since")
+        key = _key(ticket.request, ticket.plan or "")
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None and kept.table.uuid == table.uuid:
+            return kept
+        planned = _plan_read(table, name, ticket.request)
+        if planned.digest != ticket.plan:
+            raise _expired_error(table, "its files are others since, or the lake moved on")
+        self._keep(planned)
+        return planned
+
+    def _keep(self, planned: _Planned) -> None:
+        with self._lock:
+            self._kept[_key(planned.request, planned.digest)] = planned
+            while len(self._kept) > _PLANS_KEPT:
+                self._kept.popitem(last=False)
+
+    def _opened(self, request: ReadRequest) -> tuple[Table, TableName]:
+        name = parse_table_name(request.table)
+        if request.version is not None and name.suffix is not None:
+            raise InvalidOptionError(
+                f"{name}: version is for the table itself, {name.path}; of {name.path}${LAKE} say snapshot"
+            )
+        if request.snapshot is not None and name.suffix != LAKE:
+            raise InvalidOptionError(f"{name}: snapshot is for {name.path}${LAKE}; say version, a commit or a tag")
+        return self._tables.table(str(name.path)), name
+
+
+def _plan_read(table: Table, name: TableName, request: ReadRequest) -> _Planned:
+    pinned = _of_union(table, request) if name.suffix is None else _of_lake(table, request)
+    several = request.parts > 1 and request.limit is None
+    cut = tuple(parts(pinned.plan, request.parts)) if several else (pinned.plan,)
+    text = json.dumps([pinned.plan.to_json(), len(cut)], separators=(",", ":"), sort_keys=True)
+    return _Planned(table, pinned, cut, hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def _of_union(table: Table, request: ReadRequest) -> _Pinned:
+    pin = _pin(table, request)
+    projection = _projection(request, pin.state)
+    wanted = ScanRequest.of(projection)
+
+    def plan(found: ReadSnapshot) -> _Pinned:
+        at = replace(request, version=found.state.version)
+        return _Pinned(at, projection, plan_pin(table, found, wanted).plan(table), found.state)
+
+    begun = InitialSchema(projection.read_columns, is_chosen=request.version is not None)
+    return with_stand_ins(table, pin, begun, plan)
+
+
+def _of_lake(table: Table, request: ReadRequest) -> _Pinned:
+    open_view(table, LAKE)  # a table without a lake is an error that says so
+    state, snapshot = table.state, request.snapshot
+    projection = _projection(request, state)
+    if snapshot is None and (newest := table.lake.newest()) is not None:
+        snapshot = newest.id
+    plan = plan_lake(table, state, projection, as_of_snapshot=snapshot)
+    return _Pinned(replace(request, snapshot=snapshot), projection, plan, None)
+
+
+def _pin(table: Table, request: ReadRequest) -> ReadSnapshot:
+    return take_latest_snapshot(table.state) if request.version is None else pin_version(table, request.version)
+
+
+def _projection(request: ReadRequest, state: TableState) -> Projection:
+    return Projection.of(state.schema, request.columns, _filter(request, state.schema.arrow))
+
+
+def _filter(request: ReadRequest, schema: pa.Schema) -> Filter | None:
+    return parse_filter(parse_where(request.where, schema)) if request.where is not None else None
+
+
+def _view(table: Table, suffix: str, request: ReadRequest) -> Rows:
+    """Read a system table at once, and changes as they are sent: these may be as many as the table has rows."""
+    view = open_view(table, suffix)
+    if suffix not in (CHANGELOG, BINLOG):
+        where = parse_where(request.where, view.schema) if request.where is not None else None
+        rows = view.to_arrow(columns=request.columns, filter=where)
+        return Rows(rows.schema, _first(_slice_batches([rows]), request.limit))
+    state = table.state
+    found: Iterator[pa.RecordBatch] = changelog_batches(table, state)
+    schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+    if suffix == BINLOG:
+        found, schema = binlog_batches(found, state.schema.arrow), binlog_schema(state.schema.arrow)
+    wanted = _filter(request, schema)
+    chosen = (filter_and_project(pa.Table.from_batches([batch]), request.columns, wanted) for batch in found)
+    shown = filter_and_project(schema.empty_table(), request.columns, None).schema
+    return Rows(shown, _first(_slice_batches(chosen), request.limit))
+
+
+def _slice_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for batch in (batch for rows in tables for batch in rows.to_batches()):
+        num_rows = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+        for start in range(0, batch.num_rows, num_rows):
+            yield batch.slice(start, num_rows)
+
+
+def _first(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    if limit is None:
+        yield from batches
+        return
+    missing = limit
+    while missing > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, missing)
+        missing -= batch.num_rows
+
+
+def rows_of(state: TableState) -> int | None:
+    """Return how many rows a state has; None with a primary key, where a state counts changes."""
+    return None if state.primary_key else state.num_rows
+
+
+def _key(request: ReadRequest, digest: str) -> str:
+    return json.dumps([request.to_json(), digest], sort_keys=True)
+
+
+def _expired_error(table: Table, why: str) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{table.name}: the ticket's part can no longer be read as it was offered: {why}; ask for the flight's "
+        "info again"
+    )

@@ -1,0 +1,75 @@
+"""The lake alone, in the place of a document with hot rows that takes too long or cannot be made.
+
+A server does so only if it is told to: an engine that would rather have old rows than none cannot see the difference,
+but for the header `Warning` of the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from weakref import WeakKeyDictionary
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.serve.counters import ServerCounters
+from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable
+
+logger = logging.getLogger(__name__)
+
+
+class StaleFallback:
+    """Waits for documents for a time. Safe for threads: of a table, one document is made and one more waits its turn,
+    however many ask.
+    """
+
+    def __init__(self, wait_s: float, counts: ServerCounters) -> None:
+        self._wait_s = wait_s
+        self._counts = counts
+        self._lock = new_lock()
+        self._turns: WeakKeyDictionary[ServedTable, threading.RLock] = WeakKeyDictionary()
+        self._waiting: dict[ServedTable, Future[Document]] = {}
+
+    def document(self, table: ServedTable) -> tuple[Document, str | None]:
+        """Return the newest document, or that of the lake and the reason why it stands in.
+
+        The making goes on behind the answer, so that a later one has it. A table without a lake has nothing that could
+        stand in: its answer waits, and its errors are raised; so are those of a name or an option. Raises as
+        `ServedTable.newest`.
+        """
+        asked = self._asked(table)
+        try:
+            return asked.result(self._wait_s), None
+        except TimeoutError:
+            reason = f"its hot rows were not ready after {self._wait_s:g} s"
+        except (TableNotFoundError, InvalidOptionError):
+            raise
+        except StreamhouseError as error:
+            reason = f"its hot rows cannot be shown: {error}"
+        try:
+            found = table.lake_in_its_place()
+        except StreamhouseError:
+            return asked.result(), None
+        self._counts.count_lake_only_answer(table.table.name)
+        logger.warning("%s is answered with its lake alone: %s", table.table.name, reason)
+        return found, reason
+
+    def _asked(self, table: ServedTable) -> Future[Document]:
+        """Return a document that somebody begins to look for from now on."""
+        with self._lock:
+            found = self._waiting.get(table)
+            if found is None:
+                found = self._waiting[table] = Future()
+                turn = self._turns.setdefault(table, new_lock())
+                threading.Thread(target=self._make, args=(table, turn, found), daemon=True).start()
+            return found
+
+    def _make(self, table: ServedTable, turn: threading.RLock, found: Future[Document]) -> None:
+        with turn:
+            with self._lock:
+                del self._waiting[table]  # who asks from now on wants a later look
+            try:
+                found.set_result(table.newest())
+            except BaseException as error:  # noqa: BLE001 - it is raised to whoever waits
+                found.set_exception(error)

@@ -1,0 +1,73 @@
+"""The address of a server, and the addresses that it refuses."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import field
+from typing import Final
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.serve.access import Access
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 8181
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """The address of a server, and its certificate."""
+
+    host: str = HOST
+    port: int = PORT
+    """0 takes a free one."""
+    flight_port: int | None = None
+    """The port of Arrow Flight, at the same host; None for not at all, and 0 takes a free one."""
+    tls_cert: str | None = None
+    tls_key: str | None = field(default=None, repr=False)
+    allows_insecure: bool = False
+
+    @property
+    def url_host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name that it listens at; none where that is an address."""
+        return (self.host,) if any(c.isalpha() for c in self.host) and ":" not in self.host else ()
+
+    def require_safe(self, access: Access) -> None:
+        """Raise `InvalidOptionError` where others on the network could read or write without a token, or read along."""
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise InvalidOptionError("--tls-cert and --tls-key belong together: give both, or neither")
+        if self.allows_insecure or _is_loopback(self.host):
+            return
+        missing = ["--token-file or --access"] if access.is_open else []
+        missing += [] if self.tls_cert else ["--tls-cert and --tls-key"]
+        if missing:
+            raise InvalidOptionError(
+                f"--host {self.host} is reached by other machines, and {' and '.join(missing)} is missing: anybody "
+                "there could read and write, or read along; give it, or say --insecure where something before this "
+                "server does both"
+            )
+
+    def require_certificate(self) -> None:
+        """Raise `InvalidOptionError` where the certificate and its key cannot be used."""
+        if self.tls_cert is None:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
+            raise InvalidOptionError(
+                f"the certificate {self.tls_cert} and its key cannot be used: {error}; give both as PEM files"
+            ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

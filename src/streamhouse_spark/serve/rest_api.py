@@ -1,0 +1,402 @@
+"""Rows over HTTP, below ``/api/v1``: write them, read some, look one up, follow them as they land."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import field
+from typing import Any, Final
+
+import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from streamhouse_spark.core.fork_safety import new_event
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.option_parsing import nearest
+from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    SchemaMismatchError,
+    StreamhouseError,
+    TableNotFoundError,
+    quote,
+)
+from streamhouse_spark.log.commits.log_position import LogPosition
+from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.serve.body_codecs import body_type, media_type, parse_rows, write_rows
+from streamhouse_spark.serve.counters import ServerCounters
+from streamhouse_spark.serve.followers import FollowAnswer, Followers
+from streamhouse_spark.serve.open_tables import OpenTables
+from streamhouse_spark.serve.parameters import parameters_of
+from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
+from streamhouse_spark.serve.responses import RETRY_AFTER_S, error_answer
+from streamhouse_spark.serve.rights import ANYBODY, client_of, require, table_asked_for, without_hidden_names
+from streamhouse_spark.serve.row_rejection import Body, RejectedRow, body_of, parse_bad_rows, validate_rows
+from streamhouse_spark.serve.table_facts import describe_failures, table_facts
+from streamhouse_spark.table.dead_letters import DEAD_LETTERS
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.preview import first_rows, schema_of
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.csv_rows import decode_field
+from streamhouse_spark.write.file_readers import CsvOptions
+
+BODY_BYTES_MAX: Final = 64 << 20
+IN_FLIGHT_BYTES_MAX: Final = 256 << 20
+"""Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
+BAD_ROWS_SHOWN: Final = 100
+ROWS_DEFAULT: Final = 100
+ROWS_MAX: Final = 100_000
+_OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
+_MODES: Final = ("append", "upsert", "delete")
+_READ_PARAMETERS: Final = ("where", "columns", "limit")
+_WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
+    """Return the routes below ``/api/v1/tables``."""
+    api = _Rows(tables, counts)
+    return [
+        Route("/tables", _handle_errors(api.list, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}", _handle_errors(api.describe, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/rows", _handle_errors(api.read, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/rows", _handle_errors(api.write, tables.warehouse), methods=["POST"]),
+        Route("/tables/{table}/lookup", _handle_errors(api.lookup, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/changes", _handle_errors(api.changes, tables.warehouse), methods=["GET"]),
+    ]
+
+
+def _handle_errors(handler: Handler, warehouse: Warehouse) -> Handler:
+    async def answered(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except StreamhouseError as error:
+            client, table = client_of(request), table_asked_for(request)
+            return error_answer(await run_in_threadpool(without_hidden_names, error, client, table, warehouse.exists))
+
+    return answered
+
+
+class _Rows:
+    def __init__(self, tables: OpenTables, counts: ServerCounters) -> None:
+        self._warehouse = tables.warehouse
+        self._counts = counts
+        self._tables = tables
+        self._in_flight_bytes = 0
+        self._requests = RequestsInFlight()
+        self._followers = Followers()
+
+    async def list(self, request: Request) -> Response:
+        parameters_of(request, ())
+        return JSONResponse({"tables": client_of(request).readable_of(await run_in_threadpool(self._warehouse.tables))})
+
+    async def describe(self, request: Request) -> Response:
+        require(request, "read", request.path_params["table"])
+        return await run_in_threadpool(self._describe, request)
+
+    def _describe(self, request: Request) -> Response:
+        table = self._opened(request)
+        costs = table.costs().to_json() if "costs" in parameters_of(request, ("costs",)) else None
+        return JSONResponse(
+            table_facts(table) | describe_failures(table) | ({"costs": costs} if costs is not None else {})
+        )
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def write(self, request: Request) -> Response:
+        """Write the rows of a body: all of them, or none. **Commit point:** one record of the table's log, which other
+        requests may share. Answers when the rows are durable.
+        """
+        require(request, "write", request.path_params["table"])
+        declared = _content_length(request.headers.get("content-length"))
+        if declared > BODY_BYTES_MAX:
+            return _too_large()
+        if self._in_flight_bytes + declared > IN_FLIGHT_BYTES_MAX:
+            return _busy(_OTHERS_WAIT)
+        size_bytes = declared
+        self._in_flight_bytes += size_bytes
+        try:
+            body = bytearray()
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    return _too_large()
+                if (more := len(body) - size_bytes) > 0:  # of a client that did not say how much it sends
+                    if self._in_flight_bytes + more > IN_FLIGHT_BYTES_MAX:
+                        return _busy(_OTHERS_WAIT)
+                    self._in_flight_bytes += more
+                    size_bytes += more
+            return await run_in_threadpool(self._write, request, bytes(body))
+        except ClientDisconnect as error:  # whoever sent the head is gone, and nothing was written
+            raise InvalidOptionError("the connection ended before the body; send the request again") from error
+        finally:
+            self._in_flight_bytes -= size_bytes
+
+    def _write(self, request: Request, body: bytes) -> Response:
+        table = self._opened(request)
+        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode")
+        mode = mode or ("upsert" if table.state.primary_key else "append")
+        if mode not in _MODES:
+            raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
+        asked = _RowsRequest.of(request, table, mode, body)
+        identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, asked.parts)
+        with self._requests.entered(table.uuid, identity) if identity else nullcontext():
+            if identity and (stored := identity.stored_outcome(table.state)):
+                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, asked)
+            else:
+                try:
+                    with identity.judged_by(table.refresh) if identity else nullcontext():
+                        offsets, bad = self._stored(request, table, asked, identity)
+                except SchemaMismatchError as error:
+                    return _rejected_rows_response(error, table, asked)
+                self._counts.wrote(table.name, mode, offsets.num_rows)
+        request.scope["state"]["rows"] = offsets.num_rows
+        ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
+        answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
+        return JSONResponse(answer | ({"bad_rows": [one.to_json() for one in bad]} if bad else {}))
+
+    def _stored(
+        self, request: Request, table: Table, asked: _RowsRequest, identity: RequestIdentity | None
+    ) -> tuple[BucketOffsets, Sequence[RejectedRow]]:
+        """Write the rows that the table takes; first those that it does not, into the table that is named for them.
+
+        A request that is sent again, because the server died between the two, adds to neither what it has.
+        """
+        transaction = identity.transaction if identity else None
+        if asked.bad_rows == "refuse":
+            return asked.stored(table, parse_rows(asked.body, asked.kind, asked.rules), transaction), ()
+        found = validate_rows(table, asked.rows())
+        if found.bad and asked.dead_letters:
+            require(request, "write", asked.dead_letters)
+            letters = self._warehouse.create_table(asked.dead_letters, DEAD_LETTERS, if_not_exists=True)
+            now = dt.datetime.fromtimestamp(self._warehouse.world.clock.now_ms() / 1000, dt.UTC)
+            letters.append(
+                [
+                    {"at": now, "target": table.name, "reason": one.reason, "position": str(one.row), "event": one.text}
+                    for one in found.bad
+                ],
+                transaction=identity.of_dead_letters(table.name, [one.row for one in found.bad]) if identity else None,
+            )
+        if found.good is None and transaction is None:
+            return BucketOffsets({}), found.bad
+        rows = table.schema.empty_table() if found.good is None else found.good
+        return asked.stored(table, rows, transaction), found.bad
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, request: Request) -> Response:
+        require(request, "read", request.path_params["table"])
+        return await run_in_threadpool(self._read, request)
+
+    def _read(self, request: Request) -> Response:
+        name, asked = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
+        limit = _number(asked.get("limit"), ROWS_DEFAULT, ROWS_MAX)
+        kind = media_type(request.headers.get("accept"))
+        columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
+        where = parse_where(asked["where"], schema_of(self._warehouse, name)) if asked.get("where") else None
+        rows = first_rows(self._warehouse, name, limit, columns=columns, filter_=where)
+        return Response(write_rows(rows, kind), media_type=kind)
+
+    async def lookup(self, request: Request) -> Response:
+        require(request, "read", request.path_params["table"])
+        return await run_in_threadpool(self._lookup, request)
+
+    def _lookup(self, request: Request) -> Response:
+        table = self._opened(request)
+        key = list(table.state.primary_key)
+        given = parameters_of(request, key) if key else {}
+        if sorted(given) != sorted(key) or not key:
+            names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
+            raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
+        columns = [table.schema.field(name) for name in key]
+        found = table.lookup(
+            pa.table({column.name: _key_value(given[column.name], column, table) for column in columns})
+        )
+        if not found["_found"][0].as_py():
+            raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
+        row = next(row_texts(found.drop_columns(["_found"])))
+        return Response(row, media_type="application/json")
+
+    async def changes(self, request: Request) -> Response:
+        """Follow the table: an event for some rows at a time, whose id is the position behind them.
+
+        It ends with the client's token, and goes on with the next one from the last event. Each client that waits for
+        rows holds a thread, of those that are for this alone: others are answered meanwhile.
+        """
+        require(request, "read", request.path_params["table"])
+        client, asked = client_of(request), parameters_of(request, ("from",))
+        name = client.name
+        if client is ANYBODY and request.client is not None:
+            name = request.client.host  # without tokens an address tells clients apart
+        if (refusal := self._followers.admit(name)) is not None:
+            return _busy(refusal)
+        stop = new_event()
+        try:
+            start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
+            tail = await run_in_threadpool(self._tail, request, start, stop)
+        except BaseException:
+            self._followers.release(name)
+            raise
+        clock = self._warehouse.world.clock
+        return FollowAnswer(
+            tail,
+            stop,
+            threads=self._followers.threads,
+            has_ended=lambda: client.ends_s is not None and clock.now_ms() / 1000 >= client.ends_s,
+            release=lambda: self._followers.release(name),
+        )
+
+    def _tail(self, request: Request, start: Any, stop: threading.Event) -> Tail:
+        return self._opened(request).tail(start, include_metadata=True, stop=stop)
+
+    def _opened(self, request: Request) -> Table:
+        return self._tables.table(request.path_params["table"])
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsRequest:
+    """The rows of a request, and how they are to be written."""
+
+    mode: str
+    body: bytes = field(repr=False)
+    kind: str
+    rules: CsvOptions
+    columns: Sequence[str] | None
+    bad_rows: str
+    dead_letters: str | None
+
+    @classmethod
+    def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _RowsRequest:
+        asked = parameters_of(request, _WRITE_PARAMETERS)
+        columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
+        dead_letters = asked.get("dead_letters")
+        bad_rows = parse_bad_rows(asked.get("bad_rows"), dead_letters)
+        if columns is not None and mode != "upsert":
+            raise InvalidOptionError(
+                f"columns= is for mode=upsert, a partial update by primary key, and not for {mode}"
+            )
+        if bad_rows != "refuse" and (columns is not None or mode == "delete"):
+            raise InvalidOptionError(
+                f"bad_rows={bad_rows} is for whole rows; leave it out, and all rows are taken or none"
+            )
+        schema, key = table.schema, table.state.primary_key
+        if mode == "delete" or columns is not None:
+            _require_key_and_columns(table, columns or ())
+            schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
+        rules = CsvOptions(
+            schema, defaults=default_scalars(evaluate_defaults(table.state.schema, StatementContext.of(table.world)))
+        )
+        kind = body_type(request.headers.getlist("content-type"))
+        return cls(mode, body, kind, rules, columns, bad_rows, dead_letters or None)
+
+    @property
+    def parts(self) -> Sequence[bytes]:
+        """The body, with all parameters that decide what is stored."""
+        columns = ",".join(self.columns) if self.columns is not None else ""
+        texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
+        return (self.body, *(text.encode() for text in texts))
+
+    def rows(self) -> Body:
+        return body_of(self.body, self.kind, self.rules)
+
+    def stored(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
+        match self.mode:
+            case "upsert":
+                return table.upsert(rows, columns=self.columns, transaction=transaction)
+            case "delete":
+                return table.delete(rows, transaction=transaction)
+        return table.append(rows, transaction=transaction)
+
+
+def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
+    """Raise `InvalidOptionError` where rows cannot be a key, or a key and some columns, of a table."""
+    _ = table.keyed  # which raises without a primary key
+    names = table.schema.names
+    for column in columns:
+        if column not in names:
+            near = nearest(column, names)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:20])}"
+            raise InvalidOptionError(f"columns= has {quote(column)}, and table {table.name} has no such column; {hint}")
+
+
+def _rejected_rows_response(error: SchemaMismatchError, table: Table, asked: _RowsRequest) -> Response:
+    """Answer that nothing was written, with each bad row where whole rows were sent."""
+    answer = error_answer(error)
+    if asked.columns is not None or asked.mode == "delete":
+        return answer
+    try:
+        bad = validate_rows(table, asked.rows()).bad
+    except SchemaMismatchError:
+        return answer
+    body = json.loads(bytes(answer.body))
+    body["error"]["bad_rows"] = [one.to_json() for one in bad[:BAD_ROWS_SHOWN]]
+    return JSONResponse(body, answer.status_code)
+
+
+def _bad_rows_again(table: Table, asked: _RowsRequest) -> Sequence[RejectedRow]:
+    """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
+    if asked.bad_rows == "refuse":
+        return ()
+    try:
+        return validate_rows(table, asked.rows()).bad
+    except SchemaMismatchError:
+        return ()
+
+
+def _key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
+    """Return a value of a key column, which has the form of a field of CSV."""
+    try:
+        return decode_field(pa.array([text]), column)
+    except (pa.ArrowException, ValueError, SchemaMismatchError) as error:
+        raise InvalidOptionError(f"table {table.name}: the key is not of the columns' types: {error}") from error
+
+
+def _start(text: str) -> Any:
+    if text in ("latest", "earliest"):
+        return text
+    try:
+        return LogPosition.from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise InvalidOptionError(
+            f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
+        ) from error
+
+
+def _number(text: str | None, default: int, most: int) -> int:
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) > most:
+        raise InvalidOptionError(f"limit={text[:40]!r}: expected a number of rows of at most {most:,}")
+    return int(text)
+
+
+def _content_length(text: str | None) -> int:
+    """Return the length that a client says its body has; 0 where it says none."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise InvalidOptionError(f"Content-Length is {text[:40]!r}, expected a number of bytes")
+    return int(text)
+
+
+def _too_large() -> Response:
+    error = InvalidOptionError(f"the body has more than {BODY_BYTES_MAX >> 20} MiB; send the rows in several requests")
+    answer = error_answer(error)
+    answer.status_code = 413
+    return answer
+
+
+def _busy(text: str) -> Response:
+    body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": f"BUSY: {text}"}}
+    return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})

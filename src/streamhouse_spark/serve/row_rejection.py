@@ -1,0 +1,208 @@
+"""Bad rows among those of a request: which they are, and why, each for itself.
+
+A body is tried as a whole. Where that fails it is halved until the bad rows stand alone, so a few bad rows among many
+cost a few times the work of the whole, and a good body costs nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.config.paimon_limits import check_paimon_values
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.constraints.check_constraint import require_checked
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
+from streamhouse_spark.schema.identity import refuse_given
+from streamhouse_spark.schema.json_values import row_texts
+from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.serve.body_codecs import ARROW, CSV, JSON, parse_rows
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.write.file_readers import CsvOptions
+from streamhouse_spark.write.json_lines import json_objects
+
+BAD_ROWS_MAX: Final = 1_000
+"""Rows that are told apart. A body with more of them is refused whole: it is of another table, or of another form."""
+REASON_CHARS_MAX: Final = 500
+_EVENT_CHARS_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that the table does not take: its number in the body from 0, the reason, and the row as it came."""
+
+    row: int
+    reason: str
+    text: str
+
+    def to_json(self) -> dict[str, object]:
+        return {"row": self.row, "message": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedRows:
+    """The rows of a body: those that the table takes, and the others."""
+
+    good: pa.Table | None
+    """None where there is none."""
+    bad: Sequence[RejectedRow]
+
+
+class Body(Protocol):
+    """The rows of a body, of which any range can be read for itself."""
+
+    def __len__(self) -> int: ...
+    def read(self, begin: int, end: int) -> pa.Table:
+        """Return rows. Raises `SchemaMismatchError` for those that cannot be read."""
+
+    def text(self, row: int) -> str: ...
+
+
+def body_of(body: bytes, kind: str, rules: CsvOptions) -> Body:
+    """Return the body as rows. Raises `SchemaMismatchError` where rows cannot be told apart in it."""
+    if kind == ARROW:
+        return _Frames(parse_rows(body, kind, rules))
+    if kind == JSON:
+        return _Lines(json_objects(body), rules)
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise SchemaMismatchError(f"the body is no UTF-8: {error}; send text in UTF-8") from error
+    if kind == CSV:
+        return _Records(text, rules)
+    return _Lines([line for line in text.split("\n") if line.strip()], rules)
+
+
+def validate_rows(table: Table, body: Body) -> ValidatedRows:
+    """Tell the rows that a table takes from those that it does not, by its newest columns and constraints.
+
+    Raises `SchemaMismatchError` with the first reason where more than `BAD_ROWS_MAX` are bad.
+    """
+    finder = _Finder(body, lambda rows: _require_fitting(table, rows))
+    finder.look(0, len(body))
+    numbers = [one.row for one in finder.bad]
+    ends = [*numbers, len(body)]
+    begins = [0, *(number + 1 for number in numbers)]
+    good = [body.read(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+    state = table.state
+    schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
+    fitted = [convert_rows(rows, schema, table=table.name, older=state.schemas)[0] for rows in good]
+    return ValidatedRows(pa.concat_tables(fitted) if fitted else None, finder.bad)
+
+
+def _require_fitting(table: Table, rows: pa.Table) -> None:
+    state = table.state
+    schema = evaluate_defaults(state.schema, StatementContext.of(table.world))
+    fitted, _ = convert_rows(rows, schema, table=table.name, older=state.schemas)
+    refuse_given(state.parsed.identity, fitted, table.name)
+    whole = fill_generated_columns(state.parsed.generated, fitted, table.name)
+    require_checked(state.parsed.checks, whole, table.name)
+    check_paimon_values(table.name, {name: whole.column(name) for name in state.parsed.limited_columns})
+
+
+@dataclass
+class _Finder:
+    body: Body
+    require: Callable[[pa.Table], None]
+    bad: list[RejectedRow] = field(default_factory=list)
+
+    def look(self, begin: int, end: int) -> None:
+        if begin == end:
+            return
+        try:
+            self.require(self.body.read(begin, end))
+        except SchemaMismatchError as error:
+            if end - begin > 1:
+                middle = (begin + end) // 2
+                self.look(begin, middle)
+                self.look(middle, end)
+                return
+            if len(self.bad) == BAD_ROWS_MAX:
+                raise SchemaMismatchError(
+                    f"more than {BAD_ROWS_MAX:,} of {len(self.body):,} rows do not fit, and nothing was written; the "
+                    f"first is row {self.bad[0].row}: {self.bad[0].reason}"
+                ) from error
+            reason, text = str(error)[:REASON_CHARS_MAX], self.body.text(begin)[:_EVENT_CHARS_MAX]
+            self.bad.append(RejectedRow(begin, reason, text))
+
+
+class _Lines:
+    """JSON Lines."""
+
+    def __init__(self, lines: Sequence[str], rules: CsvOptions) -> None:
+        self._lines = lines
+        self._rules = rules
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def read(self, begin: int, end: int) -> pa.Table:
+        return parse_rows("\n".join(self._lines[begin:end]).encode(), "application/x-ndjson", self._rules)
+
+    def text(self, row: int) -> str:
+        return self._lines[row]
+
+
+class _Records:
+    """CSV, whose first record names the columns."""
+
+    def __init__(self, text: str, rules: CsvOptions) -> None:
+        self._rules = rules
+        starts, lines = [0], io.StringIO(text, newline="")
+        try:
+            reader = csv.reader(iter(lines.readline, ""), strict=True)
+            ends = [lines.tell() for _ in reader]
+        except csv.Error as error:
+            raise SchemaMismatchError(f"the body is no CSV: {error}; send a header and a line for each row") from error
+        starts += ends
+        pieces = [text[begin:end] for begin, end in zip(starts, ends, strict=False)]
+        self._header = pieces[0] if pieces else ""
+        self._records = [piece for piece in pieces[1:] if piece.strip()]
+        if self._header and not self._header.endswith("\n"):
+            self._header += "\n"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read(self, begin: int, end: int) -> pa.Table:
+        return parse_rows((self._header + "".join(self._records[begin:end])).encode(), CSV, self._rules)
+
+    def text(self, row: int) -> str:
+        return self._header + self._records[row].rstrip("\r\n")
+
+
+class _Frames:
+    """Arrow's rows."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def read(self, begin: int, end: int) -> pa.Table:
+        return self._rows.slice(begin, end - begin)
+
+    def text(self, row: int) -> str:
+        return next(row_texts(self._rows.slice(row, 1)))
+
+
+def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
+    """Return ``refuse``, ``skip`` or ``dead-letter``. Raises `InvalidOptionError`."""
+    known = ("refuse", "skip", "dead-letter")
+    found = text or ("dead-letter" if dead_letters else "refuse")
+    if found not in known:
+        raise InvalidOptionError(f"bad_rows={found[:60]!r}: expected {', '.join(known)}")
+    if (found == "dead-letter") != bool(dead_letters):
+        raise InvalidOptionError(
+            "bad_rows=dead-letter and dead_letters=<database>.<table> belong together: name the table for such rows"
+        )
+    return found

@@ -1,0 +1,63 @@
+"""Notes beside tables of rounds that failed here, so that people see them who cannot look into this process.
+
+A note is a hint: whatever happens to it, rounds go on. A failure costs one PUT, a success only where it is the first
+one behind a failure, and a round that finds nothing to do costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamhouse_spark.core.clock import Clock, host_name
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.log.lifecycle.tiering_failures import Work, describe_failure, note_failure, note_success
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.table.table import Table
+
+logger = logging.getLogger(__name__)
+
+
+class FailureNotes:
+    """Notes failures of the work of one process. Each table is used by one thread at a time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._host = host_name()
+        self._is_noted: dict[tuple[str, Work], bool] = {}
+        """Whether the note may say that some work of a table fails."""
+
+    def failed(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
+        """Note a failure of work that began at a boot time. Of a table that is gone nothing is noted: its files go."""
+        self._is_noted[table.uuid, work] = True
+        if isinstance(error, TableNotFoundError):
+            return
+        duration_ms = self._clock.boot_ms() - began_ms
+        try:
+            rows, now_ms = sum(bucket_lags(table.state).values()), table.storage.now_ms()
+            failure = describe_failure(work, error, host=self._host, rows=rows, now_ms=now_ms, duration_ms=duration_ms)
+            note_failure(table.storage, table.uuid, failure)
+        except Exception as problem:  # noqa: BLE001 - the failure itself is what counts, and it is logged
+            logger.info("the failed round of %s could not be noted beside it: %s", table.name, problem)
+
+    def note_success(self, table: Table, work: Work) -> None:
+        """Say in the note that earlier failures are over: behind those of this process, and of maintenance once, for
+        those of earlier ones. That rows were tiered shows in the table's own log.
+        """
+        if not self._is_noted.get((table.uuid, work), work == "maintenance"):
+            return
+        with after_commit(logger, "the note that rounds succeed", table.name):
+            note_success(table.storage, table.uuid, work, table.storage.now_ms())
+            self._is_noted[table.uuid, work] = False
+
+    @contextmanager
+    def note_failure(self, table: Table) -> Iterator[None]:
+        """Note the error of a round that ends the block."""
+        began_ms = self._clock.boot_ms()
+        try:
+            yield
+        except Exception as error:
+            self.failed(table, "tiering", error, began_ms)
+            raise

@@ -1,0 +1,85 @@
+"""The tables of a warehouse as a service knows them: one listing a database tells which names to look at again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Final, Literal
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.process_cache import Connection
+
+UNSETTLED: Final = "unsettled"
+"""A name whose table has another name, or is dropped: a verb is under way that ends without another pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableListing:
+    """The tables that are there, and names whose table cannot be opened."""
+
+    tables: list[Table]
+    failures: dict[str, StreamhouseError]
+
+
+@dataclass
+class TableDiscovery:
+    """Names of tables, as of the number of their newest pointer. For one thread.
+
+    A name keeps its table while its newest pointer is the same and the table has that name: no request is needed for
+    it. A table without a lake is read on at each look, since that may change.
+    """
+
+    connection: Connection
+    _tables: dict[str, tuple[int, Table | None]] = field(default_factory=dict)
+    """Name → the number of its newest pointer, and the table; None where the name means nothing."""
+
+    def forget(self, table: Table) -> None:
+        """Have the table's name looked at again: the table may be gone."""
+        self._tables = {name: known for name, known in self._tables.items() if known[1] is not table}
+
+    def found(self, chosen: Sequence[str] | None = None) -> TableListing:
+        """Look for the tables of the warehouse, or for those that are chosen by name. Raises as a listing does."""
+        newest = dict.fromkeys(chosen, 0) if chosen is not None else self._listed()
+        storage = self.connection.warehouse().storage
+        asked = [name for name in newest if chosen is not None or not self._is_as_known(name, newest[name])]
+        failures: dict[str, StreamhouseError] = {}
+        for name, found in zip(asked, at_once(storage, self._opened, asked), strict=True):
+            self._tables.pop(name, None)
+            if isinstance(found, StreamhouseError):
+                failures[name] = found
+            elif found != UNSETTLED:
+                self._tables[name] = (newest[name], found)
+        self._tables = {name: known for name, known in self._tables.items() if name in newest}
+        return TableListing([table for _, table in self._tables.values() if table is not None], failures)
+
+    def _listed(self) -> dict[str, int]:
+        storage = self.connection.warehouse().storage
+        found: dict[str, int] = {}
+        databases = names.list_databases(storage)
+        for numbers in at_once(storage, lambda database: names.list_pointers(storage, database), databases):
+            found |= {str(path): number for path, number in numbers.items()}
+        return found
+
+    def _is_as_known(self, name: str, newest: int) -> bool:
+        number, table = self._tables.get(name, (0, None))
+        if number != newest:
+            return False
+        if table is None:
+            return True
+        state = table.state
+        return not state.dropped and state.name == name and state.parsed.datalake_enabled
+
+    def _opened(self, name: str) -> Table | StreamhouseError | Literal["unsettled"] | None:
+        path = parse_table_name(name).path
+        try:
+            return self.connection.table(str(path))
+        except TableNotFoundError:
+            means = names.resolve(self.connection.warehouse().storage, path)
+            return None if means.uuid is None else UNSETTLED
+        except StreamhouseError as error:
+            return error

@@ -1,0 +1,96 @@
+"""Requests that this process sent to object stores, counted as stores bill them, by folder.
+
+A request that is sent again counts again, and so does one that was refused: stores bill these too. Local disks bill
+nothing and are not counted, nor are requests of other programs' clients: Spark's own reader, and those that read lake
+tables outside the warehouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from operator import add, attrgetter, sub
+from typing import Final, Literal
+
+from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
+from streamhouse_spark.core.lazy_dataclass import dataclass
+
+Kind = Literal["gets", "heads", "puts", "lists", "deletes"]
+
+_FOLDER_PARTS: Final = 3
+"""A folder of a table's log, or the folder of a lake table."""
+_FOLDERS_MAX: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """Requests and bytes. Bytes are those of the objects alone, without headers."""
+
+    gets: int = 0
+    """Objects, and ranges of objects, that were read."""
+    heads: int = 0
+    """Questions for the size of an object."""
+    puts: int = 0
+    """Objects and parts of objects that were written; the beginning and the end of an upload count as well."""
+    lists: int = 0
+    """Pages of listings."""
+    deletes: int = 0
+    refused_puts: int = 0
+    """Among the ``puts``, those that found an object at their key: another writer was first."""
+    failures: int = 0
+    """Requests of any kind without a useful answer: slowed down, denied, or broken off."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.gets + self.heads + self.puts + self.lists + self.deletes
+
+    def __add__(self, other: RequestCounts) -> RequestCounts:
+        return RequestCounts(*map(add, _counts_of(self), _counts_of(other)))
+
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
+        """Return the requests since an ``earlier`` count."""
+        return RequestCounts(*map(sub, _counts_of(self), _counts_of(earlier)))
+
+
+_counts_of: Final = attrgetter(*(f.name for f in fields(RequestCounts)))
+NO_REQUESTS: Final = RequestCounts()
+
+
+class _RequestCounter:
+    """The requests of this process by store and folder. A child process begins at zero."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._counts: dict[tuple[str, str], RequestCounts] = {}
+
+    def renew_in_child(self) -> None:
+        self._counts = {}
+
+    def note(self, url: str, key: str, requests: RequestCounts) -> None:
+        """Count requests about an object, or about the objects whose keys begin with ``key``."""
+        place = (url, "/".join(key.split("/")[:-1][:_FOLDER_PARTS]))
+        with self._lock:
+            if place not in self._counts and len(self._counts) >= _FOLDERS_MAX:
+                place = (url, "")
+            self._counts[place] = self._counts.get(place, NO_REQUESTS) + requests
+
+    def of(self, url: str, prefixes: Iterable[str] = ("",)) -> RequestCounts:
+        """Return the requests in folders of a store that begin with one of the prefixes, which end with ``/`` or are
+        empty.
+        """
+        chosen = tuple(prefixes)
+        with self._lock:
+            counts = list(self._counts.items())
+        found = (n for (of_url, folder), n in counts if of_url == url and f"{folder}/".startswith(chosen))
+        return sum(found, NO_REQUESTS)
+
+    def total(self) -> RequestCounts:
+        """Return the requests to all stores."""
+        with self._lock:
+            return sum(self._counts.values(), NO_REQUESTS)
+
+
+METER = _RequestCounter()
+renew_in_children(METER)

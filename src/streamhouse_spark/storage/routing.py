@@ -1,0 +1,147 @@
+"""A store of which some folders lie in other stores.
+
+Each call goes to the store that its key lies in. Keys are the same everywhere, so callers need not know where an object
+lies. Listings show what lies in one store: that of the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from streamhouse_spark.core.concurrency import in_parallel
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.storage.base import Bytes, CommitLock, Names, ObjectInfo, Objects, Offer, Sink, Storage
+from streamhouse_spark.storage.prefetch import ReadsMany
+
+Found = list[bytes | None]
+
+
+class Places(Protocol):
+    """The folders that lie elsewhere."""
+
+    def place(self, key: str) -> Storage | None:
+        """Return the store of an object, or of all objects behind a prefix; None for those that lie at home."""
+
+    def writable_place(self, key: str) -> Storage | None:
+        """Return the store of an object that is about to be written or deleted. Raises where that is not allowed."""
+
+    def look_up(self, keys: Sequence[str]) -> None:
+        """Find out the places of many objects at the same time, so that `place` need not ask one by one."""
+
+    def is_hidden(self, key: str) -> bool:
+        """Tell whether an object elsewhere belongs to the place itself, so that no listing shows it."""
+
+
+class PlacedStorage:
+    """The store ``home``, but for the folders that lie elsewhere. Its time is that of ``home``."""
+
+    def __init__(self, home: Storage, places: Places) -> None:
+        self.home = home
+        self.places = places
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.home.url!r})"
+
+    @property
+    def url(self) -> str:
+        return self.home.url
+
+    def url_of(self, key: str) -> str:
+        """Return the URL of an object, in the store that it lies in."""
+        return f"{self._at(key).url}/{key}"
+
+    def read(self, key: str) -> bytes:
+        return self._at(key).read(key)
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return self._at(key).read_ranges(key, ranges)
+
+    def size_bytes(self, key: str) -> int:
+        return self._at(key).size_bytes(key)
+
+    def put_if_absent(self, key: str, data: Bytes) -> None:
+        self._to(key).put_if_absent(key, data)
+
+    def ensure_durable(self, key: str) -> None:
+        self._to(key).ensure_durable(key)
+
+    def put(self, key: str, data: Bytes) -> None:
+        self._to(key).put(key, data)
+
+    def create(self, key: str) -> AbstractContextManager[Sink]:
+        return self._to(key).create(key)
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        place = self.places.place(prefix)
+        if place is None:
+            return self.home.list(prefix)
+        return [info for info in place.list(prefix) if not self.places.is_hidden(info.key)]
+
+    def list_temporary(self, prefix: str) -> Objects:
+        """List the files that writers left behind, of a store that has such."""
+        list_temporary = getattr(self._at(prefix), "list_temporary", None)
+        found: Objects = [] if list_temporary is None else list_temporary(prefix)
+        return found
+
+    def list_names(self, prefix: str) -> Names:
+        return self._at(prefix).list_names(prefix)
+
+    def delete(self, key: str) -> None:
+        self._to(key).delete(key)
+
+    def now_ms(self) -> int:
+        return self.home.now_ms()
+
+    def local_path(self, key: str) -> str | None:
+        return self._at(key).local_path(key)
+
+    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
+        return self._to(key).commit_lock(key, offer)
+
+    def check_writable(self) -> None:
+        self.home.check_writable()
+
+    def _at(self, key: str) -> Storage:
+        return self.places.place(key) or self.home
+
+    def _to(self, key: str) -> Storage:
+        return self.places.writable_place(key) or self.home
+
+
+class PlacedStorageOfMany(PlacedStorage):
+    """The same, where requests at home take long: objects of all stores are read at the same time."""
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read whole objects, those of one store by one call of it. None stands for an absent one."""
+        self.places.look_up(keys)
+        wanted: dict[int, tuple[Storage, list[str]]] = {}
+        for key in keys:
+            store = self._at(key)
+            wanted.setdefault(id(store), (store, []))[1].append(key)
+        if len(wanted) == 1:
+            return _read_all(*wanted.popitem()[1])
+        groups = list(wanted.values())
+        found: dict[str, bytes | None] = {}
+        for (_, of_one), contents in zip(groups, in_parallel(lambda group: _read_all(*group), groups), strict=True):
+            found.update(zip(of_one, contents, strict=True))
+        return [found[key] for key in keys]
+
+
+def make_routing_storage(home: Storage, places: Places) -> PlacedStorage:
+    """Return a store that reads many objects at the same time where ``home`` does."""
+    return (PlacedStorageOfMany if isinstance(home, ReadsMany) else PlacedStorage)(home, places)
+
+
+def _read_all(store: Storage, keys: Sequence[str]) -> Found:
+    if isinstance(store, ReadsMany):
+        return store.read_many(keys)
+    return [_read_if_there(store, key) for key in keys]
+
+
+def _read_if_there(store: Storage, key: str) -> bytes | None:
+    try:
+        return store.read(key)
+    except ObjectNotFoundError:
+        return None

@@ -1,0 +1,163 @@
+"""GETs on a short way: by the client's own connections and credentials, without its model of the service.
+
+Through the client a request takes some 2 ms of a processor: its parameters are compared with a model, rules lead to an
+address, hooks are called, the answer becomes a dictionary. An opener of a table sends 25 at the same time, most of them
+for records that are not there. So the first GET of a bucket, which goes through the client, shows the bucket's address,
+its region and the signer. Those that follow are signed by that signer, whose credentials are renewed as the client's
+are, and sent by the client's session, with its connections, time limits, proxies and certificates.
+
+Failures raise the client's own errors. But a store that does not answer the question (a redirect, another region, a
+wrong clock, expired credentials) is asked again through the client, which knows what to do, and the way is forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple
+from xml.sax.saxutils import unescape
+
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import ClientError
+from botocore.utils import percent_encode
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+
+GET: Final = "GetObject"
+_SIGNATURE: Final = "s3v4"
+_RENEWED_MAX: Final = 3
+"""Times that a way may be forgotten before none is learned any more."""
+_SAFE: Final = "/~"
+"""Characters of a key that are not escaped, as the client has it."""
+_ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308, 400, 401, 403})
+"""Statuses with which a store does not answer the question, but says how or where it is to be asked."""
+_DENIED: Final = "AccessDenied"
+"""The word of a store that knew the caller and the object, with one of these statuses."""
+_FIELD: Final = re.compile(rb"<(Code|Message)>([^<]*)</\1>")
+
+
+class Answer(NamedTuple):
+    status: int
+    """200, or 206 where a range was asked for."""
+    headers: Mapping[str, str]
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A request of the client, as its hooks show it; of several the last one, which was not redirected."""
+
+    url: str = ""
+    agent: str = ""
+    signer: Any = None
+    signing_name: str = ""
+    region: str | None = None
+    is_plain: bool = False
+    """Whether it was signed by the client's credentials alone, and no others had to be found for it."""
+
+
+_seen: ContextVar[_Seen | None] = ContextVar("streamhouse_spark_seen_get", default=None)
+"""The request that a task looks at."""
+
+
+class FastGetClient:
+    """The ways of one client, by bucket. For its event loop alone."""
+
+    def __init__(self, api: Any) -> None:
+        session = getattr(getattr(api, "_endpoint", None), "http_session", None)
+        self._send: Callable[[Any], Awaitable[Any]] | None = getattr(session, "send", None)
+        self._ways: dict[str, _SignedGet] = {}
+        self._forgotten: dict[str, int] = {}
+        if self._send is not None:
+            api.meta.events.register(f"before-sign.s3.{GET}", _note_signer)
+            api.meta.events.register(f"before-send.s3.{GET}", _note_request)
+
+    def of(self, bucket: str) -> _SignedGet | None:
+        return self._ways.get(bucket)
+
+    def forget(self, bucket: str) -> None:
+        self._ways.pop(bucket, None)
+        self._forgotten[bucket] = self._forgotten.get(bucket, 0) + 1
+
+    @contextmanager
+    def observe_get(self, bucket: str, key: str) -> Iterator[None]:
+        """Look at the GET that is sent within. A way is learned from one that was answered by the store itself."""
+        is_wanted = self._send is not None and bucket not in self._ways
+        if not is_wanted or self._forgotten.get(bucket, 0) >= _RENEWED_MAX:
+            yield
+            return
+        token = _seen.set(seen := _Seen())
+        try:
+            yield
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                self._learn(bucket, key, seen)
+            raise
+        else:
+            self._learn(bucket, key, seen)
+        finally:
+            _seen.reset(token)
+
+    def _learn(self, bucket: str, key: str, seen: _Seen) -> None:
+        ending = percent_encode(key, safe=_SAFE)
+        if seen.is_plain and self._send is not None and ending and seen.url.endswith(f"/{ending}"):
+            self._ways[bucket] = _SignedGet(self._send, seen.url.removesuffix(ending), seen)
+
+
+class _SignedGet:
+    """The short way to one bucket."""
+
+    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, seen: _Seen) -> None:
+        self._send = send
+        self._base = base
+        self._headers = {"User-Agent": seen.agent}
+        self._signer = seen.signer
+        self._signing = (seen.signing_name, seen.region, _SIGNATURE)
+
+    async def get(self, key: str, byte_range: str | None) -> Answer | None:
+        """Read an object, or a range of it; None where the store did not answer the question.
+
+        Raises `ClientError` for every other answer than an object, and the client's errors of connections.
+        """
+        headers = self._headers if byte_range is None else {**self._headers, "Range": byte_range}
+        request = AWSRequest("GET", self._base + percent_encode(key, safe=_SAFE), headers=headers)
+        auth = await self._signer.get_auth_instance(*self._signing)
+        auth.add_auth(request)
+        response = await self._send(request.prepare())
+        data: bytes = await response.content
+        if response.status_code in (200, 206):
+            return Answer(response.status_code, response.headers, data)
+        error = _error(response.status_code, response.headers, data)
+        if response.status_code in _ELSEWHERE and error.response["Error"]["Code"] != _DENIED:
+            return None
+        raise error
+
+
+def _error(status: int, headers: Mapping[str, str], data: bytes) -> ClientError:
+    """Return the client's error for an answer of the store."""
+    told = {name.decode(): unescape(text.decode("utf-8", "replace")) for name, text in _FIELD.findall(data)}
+    about = {"HTTPStatusCode": status, "HTTPHeaders": headers, "RequestId": headers.get("x-amz-request-id")}
+    unnamed = "" if data else str(status)
+    parsed = {"Error": {"Code": unnamed, "Message": "", **told}, "ResponseMetadata": about}
+    return ClientError(parsed, GET)
+
+
+def _note_signer(request: Any, region_name: str | None, signature_version: Any, **named: Any) -> None:
+    if (seen := _seen.get()) is None:
+        return
+    signing = request.context.get("signing", {})
+    seen.signer = named.get("request_signer")
+    seen.signing_name = signing.get("signing_name") or named.get("signing_name") or "s3"
+    seen.region = signing.get("region") or region_name
+    others = {"identity_cache", "request_credentials"} & {name for name, value in signing.items() if value is not None}
+    seen.is_plain = signature_version == _SIGNATURE and not others and seen.signer is not None
+
+
+def _note_request(request: Any, **_: Any) -> None:
+    if (seen := _seen.get()) is None:
+        return
+    seen.url = request.url
+    agent = request.headers.get("User-Agent", "")
+    seen.agent = agent.decode() if isinstance(agent, bytes) else agent

@@ -1,0 +1,134 @@
+"""Credentials for a while: a role of the store's owner, assumed with a policy that takes rights away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError, StorageRefusedError
+from streamhouse_spark.storage.remote.failures import FailureKind, one_line
+from streamhouse_spark.storage.s3.settings import S3Settings
+
+logger = logging.getLogger(__name__)
+
+SESSION_POLICY_CHARS_MAX: Final = 2_048
+"""Characters that STS takes as the policy of a session."""
+_ROLE: Final = re.compile(r"arn:(?P<partition>[a-z0-9-]{1,40}):iam::[0-9]{0,12}:role/[\w+=,.@/-]{1,512}\Z", re.ASCII)
+_NO_SESSION_CHARS: Final = re.compile(r"[^\w+=,.@-]", re.ASCII)
+_SESSION_CHARS_MAX: Final = 64
+_AMAZON: Final = (".amazonaws.com", ".amazonaws.com.cn")
+_STS_ENDPOINT: Final = "AWS_ENDPOINT_URL_STS"
+_REGION: Final = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryCredentials:
+    """Credentials that end. The text form shows none of them."""
+
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    ends_ms: int
+    """Unix time, by the store's clock."""
+
+
+def partition_of(role_arn: str) -> str:
+    """Return the partition of a role's ARN, such as ``aws``. Raises `InvalidOptionError` for no ARN of a role."""
+    match = _ROLE.match(role_arn)
+    if match is None:
+        raise InvalidOptionError(
+            f"{role_arn[:80]!r} names no role; expected an ARN such as arn:aws:iam::123456789012:role/readers"
+        )
+    return match["partition"]
+
+
+class StsRoles:
+    """Assumes roles with the credentials of a warehouse's settings, else with those of the usual AWS chain. Safe for
+    threads.
+
+    The requests go to Amazon's STS, or to the store itself where ``s3.endpoint`` is another's; the variable
+    ``AWS_ENDPOINT_URL_STS`` names another place.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """Raises `MissingExtraError`, `InvalidOptionError`."""
+        self._settings = S3Settings.parse(settings)
+        self._client = _client(self._settings)
+
+    def assume(self, role_arn: str, session: str, policy: str, seconds: int) -> TemporaryCredentials:
+        """Return credentials of the role that may do no more than the policy says.
+
+        Raises `StorageError`, and `StorageRefusedError` where the store refuses for good. No text has the role, a
+        credential or the store's own words, because clients see it; the log has these without credentials.
+        """
+        from streamhouse_spark.storage.s3 import errors as failures
+
+        name = _NO_SESSION_CHARS.sub("-", session)[:_SESSION_CHARS_MAX]
+        try:
+            answer = self._client.assume_role(
+                RoleArn=role_arn, RoleSessionName=name, Policy=policy, DurationSeconds=seconds
+            )
+        except failures.S3_FAILURES as error:
+            code = failures.error_code(error)
+            logger.warning("AssumeRole of %s failed: %s", role_arn, one_line(str(error), self._settings.secrets))
+            if failures.classify(error) is FailureKind.FINAL:
+                raise StorageRefusedError(
+                    f"the store gives this server no credentials for readers ({code}); its operator has to let the "
+                    "server assume the role that it was given, see its log"
+                ) from None
+            raise StorageError(f"the store gave no credentials for readers ({code}); try again later") from None
+        found: dict[str, Any] = answer["Credentials"]
+        return TemporaryCredentials(
+            found["AccessKeyId"],
+            found["SecretAccessKey"],
+            found["SessionToken"],
+            int(found["Expiration"].timestamp() * 1000),
+        )
+
+
+def _client(settings: S3Settings) -> Any:
+    try:
+        import botocore.config
+        import botocore.session
+    except ImportError as error:
+        raise MissingExtraError(
+            f"credentials of S3 need the package {error.name}, which is not installed: "
+            "pip install 'streamhouse-spark[s3]'"
+        ) from error
+    parsers = logging.getLogger("botocore.parsers")
+    if not any(isinstance(one, _WithoutCredentials) for one in parsers.filters):
+        parsers.addFilter(_WithoutCredentials())
+    config = botocore.config.Config(
+        connect_timeout=settings.connect_timeout_seconds,
+        read_timeout=settings.request_timeout_seconds,
+        retries={"mode": "standard", "total_max_attempts": 3},
+    )
+    session = botocore.session.get_session()
+    region = settings.region or session.get_config_variable("region") or _REGION
+    return session.create_client(
+        "sts",
+        region_name=region,
+        endpoint_url=_endpoint(settings),
+        aws_access_key_id=settings.access_key_id,
+        aws_secret_access_key=settings.secret_access_key,
+        aws_session_token=settings.session_token,
+        config=config,
+    )
+
+
+def _endpoint(settings: S3Settings) -> str | None:
+    host = urlsplit(settings.endpoint or "").hostname
+    return None if host is None or host.endswith(_AMAZON) or _STS_ENDPOINT in os.environ else settings.endpoint
+
+
+class _WithoutCredentials(logging.Filter):
+    """Leaves answers with credentials out of the client library's own log, which at DEBUG has every answer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "SecretAccessKey" not in record.getMessage()

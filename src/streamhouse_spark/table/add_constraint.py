@@ -1,0 +1,99 @@
+"""The rows that are there when a constraint is added: read once, and then only what is appended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import ConstraintViolatedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import whole_range
+from streamhouse_spark.read.planner import ScanRequest, plan_pin
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import LogScanTask, ScanPlan
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.schema.constraints.check_constraint import Breaches, Check
+
+
+class RevalidateError(Exception):
+    """All rows have to be checked again, which a commit's attempt does not do."""
+
+
+class ConstraintValidation:
+    """The state whose rows keep the constraints that are added. For one commit; calls follow one another."""
+
+    def __init__(self, table: TableHandle, *, may_look: bool) -> None:
+        """Take a table; with ``may_look`` a commit's attempt reads all rows where it has to, however long."""
+        self._table = table
+        self._may_look = may_look
+        self._known: tuple[TableState, frozenset[tuple[str, str]]] | None = None
+
+    def look(self, state: TableState, checks: Sequence[Check]) -> None:
+        """Check all rows of a state. Raises `ConstraintViolatedError`."""
+        if checks:
+            begun = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
+            self._known = with_stand_ins(
+                self._table, take_latest_snapshot(state), begun, lambda pin: self._checked(pin, checks)
+            )
+
+    def follow(self, state: TableState, checks: Sequence[Check]) -> None:
+        """Check the rows of a later state that were not checked. Raises as `look`, `RevalidateError`."""
+        names = _names(checks)
+        if not checks:
+            return
+        known, kept = self._known if self._known is not None else (None, frozenset())
+        if known is not None and names <= kept and known.schema_id == state.schema_id:
+            if known.ends == state.ends:  # without an append no row is new
+                return
+            if self._has_followed(known, state, checks):
+                return
+        if not self._may_look:
+            raise RevalidateError
+        self.look(state, checks)
+
+    def _has_followed(self, known: TableState, state: TableState, checks: Sequence[Check]) -> bool:
+        if any(not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items()):
+            return False
+        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
+        try:
+            if state.primary_key:
+                self._require_kept(self._changes(state, came, _names_of(state, checks)), checks)
+                self._known = state, _names(checks)
+            else:
+                self._known = self._checked(ReadSnapshot(state, None, came), checks)
+        except ConstraintViolatedError:  # of rows that may be deleted by now
+            return False
+        return True
+
+    def _checked(self, pin: ReadSnapshot, checks: Sequence[Check]) -> tuple[TableState, frozenset[tuple[str, str]]]:
+        plan = plan_pin(self._table, pin, ScanRequest(_names_of(pin.state, checks))).plan(self._table)
+        self._require_kept(plan, checks)
+        return pin.state, _names(checks)
+
+    def _changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
+        """Plan a read of what changed by key. Rows before an update, and deleted ones, are among it: those were checked
+        when they were new, so they are in breach only if a row of this range is.
+        """
+        pieces = tuple(LogScanTask(whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
+        return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
+
+    def _require_kept(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
+        found = [Breaches(check) for check in checks]
+        for batch in read_batches(self._table, plan):
+            for breaches in found:
+                breaches.look(batch)
+        for breaches in found:
+            breaches.require_none(f"of {self._table.name}", "correct these rows first")
+
+
+def _names_of(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
+    """Return the columns that the constraints look at."""
+    of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
+    return tuple(name for name in state.schema.names if name in of_checks)
+
+
+def _names(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:
+    return frozenset((check.name, check.text) for check in checks)

@@ -1,0 +1,71 @@
+"""Branches whose publication or dropping ended half-way, because its process died.
+
+Nothing is wrong with the rows of such a branch or of its table. But a sealed branch takes no rows, and a log that has
+ended, or one whose branch was published, keeps files until somebody settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from streamhouse_spark.config.branch_metadata import BranchMark
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import PUBLICATIONS
+from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import branches_of
+from streamhouse_spark.storage.prefetch import at_once
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledBranch:
+    """A branch of which one of two logs says what the other does not."""
+
+    name: str
+    is_: Literal["sealed", "dropped", "published"]
+    """``sealed``: it takes no rows, and the table does not have them. ``dropped``: its log has ended, and the table
+    still names it. ``find_publication``: the table has its rows, and its log has not ended."""
+    since_ms: int
+    """Store time of the newest record of the branch's log; 0 where its log is gone."""
+
+
+def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
+    """Find them for a table in its newest known state. Reads the log of each branch, and of each that was published
+    last under its name.
+    """
+    state = table.state
+    named = {branch.uuid: branch.name for branch in branches_of(state)}
+    published = dict(_iter_published_branches(state))
+    uuids = [*named, *(uuid for uuid in published if uuid not in named)]
+
+    def look(uuid: str) -> UnsettledBranch | None:
+        found = _state_of(table, uuid)
+        if uuid not in named:
+            is_open = found is not None and not found.dropped
+            return UnsettledBranch(published[uuid], "published", found.time_ms) if is_open and found else None
+        if found is None or found.dropped:
+            return UnsettledBranch(named[uuid], "dropped", found.time_ms if found is not None else 0)
+        mark = BranchMark.of_properties(found.properties)
+        is_sealed = mark is not None and mark.is_sealed
+        return UnsettledBranch(named[uuid], "sealed", found.time_ms) if is_sealed else None
+
+    return [one for one in at_once(table.storage, look, uuids) if one is not None]
+
+
+def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
+    """Give uuid and name of the branches that were published last under their names."""
+    for app_id in state.transactions:
+        if app_id.startswith(PUBLICATIONS):
+            name, _, uuid = app_id.removeprefix(PUBLICATIONS).partition(".")
+            yield uuid, name
+
+
+def _state_of(table: TableHandle, uuid: str) -> TableState | None:
+    """Return the newest state of a branch's log; None where that is gone."""
+    try:
+        return CommitLog(table.storage, uuid, table.world).refresh()
+    except TableNotFoundError:
+        return None

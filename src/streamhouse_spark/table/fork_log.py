@@ -1,0 +1,102 @@
+"""Logs that begin with a version of a table: of a clone, and of a branch. Nobody else knows such a log's uuid.
+
+In this order, each step leaving what cleaning takes away: its first record and its state as a checkpoint (`first`);
+the version is kept by a tag of the table; rows of the table's hot log are copied; and rows that came inside of records
+are moved to a segment, behind which a floor voids the copies of these records, which go (`begin_history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import commits_prefix
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Action, Rename
+from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE
+from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.delete_vectors import of_snapshot
+from streamhouse_spark.log.commits.object_existence import list_referenced_keys, manifest_keys
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
+from streamhouse_spark.log.lifecycle.log_copy import at_home, copy_version
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import delete_all
+from streamhouse_spark.write.auto_compaction import merge_inline
+
+
+def make_fork_state(then: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
+    """Return the state of the log before its first record: that of the version, without what is told of the other
+    table's readers, cleaners and names.
+    """
+    inline = {segment.commit for segment in then.kept_segments() if segment.uuid is None}
+    return replace(
+        then,
+        table_uuid=uuid,
+        name=name,
+        created_ms=now_ms,
+        time_ms=now_ms,
+        properties=at_home(properties),
+        lake_history=() if then.lake is None else (then.lake,),
+        deletions=of_snapshot(then.deletions, then.lake),
+        former_uuids=(*then.former_uuids, then.table_uuid),
+        manifests={number: manifest for number, manifest in then.manifests.items() if number in inline},
+        condemned={},
+        consumers={},
+        archive=NO_ARCHIVE,
+        tags={},
+        expiring=frozenset(),
+        former_lakes=(),
+        schema_changes=(),
+        dropped=False,
+        successor=None,
+    )
+
+
+def first(storage: Storage, world: World, begun: TableState, action: Action) -> TableState:
+    """Store the log's first record, and the state behind it as a checkpoint. Returns the state."""
+    record = Record(
+        begun.version + 1,
+        begun.table_uuid,
+        world.ids.new_uuid(),
+        begun.time_ms,
+        (action,),
+        author=world.author,
+        after=begun.attempt,
+    )
+    put_first_record(storage, record)
+    state = fold(begun, record)
+    write_checkpoint(storage, state)
+    return state
+
+
+def copy_rows(source: TableHandle, state: TableState) -> None:
+    """Copy the rows of the hot log that ``state`` names. Raises `CorruptDataError` where a file is missing."""
+    copy_version(source.storage, source.uuid, state)
+
+
+def begin_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
+    """Let the log begin behind the copies of records. Returns the log.
+
+    Raises `CommitConflictError` where cleaning took the log for an abandoned one: the copy slept for longer than the
+    grace.
+    """
+    storage, world = source.storage, source.world
+    log = CommitLog(storage, state.table_uuid, world)
+    log.refresh()
+    merge_inline(TableHandle(storage, source.settings, path, log, world))
+    log.commit(lambda current, _: (Rename(current.name),))
+    if not write_floor(storage, state.table_uuid, 1, state.version):
+        raise CommitConflictError(
+            f"the copy of {source.name} to {state.name} took so long that cleaning deleted what it had written: a log "
+            "without a name is abandoned when it is older than the grace. Nothing has the new name; run it again"
+        )
+    write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
+    copies = [key for key in list_referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
+    delete_all(storage, [*copies, *manifest_keys(state)])
+    return log

@@ -1,0 +1,157 @@
+"""Maintenance of a table: one function for the command line, the tiering service and Python.
+
+Each step is a commit of its own and may be interrupted and repeated. Changes are archived before the log is trimmed,
+which goes no further than the archive. The log is trimmed before it is merged, because a merged segment goes as a
+whole, when its newest row may go. The lake comes last: its files are compacted and its
+snapshots expired unless the table's properties say no, and files that no snapshot needs are deleted after the grace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.snapshot_history import require_dropped, require_metadata, require_of_history
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.archive.archive_maintenance import keep_archive
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
+from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace, clean
+from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
+from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions
+from streamhouse_spark.storage.prefetch import at_once
+from streamhouse_spark.table.lake_maintenance import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """The changes that `Table.maintain` made."""
+
+    segments_merged: int
+    trimmed_to: Mapping[int, int]
+    cleaned: CleanReport
+    lake: LakeMaintainReport | None = None
+    """None for a table without a lake table, or where ``table.datalake.enabled`` is false."""
+    snapshots: int = 0
+    """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
+    archived: int = 0
+    """Changes that were archived, of a table with ``table.changelog.retention``."""
+
+
+def maintain(
+    table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
+) -> MaintainReport:
+    """Maintain the table as `Table.maintain` does, with only these steps of the lake."""
+    check_grace(grace_ms)
+    require_no_branch(table.state, "upkeep")
+    lake = table.open_lake() if table.refresh().recorded_lake is not None else None
+    if lake is not None and not dry_run:
+        looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
+        _, newest = at_once(table.storage, lambda look: look(), looks)
+        _require_kept(table, lake, newest)
+    merged, trimmed, snapshots, archived = 0, {}, 0, 0
+    if not dry_run:
+        properties = table.properties
+        archived = _archive(table)
+        snapshots = _publish_snapshots(table)
+        if _trims(table):  # else nothing is asked of the lake or the log
+            trimmed = trim(
+                table.log,
+                properties.log_ttl_ms,
+                lake_enabled=properties.datalake_enabled,
+                limits=_durable_offsets(table, lake) if lake is not None else None,
+                auto_partition=properties.auto_partition,
+            )
+        if due_transactions(table.state, table.storage.now_ms(), properties.transactions_ttl_ms):
+            expire_transactions(table.log, properties.transactions_ttl_ms)
+        merged = merge_inline(table, table.state)
+        merged += merge_small(table, table.state)
+        table.log.checkpoint(table.state)
+    cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
+    is_kept_up = lake is not None and table.properties.datalake_enabled
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
+    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots, archived)
+
+
+def _archive(table: TableHandle) -> int:
+    """Archive the changes that are new, where the table keeps changes for longer than its log."""
+    retention_ms = table.properties.changelog_retention_ms
+    if retention_ms is None and not table.state.archive:
+        return 0
+    return keep_archive(table.log, table.storage, table.world, table.segment_options(), retention_ms)
+
+
+def _publish_snapshots(table: TableHandle) -> int:
+    """Publish the rows by key of the buckets that are due; the log can be trimmed up to them."""
+    state = table.state
+    if not state.primary_key:
+        return 0
+    from streamhouse_spark.kv.kv_snapshots import due_buckets, write_snapshots
+    from streamhouse_spark.write.upsert import PrimaryKeySchema
+
+    properties = table.properties
+    due = due_buckets(
+        state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+    tablet_of = PrimaryKeySchema.of(state, table.storage.url).tablet_of
+    return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
+
+
+def _trims(table: TableHandle) -> bool:
+    """Tell whether there is something to trim, as far as the known state tells."""
+    properties = table.properties
+    return is_trimmed(
+        table.state,
+        table.storage.now_ms(),
+        properties.log_ttl_ms,
+        lake_enabled=properties.datalake_enabled,
+        auto_partition=properties.auto_partition,
+    )
+
+
+def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
+    """Return how far the log may be trimmed: the offsets of a durable lake snapshot."""
+    try:
+        held = lake.durable()
+    except CommitConflictError as conflict:
+        logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
+        return {}
+    return held.offsets if held is not None else {}
+
+
+def _require_kept(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+    """Refuse to trim rows that a rolled-back lake, which has this ``newest`` snapshot, no longer holds."""
+    state = table.state
+    recorded = state.lake
+    require_of_history(table.log, newest)
+    require_metadata(state, lake, newest)
+    require_dropped(state, newest)
+    held = newest.offsets if newest is not None else {}
+    offsets = recorded.offsets if recorded is not None else {}
+    starts = newest.starts if newest is not None else {}
+    if recorded is not None and not table.state.begins_at(starts):
+        held = starts  # a snapshot from before the truncation: it holds no row of the table
+    lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
+    if lost and recorded is not None and lake.was_replaced(recorded.snapshot_id):
+        raise CommitConflictError(
+            f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
+            f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "
+            "writes them again"
+        )
+    if lost:
+        raise LakeRolledBackError(
+            f"{table.name}: the lake table went back behind the recorded offsets (bucket: found, recorded) {lost}; "
+            "nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
+            "(streamhouse retier)",
+        )

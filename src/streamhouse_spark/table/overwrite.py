@@ -1,0 +1,317 @@
+"""Replacing a part of a table: the rows of a condition, or of some partitions, by others, in one record.
+
+**Commit point:** the one record that deletes the rows and adds the new ones. The part is what it is when the record is
+written: rows of it that others committed before the record go with it, whoever wrote them and tiered or not, and rows
+committed later stay. So a replacement never fails because of other writers: all happen as if one came after another.
+Before the record nothing has changed.
+
+Of a table without a primary key the rows are deleted by their offsets. They are looked for before the commit's attempt;
+an attempt looks only at rows that were appended since. Of a table with one, deletions and new rows become changes of
+the log, at most one for each key; see `streamhouse_spark.kv.partition_overwrite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.delete_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.log.staging import StagedRows
+from streamhouse_spark.query.overwrite_filter import Choose, OverwriteFilter, PartitionOverwriteFilter
+from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.row_mask import mask_of
+from streamhouse_spark.read.lake_row_ids import (
+    OffsetsUnavailableError,
+    Places,
+    places_of_rows,
+    retry_with_relocated_rows,
+)
+from streamhouse_spark.read.planner import Pruning, ScanRequest
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.schema.row_conversion import can_be_read_again
+from streamhouse_spark.table.rewrite_validation import (
+    condition_choice,
+    of_partitions,
+    require_chosen,
+    require_deletable,
+    require_partitioned,
+    require_partitioned_by,
+)
+from streamhouse_spark.table.row_deletion import make_delete_actions, plan_named_read
+from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWriter
+from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+_LOOKS_MAX: Final = 3
+"""Times that all rows are looked for before the commit's attempt; after that the attempt itself looks for them."""
+
+
+class _LookAgainError(Exception):
+    """The table changed so that its rows have to be looked for anew, which is not done while other threads wait."""
+
+
+def overwrite(
+    table: TableHandle, appends: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
+) -> BucketOffsets:
+    """Replace all rows, or those for which a filter is true; see `Table.overwrite`."""
+    check_transaction(transaction)
+    if where is not None:
+        condition = condition_choice(where)
+        if table.state.primary_key:
+            choose = of_partitions(condition, table.state)
+
+            def choosing(fitted: pa.Table) -> Choose:
+                require_chosen(choose(table.state.schema), fitted, table.name)
+                return choose
+
+            return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
+        return _replace(table, appends, rows, transaction, lambda _state, _rows: condition)
+    if table.state.primary_key:
+        return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
+    return appends.append(rows, transaction, overwrite=True)
+
+
+def overwrite_partitions(
+    table: TableHandle, appends: LogTableWriter, rows: Any, transaction: Transaction | None
+) -> BucketOffsets:
+    """Replace the partitions that the rows are of; see `Table.overwrite_partitions`."""
+
+    def of_rows(state: TableState, fitted: pa.Table) -> Choose:
+        choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
+        return lambda _schema: choice
+
+    require_partitioned(table.state)
+    if table.state.primary_key:
+        keyed = PrimaryKeyTable(table)
+        return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
+    return _replace(table, appends, rows, transaction, of_rows, by_partition=True)
+
+
+def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
+    """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
+    state, choice = table.refresh(), parts_choice(chosen)
+    staged = StagedRows(table.uuid, state.schema_id, (), table.storage.now_ms())
+    commit_replacement(table, staged, lambda _: choice, None)
+
+
+def parts_choice(chosen: PartitionMatches) -> PartitionOverwriteFilter:
+    """Choose the rows of partitions, which are all named by the same columns."""
+    partitions = pa.concat_tables(
+        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
+        for match in chosen.matches
+    )
+    return PartitionOverwriteFilter(partitions, tuple(PartitionField(name) for name in partitions.column_names))
+
+
+def _replace(
+    table: TableHandle,
+    appends: LogTableWriter,
+    rows: Any,
+    transaction: Transaction | None,
+    choosing: Callable[[TableState, pa.Table], Choose],
+    *,
+    by_partition: bool = False,
+) -> BucketOffsets:
+    """Stage and commit, and again if the columns or the partitioning changed meanwhile. ``choosing`` gives the choice
+    for the rows as they fit a state.
+    """
+    check_transaction(transaction)
+    for attempt in range(SCHEMA_CHANGES_MAX + 1):
+        state, fitted, missing = appends.fitted(rows)
+        stager = appends.stager(state)
+        fitted = stager.completed(fitted)  # partitions may be generated
+        require_deletable(state)
+        choose = choosing(state, fitted)
+        require_chosen(choose(state.schema), fitted, table.name)
+        staged = stager.stage(fitted, missing)
+        try:
+            fields = state.parsed.partition_fields if by_partition else None
+            return commit_replacement(table, staged, choose, transaction, fields=fields)
+        except CommitConflictError:
+            is_same = table.refresh().schema_id == staged.schema_id
+            if is_same or attempt == SCHEMA_CHANGES_MAX or not can_be_read_again(rows):
+                raise
+    raise AssertionError
+
+
+def commit_replacement(
+    table: TableHandle,
+    staged: StagedRows,
+    choose: Choose,
+    transaction: Transaction | None,
+    read: ReadVersion | None = None,
+    fields: Sequence[PartitionField] | None = None,
+) -> BucketOffsets:
+    """Replace the chosen rows by staged ones, in one record, its **commit point**. Returns the offsets of the new rows.
+
+    With ``fields`` whole partitions by these are replaced; where the table is partitioned by others by then, it is a
+    `CommitConflictError`. With ``read``, the state that the new rows were read from, a chosen row that was added or
+    deleted since is one. Other errors are those of `Table.append`; then nothing has changed.
+    """
+    for attempt in range(_LOOKS_MAX + 1):
+        chosen = OverwriteTarget(table, choose, read, fields=fields, may_look=attempt == _LOOKS_MAX)
+        if find_stored_transaction(table.refresh(), transaction) is None:
+            chosen.look()
+        try:
+            return chosen.behind_looks(
+                lambda chosen: LogTableWriter(table).commit(staged, transaction=transaction, removing=chosen)
+            )
+        except _LookAgainError:
+            continue
+        except OffsetsUnavailableError:
+            if attempt == _LOOKS_MAX:
+                raise
+    raise AssertionError
+
+
+class OverwriteTarget:
+    """The chosen rows of a table without a primary key, by offset, as of the newest state that was asked about.
+
+    For one commit. Calls of an instance follow one another.
+    """
+
+    def __init__(
+        self,
+        table: TableHandle,
+        choose: Choose,
+        read: ReadVersion | None = None,
+        *,
+        fields: Sequence[PartitionField] | None = None,
+        may_look: bool,
+    ) -> None:
+        """Choose rows, with ``fields`` those of partitions by these; with ``may_look`` a commit's attempt looks for all
+        of them where it has to, however long.
+        """
+        self._fields = None if fields is None else tuple(fields)
+        self._table = table
+        self._choose = choose
+        self._read = read
+        self._may_look = may_look
+        self._state: TableState | None = None
+        self._base: ReadVersion | None = None
+        """The state in which all of the rows were looked for, and the lake snapshots that were looked at since."""
+        self._rows: dict[int, OffsetRuns] = {}
+        self._files: FileRows = NO_FILE_ROWS
+        """The chosen rows without offsets, as the state's lake snapshot has them."""
+
+    def look(self) -> None:
+        """Look for the rows in the newest state."""
+        self._look(self._table.refresh())
+
+    def behind_looks(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
+        """Return the answer of a commit of these rows, see `read.lake_row_ids.behind_looks`."""
+
+        def committed(base: ReadVersion) -> BucketOffsets:
+            self._base = base
+            return commit(self)
+
+        base = self._base or ReadVersion.of(self._table.state)
+        return retry_with_relocated_rows(self._table, lambda: self._rows, base, committed)
+
+    def __call__(self, state: TableState) -> Sequence[Action]:
+        """Return the actions that delete the rows of a state. Raises as `make_delete_actions`."""
+        if self._fields is not None:
+            require_partitioned_by(state, self._fields)
+        if self._state is None or not _is_followed(self._state, state, has_files=bool(self._files)):
+            if not self._may_look:
+                raise _LookAgainError
+            self._look(state)
+        else:
+            self._follow(self._state, state)
+        self._require_unchanged(state)
+        assert self._base is not None
+        looked = self._base
+        base = replace(ReadVersion.of(state), lake_snapshot_id=looked.lake_snapshot_id, looked_at=looked.looked_at)
+        return make_delete_actions(state, self._rows, base, self._files)
+
+    def _look(self, state: TableState) -> None:
+        require_deletable(state)
+        begun = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
+        pin, found = with_stand_ins(
+            self._table, take_latest_snapshot(state), begun, lambda pin: (pin, self._found(pin))
+        )
+        self._state, self._base = pin.state, ReadVersion.of(pin.state)
+        self._rows, self._files = dict(found.rows), found.files
+
+    def _follow(self, known: TableState, state: TableState) -> None:
+        """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
+        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        added = self._found(
+            ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
+        ).rows
+        for bucket in {*self._rows, *added}:
+            parts = [runs[bucket] for runs in (self._rows, added) if bucket in runs]
+            runs = OffsetRuns.union(parts)
+            if bucket in state.deleted:
+                runs = runs.without(state.deleted[bucket])
+            self._rows[bucket] = runs
+        if self._files:
+            gone = union_deleted_file_rows(state.deletions)
+            left = {name: runs.without(gone[name]) if name in gone else runs for name, runs in self._files.items()}
+            self._files = {name: runs for name, runs in left.items() if runs}
+        self._state = state
+
+    def _found(self, pin: ReadSnapshot) -> Places:
+        return rows_of(self._table, pin, self._choose(pin.state.schema))
+
+    def _require_unchanged(self, state: TableState) -> None:
+        """Raise `CommitConflictError` if chosen rows were added, or any were deleted, since the state that was read."""
+        if (read := self._read) is None:
+            return
+        read.require_there(state)
+        for bucket, runs in self._rows.items():
+            if added := runs.within(OffsetRange(read.buckets[bucket][1], state.buckets[bucket].end)):
+                raise changed_since_read_error(
+                    state, f"the row at offset {added.range.start} of bucket {bucket} was added to the part"
+                )
+        told = read.history.number if read.history is not None else 0
+        if deletion := next((d for d in state.deletions if d.commit > told), None):
+            raise changed_since_read_error(state, f"commit {deletion.commit} deleted rows")
+
+
+def _is_followed(known: TableState, state: TableState, *, has_files: bool) -> bool:
+    """Tell whether rows that were found in an earlier state are found again by their offsets, or where they lie in
+    files of the lake, and the rest among the newest of the log.
+    """
+    if known is state or known.version == state.version:
+        return True
+    if has_files and state.recorded_lake is not known.recorded_lake:
+        return False
+    if state.schema_id != known.schema_id or state.first_offsets != known.first_offsets:
+        return False
+    if (lake := state.recorded_lake) is not known.recorded_lake:
+        before = known.recorded_lake.dropped_rows if known.recorded_lake is not None else 0
+        if lake is None or lake.dropped_rows != before:
+            return False
+    if any(deletion.is_in_lake and deletion.commit > known.version for deletion in state.deletions):
+        return False
+    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items())
+
+
+def rows_of(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
+    """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
+    read, plan = plan_named_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
+    ids = [np.zeros(0, np.int64)]
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
+        chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
+        ids.append(chosen.column(ROW_ID.name).to_numpy())
+    return places_of_rows(table, pin.state, read, np.concatenate(ids))
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])

@@ -1,0 +1,198 @@
+"""``<table>$partitions``: the number of each partition's rows in the log and in the lake.
+
+The lake says it in its manifests, also how many rows are deleted, the log in its records where all rows of a segment
+are of one partition. Of other segments that the lake does not hold yet, and of files from before the table was
+partitioned so, the partition columns are read, and nothing else.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.config.partition_specs import columns_at
+from streamhouse_spark.core.arrow_groupby import in_order, sums
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
+from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.log.commits.delete_vectors import FileRows
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
+from streamhouse_spark.read.planner import ScanRequest, deleted_file_rows, deleted_offsets, scan_pinned
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.schema.reserved_names import require_unlike
+from streamhouse_spark.schema.table_schema import TableSchema
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.state import TableState
+
+_LAKE_ROWS: Final = "lake_rows"
+_COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")
+
+
+def partitions_schema(state: TableState) -> pa.Schema:
+    """Return the partition columns, then the counts. Raises `SchemaMismatchError` for a partition column with the name
+    of a count.
+
+    ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
+    well. ``lake_rows`` are rows of the lake, without those that are deleted; null where only a read could count them.
+    """
+    require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
+    columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
+    counts = [pa.field(name, pa.int64(), nullable=name == _LAKE_ROWS) for name in _COUNTS]
+    return pa.schema([*columns, *counts])
+
+
+def partition_table(table: TableHandle) -> pa.Table:
+    """Count the rows of each partition that has some, in the order of its values, null last; of one state of the table.
+
+    The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
+    partition, unless the partitioning was changed, and as a read does.
+    """
+    return with_stand_ins(
+        table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _of_pin(table, pin)
+    )
+
+
+def _of_pin(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
+    columns = pin.state.schema.select(pin.state.partition_by)
+    schema = partitions_schema(pin.state)
+    parts = [part.cast(schema) for part in _parts(table, pin, columns)]
+    found = pa.concat_tables([schema.empty_table(), *parts])
+    return in_order(sums(found, columns.names).cast(schema), columns.names)
+
+
+def _parts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
+    if pin.lake is not None:
+        scan = scan_pinned(table, pin, ScanRequest(columns.names))
+        gone = _Gone(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
+        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, gone)
+        older = [file for file in scan.files if not _says(file, columns)]
+        yield from _of_older(table, pin, scan, older, columns, gone)
+    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
+    splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
+    for split in splits:
+        yield from _of_log(table, pin.state, split, columns)
+
+
+def _says(file: ScanFile, columns: TableSchema) -> bool:
+    return set(columns.names) <= set(file.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """Rows that were deleted, and that the lake has until the next round."""
+
+    names: StorageFiles
+    rows: Mapping[int, OffsetRuns]
+    files: FileRows
+
+    def positions(self, file: ScanFile) -> OffsetRuns | None:
+        return self.files.get(self.names.name_of(file.location)) if self.files else None
+
+    def num_live(self, file: ScanFile) -> int | None:
+        """The rows of a file that count; None where only a read can tell."""
+        if _may_hold(file, self.rows) or file.num_live is None:
+            return None
+        positions = self.positions(file)
+        return file.num_live - (positions.num_rows if positions is not None else 0)
+
+
+def _of_lake(files: Sequence[ScanFile], columns: TableSchema, gone: _Gone) -> pa.Table:
+    values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
+    return _count_rows(
+        values,
+        lake_rows=[gone.num_live(file) for file in files],
+        lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
+        lake_size_bytes=[file.size_bytes for file in files],
+    )
+
+
+def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Return False only if none of the rows at these offsets is in the file, which its name tells."""
+    if not rows:
+        return False
+    named = parse_file_offsets(file.location)
+    return named is None or (named[0] in rows and bool(rows[named[0]].within(named[1])))
+
+
+def _of_older(
+    table: TableHandle, pin: ReadSnapshot, scan: LakeScan, files: Sequence[ScanFile], columns: TableSchema, gone: _Gone
+) -> Iterator[pa.Table]:
+    """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
+    a file of every partition that it has rows of, with its share of the bytes.
+    """
+    for file in files:
+        if not pin.state.former_partitionings:
+            raise LakeMismatchError(
+                f"{pin.state.name}$partitions: lake file {file.location} does not say its partition, it was written by "
+                "another engine with other partition columns; rewrite it with that engine"
+            )
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.position_deletes)
+        rows = gone.rows if parse_file_offsets(file.location) is not None else {}
+        piece = LakeScanTask(split, file.bucket, rows, gone.positions(file))
+        plan = ScanPlan(table.name, table.uuid, columns, (piece,), scan.projection)
+        found_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
+        num_rows, values = found_rows.num_rows, dict(zip(columns.names, found_rows.columns, strict=True))
+        found = sums(_count_rows(values, lake_rows=[1] * num_rows), columns.names)
+        counts = found.column("lake_rows").to_pylist()
+        yield _count_rows(
+            {name: found.column(name) for name in columns.names},
+            lake_rows=counts,
+            lake_files=[1] * len(counts),
+            lake_size_bytes=[file.size_bytes * count // num_rows for count in counts],
+        )
+
+
+def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
+    def says(segment: Segment) -> bool:
+        written = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+        return segment.partitions is not None and len(segment.partitions) == 1 and written == state.partition_by
+
+    alone = [segment for segment in split.segments if says(segment)]
+    mixed = tuple(s for s in split.segments if s not in alone)
+    keys = [_decode_partition(segment, columns) for segment in alone]
+    values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
+    yield _count_rows(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
+    for found in read_split(table.storage, replace(split, segments=mixed), columns):
+        rows = found.batch
+        yield _count_rows(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
+
+
+def _count_rows(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
+    num_rows = len(next(iter(counts.values())))
+    found = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
+    return pa.table({**values, **found})
+
+
+def _decode_partition(segment: Segment, columns: TableSchema) -> Sequence[Any]:
+    """Return the one partition of a segment in plain values, from the form of records."""
+    assert segment.partitions is not None
+    return [_plain(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
+
+
+def _plain(value: Any, data_type: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_decimal(data_type):
+        return decimal.Decimal(value)
+    if pa.types.is_binary(data_type):
+        return bytes.fromhex(value)
+    return float(value) if pa.types.is_floating(data_type) else value
+
+
+def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Return plain values, in which dates are days and timestamps microseconds, as a column."""
+    return pa.array(values, data_type)

@@ -1,0 +1,133 @@
+"""Building a table's lake anew, from the hot log and the snapshots by key, after the lake was lost.
+
+**Commit point:** one record, which puts the lake at a fresh place without a row. From then on reads take everything
+from the log, and the next tiering round moves it. A round that is under way commits into the former lake table, which
+nobody looks at any more. Its files stay until the table is dropped and cleaned up, or somebody deletes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Action, ResetLake
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, num_rows_of, union_deleted_file_rows
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetierReport:
+    """Changes that `retier` made, or with ``dry_run`` would make."""
+
+    table: str
+    lake_location: str
+    """Key of the lake table's new location in the warehouse."""
+    former_location: str
+    rows: int
+    """Offsets that the next rounds tier: rows, or with a primary key changes."""
+    lost_rows: int
+    """Offsets that were trimmed from the log: only the former lake table may have these rows."""
+    returned_rows: int
+    """Rows of dropped partitions that the log still holds: they return to the table."""
+    dry_run: bool = False
+
+
+def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
+    """Move the lake to a fresh location, where the next round tiers all rows of the log.
+
+    Never looks at the lake table, which may be lost. Of a table with a primary key the snapshots by key count as the
+    log. Rows that other engines wrote into the lake are not in the log. Rows that were deleted, alone or with their
+    partition, stay so. Unless ``allow_loss``, it is refused before any change if rows were trimmed from the log, which
+    would be lost, or if the log may hold rows of dropped partitions that would return to the table because no record
+    names them.
+
+    **Commit point:** the record. Raises `OffsetsTrimmedError` with the numbers, `InvalidOptionError` for a table
+    without a lake, or with an adopted one, `TableNotFoundError`.
+    """
+    if dry_run:
+        return _report(table.refresh(), allow_loss=allow_loss, dry_run=True)
+    planned: list[RetierReport] = []
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        planned[:] = [_report(state, allow_loss=allow_loss)]
+        starts = {bucket: trimmed.end for bucket, trimmed in _find_lost_ranges(state).items()}
+        return [ResetLake(planned[0].lake_location, starts), *_make_delete_dropped(state)]
+
+    table.log.commit(plan)
+    logger.warning("the lake of %s is built anew: %s", table.name, planned[0])
+    return planned[0]
+
+
+def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
+    """Report the effect on a table of this state. Raises if the effect is not allowed."""
+    require_no_branch(state, "building a lake anew")
+    properties = state.parsed
+    if not properties.datalake_enabled:
+        raise InvalidOptionError(
+            f"table {state.name} has no lake to build anew: table.datalake.enabled is false; set it to true first"
+        )
+    if ADOPTED in state.properties:
+        raise InvalidOptionError(
+            f"table {state.name} was made of a lake table, whose rows the log never had: its lake cannot be built "
+            "anew; bring the lake table back, or create a table and write the rows that can still be read into it"
+        )
+    lost = _find_lost_ranges(state)
+    lost_rows = sum(map(len, lost.values()))
+    returned_rows = _count_returning_rows(state)
+    if lost and not allow_loss:
+        bucket, trimmed = next(iter(lost.items()))
+        raise OffsetsTrimmedError(
+            f"table {state.name}: {lost_rows} rows were trimmed from the hot log and are in the lake alone (bucket "
+            f"{bucket}: offsets {trimmed}), so its lake cannot be built anew; nothing was changed. Bring the lake "
+            "back, or give these rows up: streamhouse retier --allow-loss, allow_loss=True"
+        )
+    if returned_rows and not allow_loss:
+        raise OffsetsTrimmedError(
+            f"table {state.name}: {returned_rows} rows of dropped partitions may still be in the hot log, and would be "
+            "back in a lake that is built anew; nothing was changed. Allow it (streamhouse retier --allow-loss, "
+            "allow_loss=True), then drop the partitions again"
+        )
+    rows = sum(log.end - state.first_offset(bucket) for bucket, log in state.buckets.items()) - lost_rows
+    number = len(state.former_lakes) + 1
+    path = parse_table_name(state.name).path
+    location = rebuilt_lake_location(path, state.table_uuid, number, lake_format=properties.datalake_format)
+    return RetierReport(state.name, location, state.lake_location, rows, lost_rows, returned_rows, dry_run)
+
+
+def _count_returning_rows(state: TableState) -> int:
+    """Count the rows of dropped partitions that may be in the log, and would be back, at most."""
+    if state.primary_key or state.lake is None:
+        return 0
+    tiered = sum(max(0, state.lake_offset(bucket) - log.start) for bucket, log in state.buckets.items())
+    of_files = num_rows_of(union_deleted_file_rows(state.deletions))  # whose places in the log are not known
+    return min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted) + of_files)
+
+
+def _make_delete_dropped(state: TableState) -> Sequence[DeleteRows]:
+    """Return the action that deletes the rows of dropped partitions, so that they do not come back. With an Iceberg
+    lake the record of the new lake means that itself.
+    """
+    named = state.dropped_rows.named.rows
+    return (DeleteRows(named),) if named and state.parsed.datalake_format != "iceberg" else ()
+
+
+def _find_lost_ranges(state: TableState) -> Mapping[int, OffsetRange]:
+    """Bucket → offsets of the table that neither the log nor, with a primary key, a snapshot by key holds."""
+    return {
+        bucket: OffsetRange(state.first_offset(bucket), log.start)
+        for bucket, log in state.buckets.items()
+        if log.start > max(state.first_offset(bucket), _count_keyed_rows(state, bucket))
+    }
+
+
+def _count_keyed_rows(state: TableState, bucket: int) -> int:
+    return state.snapshots[bucket].offset if bucket in state.snapshots else 0

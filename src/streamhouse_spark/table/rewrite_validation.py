@@ -1,0 +1,91 @@
+"""The rows of a table that can be deleted or replaced: checks before anything is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.python_values import python_value
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.overwrite_filter import Choose, ConditionOverwriteFilter, OverwriteFilter
+from streamhouse_spark.query.projection import parse_filter
+from streamhouse_spark.schema.partition_fields import PartitionField, join_fields
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+def require_deletable(state: TableState) -> None:
+    """Require that rows of a table can be deleted by their offsets. Raises `InvalidOptionError`."""
+    if state.primary_key:
+        raise InvalidOptionError(
+            f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
+            "delete(keys), and in SQL by DELETE FROM"
+        )
+
+
+def condition_choice(where: Any) -> Choose:
+    """Choose the rows of a filter as `Table.to_arrow` takes it. Raises `InvalidOptionError` where there is none."""
+    filter_ = parse_filter(where)
+    if filter_ is None:
+        raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
+    return lambda schema: ConditionOverwriteFilter.of(filter_, schema)
+
+
+def of_partitions(choose: Choose, state: TableState) -> Choose:
+    """Limit a choice to the partition columns. Raises `InvalidOptionError` for one that looks at others: which rows of
+    a key such a condition means would depend on the order of writes.
+    """
+
+    def chosen(schema: TableSchema) -> OverwriteFilter:
+        return choose(schema.select(columns))
+
+    columns = tuple(dict.fromkeys(field.column for field in require_partitioned(state)))
+    try:
+        chosen(state.schema)
+    except SchemaMismatchError as error:
+        raise InvalidOptionError(
+            f"table {state.name} has a primary key, and of such a table whole partitions are replaced, by a condition "
+            f"on its partition columns {', '.join(columns)} ({error}); use DELETE and upsert, or MERGE"
+        ) from error
+    return chosen
+
+
+def require_partitioned(state: TableState) -> tuple[PartitionField, ...]:
+    """Return the fields of the partitioning. Raises `InvalidOptionError` for a table without."""
+    fields = state.parsed.partition_fields
+    if not fields:
+        raise InvalidOptionError(
+            f"table {state.name} is not partitioned; overwrite(rows) replaces all rows, overwrite(rows, where=...) "
+            "those of a condition"
+        )
+    return fields
+
+
+def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) -> None:
+    """Require that the table is still partitioned as it was when its partitions were chosen. Raises
+    `CommitConflictError`.
+    """
+    if state.parsed.partition_fields != tuple(fields):
+        raise CommitConflictError(
+            f"table {state.name} is partitioned by {join_fields(state.parsed.partition_fields) or 'nothing'} now, and "
+            f"partitions by {join_fields(fields)} were to be replaced; nothing was written, try again"
+        )
+
+
+def require_chosen(choice: OverwriteFilter, rows: pa.Table, name: str) -> None:
+    """Raise `SchemaMismatchError` for new rows that are not of the part that they replace: a second run would not
+    replace them.
+    """
+    outside = ~choice.mask(rows)
+    if outside.any():
+        place = int(np.argmax(outside))
+        columns = [column for column in choice.columns or rows.column_names[:5] if column in rows.column_names]
+        shown = ", ".join(f"{column} = {python_value(rows.column(column)[place])!r}" for column in columns)
+        raise SchemaMismatchError(
+            f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows are not among the rows that the condition "
+            f"replaces, the first is row {place} ({shown[:200]}); nothing was written: leave these rows out, or widen "
+            "the condition"
+        )

@@ -1,0 +1,223 @@
+"""The read-only views of a table that a ``$`` suffix names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.core.argument_validation import checks_arguments
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import usable_archive
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
+from streamhouse_spark.log.segments.scan import plan_range
+from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
+from streamhouse_spark.read.offset_range_scan import plan_archived_changes
+from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, Piece, ScanPlan
+from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.state import TableState
+
+CHANGELOG = "changelog"
+LAKE = "lake"
+LAKE_PREFIX = "lake$"
+BINLOG = "binlog"
+PARTITIONS = "partitions"
+
+
+class TableView(Protocol):
+    """A readable table under a name."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
+
+
+def open_view(table: TableHandle, suffix: str) -> TableView:
+    """Open the view of a suffix. Raises `InvalidNameError` for a suffix that this table does not have, naming those it
+    has.
+    """
+    if suffix in SYSTEM_TABLES:
+        return _SystemView(table, suffix)
+    if suffix == CHANGELOG:
+        return _ChangelogView(table)
+    if suffix == PARTITIONS and table.state.partition_by:
+        return _PartitionsView(table)
+    if suffix == BINLOG and table.state.primary_key:
+        return _BinlogView(table)
+    if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
+        if not table.has_lake:
+            raise InvalidNameError(
+                f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
+                f"there are {', '.join(_suffixes(table))}",
+            )
+        require_no_branch(table.state, "reading the lake alone")
+        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+    _reject(table, suffix)
+
+
+def _suffixes(table: TableHandle) -> list[str]:
+    changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
+    partitions = (PARTITIONS,) if table.state.partition_by else ()
+    own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
+    return ["$lake", "$lake$snapshots", "$lake$files", *own] if table.has_lake else own
+
+
+def _reject(table: TableHandle, suffix: str) -> NoReturn:
+    if suffix == BINLOG:
+        raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
+    if suffix == PARTITIONS:
+        raise InvalidNameError(
+            f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
+        )
+    raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
+
+
+@checks_arguments()
+class _SystemView:
+    def __init__(self, table: TableHandle, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SYSTEM_TABLES[self._name]
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _filter_rows(SystemTables(self._table.storage, self._table.refresh()).read(self._name), columns, filter)
+
+
+@checks_arguments()
+class _PartitionsView:
+    """The rows of each partition by location, as `partition_table` counts them."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        from streamhouse_spark.table.partitions_table import partitions_schema
+
+        return partitions_schema(self._table.state)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.partitions_table import partition_table
+
+        return _filter_rows(partition_table(self._table), columns, filter)
+
+
+@checks_arguments()
+class _ChangelogView:
+    """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return with_fields(CHANGELOG_FIELDS, self._table.state.schema.arrow)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        state = self._table.refresh()
+        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+        batches = list(changelog_batches(self._table, state))
+        return _filter_rows(pa.Table.from_batches(batches, schema), columns, filter)
+
+
+@checks_arguments()
+class _BinlogView:
+    """Every change with its row before and after, as `binlog_batches` reads them."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return binlog_schema(self._table.state.schema.arrow)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        state = self._table.refresh()
+        schema = state.schema.arrow
+        batches = list(binlog_batches(changelog_batches(self._table, state), schema))
+        return _filter_rows(pa.Table.from_batches(batches, binlog_schema(schema)), columns, filter)
+
+
+def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
+    """Read every change of a state, by the state's columns, each bucket in offset order.
+
+    A table without a primary key has inserts only, until rows of it are deleted or dropped with a partition. Then its
+    changes are those from the first commit on from which all are there, the inserts first. Of a table with a primary
+    key these are the changes that the hot log and the archive hold, because the lake keeps rows only.
+
+    Trimmed rows of a log table that lost none are read from the lake, which keeps no commit times: they are null. A
+    table that was never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises
+    `OffsetsTrimmedError` if the lake no longer holds trimmed rows, before the first row of that bucket.
+    """
+    from streamhouse_spark.read.change_feed.commit_changes import plan_told
+    from streamhouse_spark.read.delete_filter import has_lost_rows
+    from streamhouse_spark.read.scan_executor import read_batches  # it loads the readers of both lakes
+
+    if has_lost_rows(state):
+        told = ScanPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
+        yield from read_batches(table, told, CHANGELOG_FIELDS)
+        return
+    held = usable_archive(state)
+    for bucket, log in state.buckets.items():
+        first = state.first_offset(bucket)
+        of_log = LogScanTask(plan_range(state, bucket, log.offsets))
+        pieces: list[Piece] = [*plan_archived_changes(state, held, bucket), of_log]
+        if log.start > first and state.lake is not None and not state.primary_key:
+            pieces.insert(0, _archive_task(table, state, bucket, OffsetRange(first, log.start)))
+        plan = ScanPlan(table.name, table.uuid, state.schema, tuple(pieces))
+        yield from read_batches(table, plan, CHANGELOG_FIELDS)
+
+
+def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange) -> Piece:
+    if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
+        raise OffsetsTrimmedError(
+            f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
+            "in the lake; table.tail(start='earliest') reads what the log holds",
+        )
+    return OffsetsScanTask(bucket, trimmed, 0)
+
+
+@checks_arguments()
+class _LakeRowsView:
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.state.schema.arrow
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        from streamhouse_spark.table.table_lake import LakeView
+
+        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
+
+
+@checks_arguments()
+class _LakeMetadataView:
+    def __init__(self, table: TableHandle, name: str) -> None:
+        from streamhouse_spark.table.table_lake import LakeView
+
+        self._rows = LakeView(table).metadata(name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        return _filter_rows(self._rows, columns, filter)
+
+
+def _filter_rows(rows: pa.Table, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
+    from streamhouse_spark.query.projection import filter_and_project, parse_filter
+
+    return filter_and_project(rows, columns, parse_filter(filter_))

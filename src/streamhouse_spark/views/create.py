@@ -1,0 +1,216 @@
+"""Creation of materialised tables, and the handle of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.config.properties import PRIMARY_KEY
+from streamhouse_spark.config.view_definition import (
+    VIEW,
+    ViewDefinition,
+    parse_freshness_ms,
+    parse_mode,
+    parse_step_rows,
+)
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
+from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh, pause_refreshes, resume_refreshes
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.views.query_analysis import compile_statements, parse_query, reject_unsupported, session_values
+from streamhouse_spark.views.refresh import Refresher, RefreshReport, begin
+from streamhouse_spark.views.round_trip import require_same_meaning
+from streamhouse_spark.warehouse.process_cache import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDescription:
+    """A view as it stands."""
+
+    name: str
+    query: str
+    mode: str
+    freshness_ms: int
+    refreshes: int
+    """Number of refreshes so far."""
+    lineage: Lineage | None
+    """The versions of the sources that the view is at; None before its first refresh."""
+    commits_behind: Mapping[str, int]
+    """Source → its commits since, with one of which the view has a part."""
+    rows_behind: Mapping[str, int]
+    """Source → its rows since, or its changes where it has a primary key. Between two steps also those of a commit of
+    which the view has a part."""
+    step_rows: int | None
+    paused: bool = False
+    """Whether refresh services leave the view as it is."""
+
+
+class MaterializedTable:
+    """A query that is kept as a table. Get it from `materialize`. Its rows are read as those of any table."""
+
+    def __init__(self, spark: SparkSession, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._refresh = Refresher(spark, connection)
+        self.name = name
+
+    @property
+    def table(self) -> Table:
+        """The table that has the rows."""
+        return self._connection.table(self.name)
+
+    def refresh(self) -> RefreshReport:
+        """Bring the view to the newest versions of its sources, in one commit or in steps; see `materialize`. A paused
+        view too: that is for services.
+        """
+        return self._refresh(self.name)
+
+    def pause(self) -> None:
+        """Have refresh services leave the view as it is, until `resume`. Durable when this returns, and seen by each
+        before it begins another refresh; one that has begun may still commit. Repeating it changes nothing.
+
+        **Commit point:** one record of the view's table, with its definition.
+        """
+        pause_refreshes(self.table)
+
+    def resume(self) -> None:
+        """Have refresh services keep the view again, from the versions that it has. Durable when this returns, and seen
+        by each within seconds. Repeating it changes nothing.
+
+        **Commit point:** one record of the view's table, with its definition.
+        """
+        resume_refreshes(self.table)
+
+    def describe(self) -> ViewDescription:
+        """Return the query, the versions of its sources that the view is at, and how far they are ahead."""
+        state = self.table.refresh()
+        definition = ViewDefinition.of(state.properties, self.name)
+        number, lineage = last_refresh(state)
+        commits: Mapping[str, int] = {}
+        rows: Mapping[str, int] = {}
+        if lineage is not None:
+            states = {source.name: self._connection.table(source.name).refresh() for source in lineage.sources}
+            lag = lag_behind(lineage, states)
+            commits, rows = lag.commits, lag.rows
+        return ViewDescription(
+            self.name,
+            definition.query,
+            definition.mode,
+            definition.freshness_ms,
+            number,
+            lineage,
+            commits,
+            rows,
+            definition.step_rows,
+            definition.paused,
+        )
+
+
+def create_and_refresh(
+    spark: SparkSession,
+    connection: Connection,
+    name: str,
+    query: str,
+    freshness: str,
+    mode: str,
+    properties: Mapping[str, str],
+    step_rows: int | None = None,
+) -> MaterializedTable:
+    """Make the table of a view, or take the one with this query, and refresh it."""
+    view = create_view_table(spark, connection, name, query, freshness, mode, properties, step_rows)
+    view.refresh()
+    return view
+
+
+def create_view_table(
+    spark: SparkSession,
+    connection: Connection,
+    name: str,
+    query: str,
+    freshness: str,
+    mode: str,
+    properties: Mapping[str, str],
+    step_rows: int | None = None,
+) -> MaterializedTable:
+    """Make the table of a view, or take the one with this query, and leave the rows to a refresh."""
+    path = str(parse_table_name(name).require_table("materialize"))
+    if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
+        raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
+    freshness_ms, chosen = parse_freshness_ms(freshness), parse_mode(mode)
+    steps = parse_step_rows(step_rows, chosen)
+    try:
+        known = ViewDefinition.of(connection.table(path).state.properties, path)
+    except TableNotFoundError:
+        known = None
+    except InvalidOptionError as error:
+        raise TableExistsError(f"{path} exists and is no materialised table; choose another name") from error
+    if known is not None and (known.query, known.mode) != (query, chosen):
+        raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
+    if known is None:
+        _create(spark, connection, path, query, freshness_ms, chosen, properties, steps)
+    return MaterializedTable(spark, connection, path)
+
+
+def _create(
+    spark: SparkSession,
+    connection: Connection,
+    path: str,
+    query: str,
+    freshness_ms: int,
+    mode: Any,
+    properties: Mapping[str, str],
+    step_rows: int | None,
+) -> None:
+    """Create the table of a view. Everything is checked by Spark's analysis before."""
+    parsed = parse_query(path, query)
+    sources = {name: connection.table(name) for name in parsed.sources}
+    relations = begin(spark, path, parsed, sources)
+    try:
+        new = {name: f"{relations.prefix}{found}_new" for name, found in relations.ids.items()}
+        written = relations.sql(parsed.text_over(new))
+        schema = written.schema
+        names = tuple(field.name for field in schema.fields)
+        if len({name.lower() for name in names}) < len(names):
+            raise SchemaMismatchError(f"the query of {path} has two columns of one name ({', '.join(names)}); use AS")
+        if mode == "full":
+            identity: str = "bag"
+            key: tuple[str, ...] = ("_key", "_ord")
+        else:
+            with reject_unsupported(path):
+                statements = compile_statements(relations, parsed, sources, names)
+                from streamhouse_spark.views.ivm.delta_sql import Writer
+
+                whole = relations.sql(statements.whole(Writer(relations.prefix, frozenset()))).schema
+                identity, key = statements.identity, statements.key_columns
+            printed = parsed.printed_over(new)
+            require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))
+            planned = [field.dataType for field in whole.fields][-len(names) :]
+            if planned != [field.dataType for field in schema.fields]:
+                raise InvalidOptionError(f"the query of {path} was read with other types than Spark's; use mode='full'")
+    finally:
+        relations.drop()
+    _make_table(connection, path, schema, key, properties, ViewDefinition(
+        query, mode, freshness_ms, names, identity, session_values(spark), step_rows=step_rows
+    ))  # fmt: skip
+
+
+def _make_table(
+    connection: Connection,
+    path: str,
+    schema: Any,
+    key: tuple[str, ...],
+    properties: Mapping[str, str],
+    definition: ViewDefinition,
+) -> None:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    hidden = {"_key": StringType(), "_ord": LongType()}
+    fields = [StructField(name, hidden[name], nullable=False) for name in key if name in hidden]
+    fields += [StructField(f.name, f.dataType, nullable=f.name not in key) for f in schema.fields]
+    connection.warehouse().create_table(
+        path, StructType(fields), primary_key=key, properties={**properties, VIEW: definition.to_text()}
+    )

@@ -1,0 +1,105 @@
+"""The changes of a view's groups between earlier versions of its sources and those of a step, whichever refreshes came
+between. They bring values that a host kept to the step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.table.refresh_commit import RefreshStep, why_whole
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.views.local_changes import LOCAL_ROWS_MAX
+from streamhouse_spark.views.spark_executor import SparkValues
+from streamhouse_spark.views.step_inputs import StepInputs
+from streamhouse_spark.views.temp_views import TempViews
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
+    from streamhouse_spark.views.ivm.min_max import ChangesOf
+
+COMMITS_MAX: Final = 1_000
+"""Commits of a source between: of more, groups are listed anew as they are needed."""
+
+logger = logging.getLogger(__name__)
+
+
+class DeltaRange:
+    """The changes up to one step, of at most so many rows as the driver reads itself."""
+
+    def __init__(
+        self,
+        relations: Callable[[], TempViews],
+        inputs: StepInputs,
+        sources: Mapping[str, Table],
+        added: IncrementalAggregate,
+    ) -> None:
+        """``relations`` makes new ones, which are dropped behind the changes. ``inputs`` are those of the step."""
+        self._relations, self._inputs, self._sources, self._added = relations, inputs, sources, added
+        self._step = inputs.step
+
+    def __call__(self, versions: Lineage) -> tuple[pa.Table, ChangesOf] | None:
+        """Return the keys of groups that changed, each once, and their changes; None where these are many, or are not
+        told.
+        """
+        then = {source.name: source for source in versions.sources}
+        if then.keys() != self._sources.keys() or self._are_many(versions):
+            return None
+        states = self._inputs.states
+        if any(states[new.name].version != new.version for new in self._step.new.sources):
+            return None
+        if why_whole(versions, self._sources, states) is not None:
+            return None
+        relations = self._relations()
+        try:
+            return self._changes(relations, RefreshStep(self._step.number, versions, self._step.new))
+        except PySparkException as error:  # a version that no longer can be read
+            logger.info("changes since older versions are not read: %s", error)
+            return None
+        finally:
+            relations.drop()
+
+    def _are_many(self, versions: Lineage) -> bool:
+        then = {source.name: source for source in versions.sources}
+        commits = [new.version - then[new.name].version for new in self._step.new.sources]
+        rows = sum(
+            end - then[new.name].ends.get(bucket, 0)
+            for new in self._step.new.sources
+            for bucket, end in new.ends.items()
+        )
+        return max(commits) > COMMITS_MAX or min(commits) < 0 or rows > LOCAL_ROWS_MAX
+
+    def _changes(self, relations: TempViews, step: RefreshStep) -> tuple[pa.Table, ChangesOf]:
+        from streamhouse_spark.views.local_executor import changes_directly
+
+        relations.begin(step)
+        inputs = StepInputs(relations, self._sources, step)
+        writer = inputs.writer(self._added.root)
+        if writer.delta(self._added.root.child) is None:
+            return self._nothing()
+        if inputs.local is not None:
+            try:
+                found = changes_directly(self._added, inputs.local)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                found = None
+            if found is not None:
+                return found
+        values = SparkValues(relations, self._added, writer)
+        keys = values.find_changed_keys()
+        changes = {part.column: values.changes(keys)(part.column) for part in self._added.listed}
+        return keys, changes.__getitem__
+
+    def _nothing(self) -> tuple[pa.Table, ChangesOf]:
+        from streamhouse_spark.views.ivm.min_max import ValueChanges
+
+        none = np.zeros(0, np.int64)
+        keys = pa.table({name: pa.nulls(0) for name in self._added.key_columns})
+        return keys, lambda _: ValueChanges(none, pa.nulls(0), none)

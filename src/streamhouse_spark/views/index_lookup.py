@@ -1,0 +1,128 @@
+"""Rows that a refresh looks up by key instead of reading a table: rows beside changes, and the view's own.
+
+A lookup gives the newest rows. Those of a source are brought back to the version that the refresh reads, by the changes
+since. Those of the view need nothing: where another refresh changed them meanwhile, the commit of this one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.config.properties import CHANGELOG_IMAGE
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.views.ivm.indexed_join import IndexedSide
+from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
+from streamhouse_spark.views.local_changes import LocalChanges, columns_read, read_changes, rows_before
+
+_STALENESS_MS: Final = 600_000
+"""The first lookup of a `Lookup` reads the log to its end; those behind it need no newer rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideRows:
+    """The rows of a use of a source that changes of another one name, at both versions."""
+
+    old: pa.Table
+    new: pa.Table
+
+
+def rows_beside(
+    use: IndexedSide, table: Table, state: TableState, naming: pa.Table, own: LocalChanges | None
+) -> BesideRows | None:
+    """Look up the rows whose keys the changes ``naming`` have; None where a read of the table has to do.
+
+    ``own`` are the changes of the table itself between the two versions, if it has some.
+    """
+    keys = _keys(naming.select(list(use.given)), state, use.key)
+    columns = columns_read(state, use.columns)
+    if keys is None:
+        return None
+    if not keys.num_rows:
+        empty = state.schema.select(columns).arrow.empty_table()
+        return BesideRows(empty, empty)
+    try:
+        found = Lookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
+    except (SchemaMismatchError, InvalidOptionError):  # the table was altered meanwhile
+        return None
+    now = table.refresh()  # as new as the rows that were found, or newer
+    if now.version != state.version:
+        since = _changes_since(table, state, now, columns)
+        if since is None:
+            return None
+        found = rows_before(found, since, use.key)
+    return BesideRows(found if own is None else rows_before(found, own, use.key), found)
+
+
+def view_rows(view: Table, keys: pa.Table) -> pa.Table:
+    """Return the rows of the view with these keys, null where there is none; the last column tells it."""
+    return Lookup(view.keyed).rows(keys, max_staleness_ms=0)
+
+
+def counts_of(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return how many rows the view has of each `KEY`. Their ordinals are 1 to that number, so few lookups find it."""
+    lookup = Lookup(view.keyed)
+    keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    has = np.zeros(len(keys), np.int64)
+    lacks = np.ones(len(keys), np.int64)
+    active = np.arange(len(keys))
+    while len(active):  # doubled until there is no such ordinal
+        there = _are_there(lookup, keys, active, lacks[active])
+        active = active[there]
+        has[active] = lacks[active]
+        lacks[active] *= 2
+    while len(active := np.flatnonzero(lacks - has > 1)):
+        middle = (has[active] + lacks[active]) // 2
+        there = _are_there(lookup, keys, active, middle)
+        has[active[there]] = middle[there]
+        lacks[active[~there]] = middle[~there]
+    return has
+
+
+def _are_there(
+    lookup: Lookup, keys: pa.Array, places: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    asked = pa.table({KEY: keys.take(pa.array(places)), ORDINAL: pa.array(ordinals)})
+    found = lookup.rows(asked, columns=[KEY], max_staleness_ms=_STALENESS_MS)
+    return np.asarray(found.column(found.num_columns - 1).to_numpy(), np.bool_)
+
+
+def _changes_since(table: Table, state: TableState, now: TableState, columns: Sequence[str]) -> LocalChanges | None:
+    """Return the changes behind a state; None where they do not tell the rows of then."""
+    if (now.schema_id, now.truncation, _drop_index(now)) != (state.schema_id, state.truncation, _drop_index(state)):
+        return None
+    if now.properties.get(CHANGELOG_IMAGE, "full").lower() != "full":
+        return None
+    return read_changes(table, now, state.ends, now.ends, columns)
+
+
+def _drop_index(state: TableState) -> int:
+    return state.recorded_lake.dropped_rows if state.recorded_lake is not None else 0
+
+
+def _keys(given: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
+    """Return the given values as keys, each once; None where Spark compares them otherwise than as keys."""
+    columns = [_as_key(column, state.schema.column(name).type) for column, name in zip(given.columns, key, strict=True)]
+    if any(column is None for column in columns):
+        return None
+    return distinct(pa.Table.from_arrays(columns, names=list(key)).drop_null())
+
+
+def _as_key(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    if column.type == kind:
+        return None if pa.types.is_floating(kind) else column
+    if not (pa.types.is_integer(kind) and pa.types.is_integer(column.type)):
+        return None
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:  # a value that no key can have
+        return None

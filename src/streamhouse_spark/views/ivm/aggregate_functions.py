@@ -1,0 +1,266 @@
+"""Aggregates whose new value follows from the old one and from the values that came and went. Pure.
+
+Each is SQL over names made here. Where the old value and the changes do not tell the new one, as where the smallest
+value went, the aggregate is not *known*, and its group is computed again from its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Literal
+
+from sqlglot import exp
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT
+from streamhouse_spark.views.ivm.determinism import has_aggregate
+from streamhouse_spark.views.ivm.dialect import print_sql
+from streamhouse_spark.views.ivm.logical_plan import Group
+
+ROWS: Final = "__streamhouse_rows"
+"""Rows of a group that came, less those that went."""
+_EXACT_MAX: Final = 1 << 53
+"""Sums up to here are the same as whole numbers and as DOUBLE, in which Spark adds up an average."""
+_DECIMAL_DIGITS_MAX: Final = 37
+"""A sum of more digits may be one that did not fit, which is NULL where ANSI mode is off."""
+_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
+_ORDERED: Final = _NUMBERS | {"string", "date", "timestamp", "timestamp_ntz", "boolean"}
+Kind = Literal["rows", "count", "sum", "grown", "min", "max", "distinct"]
+
+
+def old_name(column: str) -> str:
+    """Return the name that a column of the view's old row has beside the changes."""
+    return f"__streamhouse_old_{column}"
+
+
+def value_name(column: str) -> str:
+    return f"__streamhouse_value_{column}"
+
+
+def result_column(column: str) -> str:
+    return f"__streamhouse_shown_{column}"
+
+
+def state_column(column: str) -> str:
+    return f"__streamhouse_known_{column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregate of a group, as a column of the plan."""
+
+    column: str
+    kind: Kind
+    """``grown`` is a sum of floating point numbers, which is exact only while nothing goes. ``distinct`` is a number of
+    distinct values, which changes alone tell only where no value came or went."""
+    of: str
+    """Its argument, as SQL; empty for rows."""
+    type: str
+    counted: str | None = None
+    """The column that has the number of its values, if one is shown."""
+    of_type: str = ""
+    """The type of its argument, where that is not its own."""
+
+    @property
+    def _old(self) -> str:
+        return old_name(self.column)
+
+    @property
+    def _came(self) -> str:
+        return f"__streamhouse_came_{self.column}"
+
+    @property
+    def _gone(self) -> str:
+        return f"__streamhouse_gone_{self.column}"
+
+    @property
+    def _count(self) -> str:
+        return f"__streamhouse_count_{self.column}"
+
+    def changes(self) -> list[str]:
+        """Return the columns that tell what came and what went."""
+        came, gone = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
+        count = f"COALESCE(SUM(CASE WHEN ({self.of}) IS NOT NULL THEN {WEIGHT} ELSE 0 END), 0) AS {self._count}"
+        match self.kind:
+            case "rows":
+                return []
+            case "count":
+                return [count]
+            case "sum":
+                return [f"SUM({came}) AS {self._came}", f"SUM({gone}) AS {self._gone}", count]
+            case "grown":
+                return [f"SUM({came}) AS {self._came}", f"COUNT({gone}) AS {self._gone}"]
+            case "min" | "max":
+                return [f"{self.kind}({came}) AS {self._came}", f"{self.kind}({gone}) AS {self._gone}"]
+            case "distinct":
+                return [f"COUNT({self.of}) AS {self._count}"]
+
+    def value(self) -> str:
+        """Return the new value as far as it is known; of a sum that of no values is 0."""
+        old, came, none = self._old, self._came, f"CAST(0 AS {self.type})"
+        match self.kind:
+            case "rows":
+                return f"COALESCE({old}, 0L) + {ROWS}"
+            case "count":
+                return f"COALESCE({old}, 0L) + {self._count}"
+            case "sum":
+                more = f"CAST(COALESCE({old}, {none}) + COALESCE({came}, {none}) AS {self.type})"
+                return f"CAST({more} - COALESCE({self._gone}, {none}) AS {self.type})"
+            case "grown":
+                return f"CASE WHEN {old} IS NULL THEN {came} WHEN {came} IS NULL THEN {old} ELSE {old} + {came} END"
+            case "min" | "max":
+                return f"{'least' if self.kind == 'min' else 'greatest'}({old}, {came})"
+            case "distinct":
+                return f"COALESCE({old}, 0L)"
+
+    def shown(self) -> str:
+        """Return the new value, over that of `value`."""
+        value = value_name(self.column)
+        if self.kind != "sum":
+            return value
+        none_left = f" WHEN {value_name(self.counted)} = 0 THEN NULL" if self.counted else ""
+        return (
+            f"CASE WHEN {self._old} IS NULL THEN (CASE WHEN {self._count} > 0 THEN {value} END)"
+            f"{none_left} ELSE {value} END"
+        )
+
+    def is_known(self) -> str:
+        """Return whether the new value is that of `shown`."""
+        value = value_name(self.column)
+        match self.kind:
+            case "rows" | "count":
+                return f"{value} >= 0"
+            case "sum":
+                counted = f" WHEN {value_name(self.counted)} >= 0 THEN TRUE" if self.counted else ""
+                return (
+                    f"CASE WHEN {self._old} IS NULL THEN {self._count} >= 0 WHEN {self._count} >= 0 THEN TRUE"
+                    f" WHEN {value} <> 0 THEN TRUE{counted} ELSE FALSE END"
+                )
+            case "grown":
+                return f"{self._gone} = 0"
+            case "min" | "max":
+                sign = ">" if self.kind == "min" else "<"
+                return f"({self._gone} IS NULL OR COALESCE({self._gone} {sign} {value}, FALSE))"
+            case "distinct":
+                return f"{self._count} = 0"
+
+    def proof(self) -> str:
+        """Return a condition under which the group surely has a row."""
+        value = value_name(self.column)
+        match self.kind:
+            case "rows" | "count":
+                return f"{value} > 0"
+            case "sum":
+                return f"{value} <> 0"
+            case "grown" | "min" | "max":
+                return f"{self.is_known()} AND {value} IS NOT NULL"
+            case "distinct":
+                return f"{self.is_known()} AND {value} > 0"
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedColumn:
+    """A column that follows from the group's own columns and from aggregates that are shown."""
+
+    sql: str
+    sure: str = "TRUE"
+    """Whether it is the value that Spark computes from the rows."""
+
+
+Part = Aggregate | DerivedColumn
+
+
+def parts_of(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
+    """Return how the new value of each column is found; None if that of one is not. ``types`` are Spark's."""
+    base: dict[str, Aggregate] = {}
+    for column, expression in root.exprs.items():
+        found = _aggregate(column, expression, types[column], root) or _distinct(column, expression, types)
+        if found is not None:
+            base[column] = found
+    counts = {part.of: column for column, part in base.items() if part.kind == "count"}
+    rows = next((column for column, part in base.items() if part.kind == "rows"), None)
+    for column, part in base.items():
+        if part.kind == "sum":
+            firm = rows if _is_firm(root.exprs[column].this, root) else None
+            base[column] = replace(part, counted=counts.get(part.of) or firm)
+    found_parts: dict[str, Part] = {}
+    for column, expression in root.exprs.items():
+        part_of = base.get(column) or _derived_column(expression, types[column], root, base)
+        if part_of is None:
+            return None
+        found_parts[column] = part_of
+    return found_parts
+
+
+def _aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Aggregate | None:
+    this = expression.this if isinstance(expression, exp.AggFunc) else None
+    if this is None or isinstance(this, exp.Distinct) or expression.args.get("expressions"):
+        return None
+    of = print_sql(this)
+    match expression:
+        case exp.Count():
+            is_rows = isinstance(this, exp.Star | exp.Literal) or _is_firm(this, root)
+            return Aggregate(column, "rows" if is_rows else "count", "" if is_rows else of, kind)
+        case exp.CountIf():
+            return Aggregate(column, "count", f"CASE WHEN {of} THEN 1 END", kind)
+        case exp.Sum() if kind == "bigint" or _digits(kind) in range(1, _DECIMAL_DIGITS_MAX + 1):
+            return Aggregate(column, "sum", of, kind)
+        case exp.Sum() if kind == "double":
+            return Aggregate(column, "grown", of, kind)
+        case exp.Min() | exp.Max() if kind in _ORDERED or _digits(kind):
+            return Aggregate(column, "min" if isinstance(expression, exp.Min) else "max", of, kind)
+    return None
+
+
+def _distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
+    """A number of distinct values of a column."""
+    this = expression.this if isinstance(expression, exp.Count) else None
+    if not isinstance(this, exp.Distinct) or len(this.expressions) != 1 or this.args.get("on"):
+        return None
+    (of,) = this.expressions
+    kind = types.get(of.name, "") if isinstance(of, exp.Column) else ""
+    if kind in _ORDERED or _digits(kind):
+        return Aggregate(column, "distinct", print_sql(of), types[column], of_type=kind)
+    return None
+
+
+def _derived_column(
+    expression: exp.Expr, kind: str, root: Group, base: Mapping[str, Aggregate]
+) -> DerivedColumn | None:
+    if isinstance(expression, exp.Avg):
+        return _average(expression, kind, base)
+    shown = {print_sql(root.exprs[column]): column for column in base}
+
+    def one(node: exp.Expr) -> exp.Expr:
+        column = shown.get(print_sql(node))
+        return node if column is None else exp.column(result_column(column))
+
+    replaced = expression.copy().transform(one)
+    own = {*root.groups, *map(result_column, base)}
+    if has_aggregate(replaced) or any(column.name not in own for column in replaced.find_all(exp.Column)):
+        return None
+    return DerivedColumn(f"({print_sql(replaced)})")
+
+
+def _average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
+    """An average of whole numbers is that of their sum and number, where both are shown."""
+    of = print_sql(expression.this)
+    total = next(
+        (p for p in base.values() if p.kind == "sum" and p.of == of and p.type == "bigint" and p.counted), None
+    )
+    if total is None or kind != "double":
+        return None
+    value, count = value_name(total.column), value_name(total.counted or "")
+    average = f"CASE WHEN {count} > 0 THEN CAST({value} AS DOUBLE) / {count} END"
+    return DerivedColumn(average, f"{value} BETWEEN -{_EXACT_MAX} AND {_EXACT_MAX}")
+
+
+def _is_firm(expression: exp.Expr, root: Group) -> bool:
+    """Tell whether an expression is a column of the child that is never null."""
+    return isinstance(expression, exp.Column) and expression.name in root.child.not_null
+
+
+def _digits(kind: str) -> int:
+    """Return the digits of a DECIMAL; 0 for another type."""
+    return int(kind[len("decimal(") :].partition(",")[0]) if kind.startswith("decimal(") else 0

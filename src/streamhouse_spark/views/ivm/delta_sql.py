@@ -1,0 +1,198 @@
+"""SQL over Z-sets, from a plan: rows with a weight, +1 for one that came and −1 for one that went. Pure.
+
+Each node has its rows at the old and at the new versions of the sources, and its delta: what came and went between the
+two. A node below which nothing changed has no delta, and its terms fall away. Groups are computed again, those that a
+change touches, so any aggregate of a bag of rows is right, whatever went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.views.ivm.dialect import print_sql
+from streamhouse_spark.views.ivm.indexed_join import only_scan, scan_name
+from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, Union
+
+WEIGHT: Final = "__streamhouse_weight"
+ONE: Final = "__streamhouse_one"
+"""The column of rows that have no columns."""
+At = str
+"""``old`` or ``new``; of a source whose rows are looked up, with ``_by_`` and the `scan_name` behind."""
+
+
+def list_columns(columns: Sequence[str], of: str = "") -> str:
+    return ", ".join(f"{of}{column}" for column in columns) or f"1 AS {ONE}"
+
+
+def same(columns: Sequence[str], left: str, right: str) -> str:
+    """Return the condition that two rows agree in columns, nulls counting as equal."""
+    return " AND ".join(f"{left}.{c} <=> {right}.{c}" for c in columns) or "TRUE"
+
+
+def in_one_task(rows: str, *, one_task: bool) -> str:
+    """Return the rows in one task, where that is wanted: what groups them then needs no shuffle."""
+    return f"SELECT /*+ COALESCE(1) */ * FROM ({rows}) q" if one_task else rows
+
+
+def quote_name(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the SQL of nodes. The relations that it reads are ``{prefix}{source}_old``, ``_new`` and ``_delta``."""
+
+    prefix: str
+    changed: Collection[str]
+    """The sources that changed."""
+    beside: Collection[str] = ()
+    """The uses of sources (`scan_name`) of which a relation has the rows that joins with changes need: see
+    `IndexedSide`.
+    """
+
+    def rows(self, node: Node, at: At) -> str:
+        """Return the rows of a node at the old or the new versions."""
+        match node:
+            case Scan():
+                return f"SELECT {_rename_columns(node)} FROM {self.prefix}{node.table}_{at}"
+            case FilterProject(child, exprs, where):
+                return f"SELECT {_exprs(exprs)} FROM ({self.rows(child, at)}) q{_where(where)}"
+            case Join(kind, left, right, on):
+                words = f"{_KINDS[kind]} ({self.rows(right, at)}) r ON {_sql(on)}"
+                return f"SELECT {list_columns(node.columns)} FROM ({self.rows(left, at)}) l {words}"
+            case Union(parts):
+                return " UNION ALL ".join(f"({self._as(part, node, self.rows(part, at))})" for part in parts)
+            case Group():
+                return self.groups(node, self.rows(node.child, at))
+
+    def groups(self, node: Group, rows: str, *also: str) -> str:
+        """Return the groups of rows, with further expressions over the groups' columns in front."""
+        group = f" GROUP BY {list_columns(node.groups)}" if node.groups else ""
+        having = f" HAVING {_sql(node.having)}" if node.having is not None else ""
+        return f"SELECT {', '.join([*also, _exprs(node.exprs)])} FROM ({rows}) q{group}{having}"
+
+    def touched(self, node: Group, *, one_task: bool = False) -> str | None:
+        """Return the groups that a change touches; None if nothing below changed."""
+        delta = self.delta(node.child)
+        return delta and f"SELECT DISTINCT {list_columns(node.groups)} FROM ({in_one_task(delta, one_task=one_task)}) q"
+
+    def of_groups(self, node: Group, at: At, touched: str, among: str = "") -> str:
+        """Return the child's rows of the ``touched`` groups; ``among`` is a condition that all of them satisfy."""
+        rows = self.rows(node.child, at)
+        if not node.groups:
+            return rows
+        if among:
+            rows = f"SELECT * FROM ({rows}) a WHERE {among}"
+        return f"SELECT a.* FROM ({rows}) a LEFT SEMI JOIN ({touched}) b ON {same(node.groups, 'a', 'b')}"
+
+    def delta(self, node: Node) -> str | None:
+        """Return the rows that came and went, with their weights; None if nothing below changed."""
+        match node:
+            case Scan():
+                found = f"SELECT {_rename_columns(node)}, {WEIGHT} FROM {self.prefix}{node.table}_delta"
+                return found if node.table in self.changed else None
+            case FilterProject(child, exprs, where):
+                delta = self.delta(child)
+                return delta and f"SELECT {_exprs(exprs)}, {WEIGHT} FROM ({delta}) q{_where(where)}"
+            case Union(parts):
+                deltas = [(part, self.delta(part)) for part in parts]
+                if node.sizes_differ and not deltas[0][1] and deltas[1][1]:
+                    none = f"SELECT *, 1 AS {WEIGHT} FROM ({self.rows(parts[0], 'new')}) q WHERE FALSE"
+                    deltas[0] = (parts[0], none)
+                return _all([self._as(part, node, delta, WEIGHT) for part, delta in deltas if delta])
+            case Group():
+                return self._delta_of_groups(node)
+            case Join():
+                return self._delta_of_join(node)
+
+    def _as(self, part: Node, union: Union, rows: str, *also: str) -> str:
+        names = [f"{c} AS {n}" for c, n in zip(part.columns, union.columns, strict=True)]
+        return f"SELECT {', '.join([*names, *also])} FROM ({rows}) q"
+
+    def _delta_of_groups(self, node: Group) -> str | None:
+        touched = self.touched(node)
+        if touched is None:
+            return None
+        terms = []
+        for at, weight in (("old", -1), ("new", 1)):
+            groups = self.groups(node, self.of_groups(node, at, touched))
+            terms.append(f"SELECT {list_columns(node.columns)}, {weight} AS {WEIGHT} FROM ({groups}) q")
+        return _all(terms)
+
+    def _delta_of_join(self, node: Join) -> str | None:
+        left, right, on = node.left, node.right, _sql(node.on)
+        came, other = self.delta(left), self.delta(right)
+        if not came and not other:
+            return None
+        cols = list_columns(node.columns)
+        if node.kind == "left" and came and not other:  # a left join adds up on its left side
+            return f"SELECT {cols}, {WEIGHT} FROM ({came}) l LEFT JOIN ({self._beside(right, 'new')}) r ON {on}"
+        terms = []
+        if node.kind in ("inner", "left", "full"):
+            if came:
+                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l JOIN ({self._beside(right, 'old')}) r ON {on}")
+            if other:
+                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({self._beside(left, 'new')}) l JOIN ({other}) r ON {on}")
+        if node.kind != "inner":
+            terms += self._alone(node, left, right, came, other)
+        if node.kind == "full":
+            terms += self._alone(node, right, left, other, came)
+        return _all(terms)
+
+    def _beside(self, node: Node, at: At) -> str:
+        """Return the rows of a node that changes of the other side of a join may match, and perhaps more."""
+        scan = only_scan(node)
+        name = scan_name(scan) if scan is not None else None
+        return self.rows(node, f"{at}_by_{name}" if name in self.beside else at)
+
+    def _alone(self, node: Join, a: Node, b: Node, came: str | None, other: str | None) -> list[str]:
+        """Return how the rows of ``a`` without a partner in ``b`` change, of a semi join those with one.
+
+        New rows of a are judged by the new b. Of the old rows only those that a change of b matches can change sides.
+        """
+        on = _sql(node.on)
+        cols = ", ".join(c if c in a.columns else f"NULL AS {c}" for c in node.columns)
+        word = "LEFT SEMI JOIN" if node.kind == "semi" else "LEFT ANTI JOIN"
+        old, new = self.rows(b, "old"), self.rows(b, "new")
+        terms = []
+        if came:
+            terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l {word} ({self._beside(b, 'new')}) r ON {on}")
+        if other:
+            rows = f"SELECT {list_columns(a.columns)} FROM ({self.rows(a, 'old')}) l LEFT SEMI JOIN ({other}) r ON {on}"
+            terms.append(f"SELECT {cols}, 1 AS {WEIGHT} FROM ({rows}) l {word} ({new}) r ON {on}")
+            terms.append(f"SELECT {cols}, -1 AS {WEIGHT} FROM ({rows}) l {word} ({old}) r ON {on}")
+        return terms
+
+
+_KINDS: Final = {
+    "inner": "JOIN",
+    "left": "LEFT JOIN",
+    "full": "FULL JOIN",
+    "semi": "LEFT SEMI JOIN",
+    "anti": "LEFT ANTI JOIN",
+}
+
+
+def _all(terms: Sequence[str]) -> str | None:
+    return " UNION ALL ".join(f"({term})" for term in terms) or None
+
+
+def _sql(expression: exp.Expr) -> str:
+    return print_sql(expression)
+
+
+def _where(condition: exp.Expr | None) -> str:
+    return "" if condition is None else f" WHERE {_sql(condition)}"
+
+
+def _exprs(exprs: object) -> str:
+    assert isinstance(exprs, dict)
+    return ", ".join(f"{_sql(e)} AS {name}" for name, e in exprs.items())
+
+
+def _rename_columns(node: Scan) -> str:
+    return ", ".join(f"{quote_name(column)} AS {name}" for name, column in node.of.items())

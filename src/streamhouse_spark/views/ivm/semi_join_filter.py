@@ -1,0 +1,60 @@
+"""Conditions that columns have some values, by which a source leaves out files and segments. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.python_values import is_beyond_python
+
+VALUES_MAX: Final = 1_000
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
+
+
+def in_filter_of_rows(rows: pa.Table) -> str:
+    """Return a condition in SQL that each of the rows satisfies: of each column one of its values, of many values that
+    it lies between the least and the greatest; empty where there is none.
+    """
+    found = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        values = column.unique()
+        if not is_beyond_python(values):
+            found.append(in_filter(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values))
+    return " AND ".join(filter(None, found))
+
+
+def _between(column: str, values: pa.Array) -> str:
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
+        return ""
+    ends = pc.min_max(values).as_py()
+    least, greatest = _literal(ends["min"]), _literal(ends["max"])
+    if least is None or greatest is None:
+        return ""
+    return f"({column} BETWEEN {least} AND {greatest}{f' OR {column} IS NULL' if values.null_count else ''})"
+
+
+def in_filter(column: str, values: Sequence[object]) -> str:
+    """Return the condition in SQL; empty where the values are too many, or have no plain literals."""
+    if len(values) > VALUES_MAX:
+        return ""
+    literals = [_literal(value) for value in values if value is not None]
+    if None in literals:
+        return ""
+    parts = [f"{column} IN ({', '.join(map(str, literals))})"] if literals else []
+    if len(literals) < len(values):
+        parts.append(f"{column} IS NULL")
+    return f"({' OR '.join(parts)})" if parts else ""
+
+
+def _literal(value: object) -> str | None:
+    if type(value) is int:
+        return str(value)
+    if type(value) is dt.date:
+        return f"DATE'{value:%Y-%m-%d}'" if value.year > 999 else None
+    return f"'{value}'" if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value) else None

@@ -1,0 +1,146 @@
+"""The changes of a view's sources as rows of the driver, where they are few, and decisions by the number of changes.
+
+They are read from the log without Spark: for few changes the start of a Spark job costs more than they do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.core.arrow_chunking import one_array, take_rows
+from streamhouse_spark.core.arrow_groupby import sums
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.log.commits.source_versions import SourceVersion
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
+from streamhouse_spark.read.offset_range_scan import plan_ranges
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.table.refresh_commit import RefreshStep
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT
+
+LOCAL_ROWS_MAX: Final = 200_000
+"""Changes that the driver reads itself. More are read by Spark."""
+LOCAL_BYTES_MAX: Final = 64 << 20
+MOST: Final = 1 / 3
+"""The share of a source's rows from which on the whole query costs less than its changes do."""
+MOST_ROWS_MIN: Final = 200_000
+"""Fewer changes than these are never most rows."""
+CAME: Final = ("insert", "update_after")
+
+Weights = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalChanges:
+    """The changes of one source, of each bucket in the order of the log."""
+
+    rows: pa.Table
+    weights: Weights
+    """1 for a row that came, and -1 for one that went."""
+
+    def net(self, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of rows that came and went, and `WEIGHT`, without those that cancel each other out."""
+        rows = self.rows.select(list(columns))
+        weights = self.weights
+        if len(weights) and not (weights == weights[0]).all() and all(map(_is_plain, rows.schema.types)):
+            found = sums(rows.append_column(WEIGHT, pa.array(weights)), list(columns))
+            totals = found.column(WEIGHT).to_numpy()
+            places = np.repeat(np.arange(len(totals)), np.abs(totals))
+            rows, weights = take_rows(found.drop_columns([WEIGHT]), places), np.sign(totals)[places]
+        return rows.append_column(WEIGHT, pa.array(weights, pa.int64()))
+
+
+def read_changes(
+    table: TableHandle, state: TableState, ends: Mapping[int, int], until: Mapping[int, int], columns: Sequence[str]
+) -> LocalChanges | None:
+    """Read what came and went between two ends of the log; None where that is much, or can no longer be read."""
+    ranges = {
+        bucket: OffsetRange(ends.get(bucket, 0), end) for bucket, end in until.items() if end > ends.get(bucket, 0)
+    }
+    if sum(map(len, ranges.values())) > LOCAL_ROWS_MAX:
+        return None
+    metadata = (CHANGE_TYPE,) if state.primary_key else ()
+    try:
+        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=True)
+        if sum(piece.size_bytes for piece in plan.pieces) > LOCAL_BYTES_MAX:
+            return None
+        batches = list(read_batches(table, plan, metadata))
+    except (OffsetsTrimmedError, SnapshotExpiredError):
+        return None
+    rows = pa.Table.from_batches(batches, pa.schema([*metadata, *plan.schema.arrow]))
+    if not metadata:
+        return LocalChanges(rows, np.ones(len(rows), np.int64))
+    came = pc.is_in(rows[CHANGE_TYPE.name], value_set=pa.array(CAME))
+    weights = np.where(came.to_numpy(zero_copy_only=False), 1, -1).astype(np.int64)
+    return LocalChanges(rows.drop_columns([CHANGE_TYPE.name]), weights)
+
+
+def rows_before(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
+    """Return the rows that keys had before some changes. ``rows`` are those of the keys behind the changes, or between
+    them, so that the first change of a key says which row it had.
+    """
+    changed = _keys_of(changes.rows, key)
+    _, first = np.unique(changed.to_numpy(zero_copy_only=False), return_index=True)
+    had = np.sort(first[changes.weights[first] < 0])
+    stay = rows.filter(pc.invert(pc.is_in(_keys_of(rows, key), value_set=changed)))
+    older = take_rows(changes.rows.select(rows.column_names), had)
+    return pa.concat_tables([stay, pa.Table.from_arrays(older.columns, schema=rows.schema)])
+
+
+def _keys_of(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
+    return encode_keys([one_array(rows.column(name)) for name in key])
+
+
+def may_be_local(state: TableState, columns: Collection[str]) -> bool:
+    """Tell whether rows of these columns are the same from the driver as read by Spark, which pads texts of CHAR."""
+    chosen = [state.schema.column(name) for name in columns]
+    return all(_is_plain(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
+
+
+def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bool:
+    """Tell whether so much changed that the whole query costs less."""
+    if step.old is None:
+        return True
+    before = {source.name: source for source in step.old.sources}
+    changed = [source for source in step.new.sources if source.name in step.changed]
+    return any(_is_much(before[source.name], source, states[source.name]) for source in changed)
+
+
+def _is_much(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
+    changes = sum(end - old.ends.get(bucket, 0) for bucket, end in new.ends.items())
+    return changes > MOST_ROWS_MIN and changes >= MOST * rows_at_most(state)
+
+
+def rows_at_most(state: TableState) -> int:
+    """Return a number of rows that the table does not exceed."""
+    if state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
+        return sys.maxsize
+    if not state.primary_key:
+        return state.num_rows
+    found = 0
+    for bucket, log in state.buckets.items():
+        snapshot = state.snapshots.get(bucket)
+        known, since = (0, state.first_offset(bucket)) if snapshot is None else (snapshot.num_rows, snapshot.offset)
+        found += known + log.end - since
+    return found
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind))
+
+
+def columns_read(state: TableState, wanted: Collection[str]) -> list[str]:
+    """Return the wanted columns and those of the primary key, in the table's order."""
+    return [name for name in state.schema.names if name in wanted or name in state.primary_key]

@@ -1,0 +1,399 @@
+"""Groups brought forward by the driver itself, without a Spark job: few changes, plain columns, exact arithmetic.
+
+It gives the rows of `IncrementalAggregate.merged`, of the same aggregates by the same rules, with Arrow in the place of
+Spark. A job costs more than few changes do. Whatever is not surely the same in both is left to Spark: floating point
+numbers, expressions, conditions, results that do not fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from streamhouse_spark.core.arrow_chunking import one_array
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import is_beyond_python
+from streamhouse_spark.views.ivm.aggregate_functions import Aggregate, Part
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT
+from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN, IncrementalAggregate, group_name
+from streamhouse_spark.views.ivm.indexed_join import only_scan, scan_name
+from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, tables_of
+from streamhouse_spark.views.ivm.min_max import ChangesOf, Tell, TopKResult, ValueChanges, group_numbers
+from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY
+
+_TEXTS: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
+"""Types whose values have the same text in Arrow and in Spark."""
+_SUM_MAX: Final = 1 << 62
+Find = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRows:
+    """The rows that the driver has of one step."""
+
+    changed: Collection[str]
+    """The sources that changed."""
+    changes: Mapping[str, pa.Table]
+    """Source → its changes, with weights."""
+    beside: Mapping[str, pa.Table]
+    """Use of a source that did not change → its rows that changes of others name."""
+
+
+def merge_aggregates(
+    added: IncrementalAggregate, rows: LocalRows, find: Find, tell: Tell | None = None
+) -> pa.Table | None:
+    """Return the rows of `IncrementalAggregate.merged`; None where Spark has to compute them. ``find`` looks up rows of
+    the view, and ``tell`` what its kept values tell.
+    """
+    root = added.statements.root
+    if not isinstance(root, Group) or not _is_plain(added, root):
+        return None
+    try:
+        delta = _delta(root.child, rows)
+        if delta is not None and not delta.num_rows:
+            return pa.table({GONE: pa.array([], pa.bool_()), AGAIN: pa.array([], pa.bool_())})
+        return None if delta is None else _merge_groups(added, root, delta, find, tell)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a number that does not fit, a type without this function
+        return None
+
+
+def changes_directly(added: IncrementalAggregate, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
+    """Return the keys of groups with changes, each once, and the changes of their values; None where Spark has to
+    compute them.
+    """
+    root = added.root
+    delta = _delta(root.child, rows) if _is_plain(added, root) else None
+    if delta is None:
+        return None
+    groups = distinct(delta.select(list(root.groups)))
+    if added.statements.identity == "hash":
+        groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
+    keys = {name: groups.column(column) for name, column in added.key_columns.items()}
+    return pa.table(keys), _changes_of(root, groups, delta)
+
+
+def _is_plain(added: IncrementalAggregate, root: Group) -> bool:
+    """Tell whether the view's columns are its groups and aggregates of columns, all of exact types."""
+    types = added.statements.types
+    if not root.groups or any(types[name] not in _TEXTS for name in root.groups):
+        return False
+    return all(_is_exact(part, root.exprs[name], types[name]) for name, part in added.parts.items())
+
+
+def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
+    if not isinstance(part, Aggregate):
+        return isinstance(expression, exp.Column)
+    if part.kind == "rows":
+        return True
+    is_number = part.kind in ("min", "max", "distinct") and (part.of_type or kind) in ("float", "double")
+    is_of_column = isinstance(_argument(expression), exp.Column) and not isinstance(expression, exp.CountIf)
+    return is_of_column and part.kind != "grown" and not is_number
+
+
+def _argument(expression: exp.Expr) -> exp.Expr:
+    """Return the argument of an aggregate, of which there is one."""
+    this: exp.Expr = expression.this
+    return this.expressions[0] if isinstance(this, exp.Distinct) else this
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+def _delta(node: Node, rows: LocalRows) -> pa.Table | None:
+    """Return the columns of a node that came and went, with weights; None for a plan that is more than plain."""
+    match node:
+        case Scan(table, of):
+            found = rows.changes.get(table)
+            return None if found is None else _rename_columns(found, of, WEIGHT)
+        case FilterProject(child):
+            found = _delta(child, rows) if _is_bare(node) else None
+            return None if found is None else _project_columns(found, node, WEIGHT)
+        case Join(kind, left, right):
+            moves = [bool(tables_of(side) & set(rows.changed)) for side in (left, right)]
+            if moves == [True, False] and kind in ("inner", "left"):
+                return _join_changes(node, left, right, rows)
+            return _join_changes(node, right, left, rows) if moves == [False, True] and kind == "inner" else None
+    return None
+
+
+def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table | None:
+    """Return the changes of one side of a join beside the rows of the other."""
+    scan = only_scan(other)
+    pairs = _equal(join.on, moving, other)
+    found = rows.beside.get(scan_name(scan)) if scan is not None else None
+    if found is None or pairs is None:
+        return None
+    came, beside = _delta(moving, rows), _rows(other, found)
+    if came is None or beside is None:
+        return None
+    if any(pa.types.is_floating(came.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
+        return None
+    names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
+    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares whole numbers of any two types
+        came = came.append_column(name, _widen_column(came.column(ours)))
+        beside = beside.append_column(name, _widen_column(beside.column(theirs)))
+    kind = "left outer" if join.kind == "left" else "inner"
+    return came.join(beside, names, join_type=kind, use_threads=False).drop_columns(names)
+
+
+def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
+
+
+def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
+    """Return the columns that a join's condition sets equal; None where it demands more."""
+    pairs = []
+    for part in on.flatten() if isinstance(on, exp.And) else [on]:
+        equal = part.unnest()
+        if not isinstance(equal, exp.EQ) or not isinstance(equal.this, exp.Column):
+            return None
+        if not isinstance(equal.expression, exp.Column):
+            return None
+        one, two = equal.this.name, equal.expression.name
+        pair = (one, two) if one in moving.columns else (two, one)
+        if pair[0] not in moving.columns or pair[1] not in other.columns:
+            return None
+        pairs.append(pair)
+    return pairs
+
+
+def _rows(node: Node, rows: pa.Table) -> pa.Table | None:
+    if isinstance(node, Scan):
+        return _rename_columns(rows, node.of)
+    if not isinstance(node, FilterProject) or not _is_bare(node):
+        return None
+    found = _rows(node.child, rows)
+    return None if found is None else _project_columns(found, node)
+
+
+def _is_bare(rows: FilterProject) -> bool:
+    return rows.where is None and all(isinstance(found, exp.Column) for found in rows.exprs.values())
+
+
+def _project_columns(rows: pa.Table, node: FilterProject, *also: str) -> pa.Table:
+    return _rename_columns(rows, {name: found.name for name, found in node.exprs.items()}, *also)
+
+
+def _rename_columns(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Table:
+    arrays = [rows.column(name) for name in (*of.values(), *also)]
+    return pa.Table.from_arrays(arrays, names=[*of, *also])
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _merge_groups(added: IncrementalAggregate, root: Group, delta: pa.Table, find: Find, tell: Tell | None) -> pa.Table:
+    statements = added.statements
+    groups = _group_changes(added, root, delta)
+    if statements.identity == "hash":
+        groups = groups.append_column(KEY, _hash_columns(groups, root.groups))
+    keys = {name: groups.column(column) for name, column in added.key_columns.items()}
+    found = find(pa.table(keys))
+    there = found.column(found.num_columns - 1)
+    told = None
+    if tell is not None:
+        told = tell(pa.table(keys), there.to_numpy(), _changes_of(root, groups, delta))
+    old = {column: found.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
+    new = {part.column: _New.of(part, groups, old[part.column]).as_told(told) for part in added.aggregates}
+    values = {
+        name: new[name].shown(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
+    }
+    stays = _stays(groups.column("rows"), there, new, told)
+    sure = pa.chunked_array([pa.repeat(pa.scalar(value=True), groups.num_rows)])
+    for found_new in new.values():
+        sure = pc.and_kleene(sure, found_new.is_known(new))
+    again = pc.or_kleene(pc.is_null(stays), pc.and_kleene(stays, pc.invert(pc.fill_null(sure, fill_value=False))))
+    again = pc.fill_null(again, fill_value=True)
+    gone = pc.fill_null(pc.invert(stays), fill_value=False)
+    shown = {name: values[column] for column, name in zip(root.columns, statements.names, strict=True)}
+    by_group = {group_name(name): groups.column(name) for name in root.groups}
+    rows = pa.table({**keys, **shown, GONE: gone, AGAIN: again, **by_group})
+    same = there
+    for name, value in values.items():
+        both_null = pc.and_(pc.is_null(value), pc.is_null(old[name]))
+        same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
+    absent = pc.and_(gone, pc.invert(there))  # neither was there nor is
+    return rows.filter(pc.or_(again, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(gone))))))
+
+
+def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
+    by = list(root.groups)
+    numbers, weights = group_numbers(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
+
+    def changes_of(column: str) -> ValueChanges:
+        return ValueChanges(
+            numbers, one_array(delta.column(_argument(root.exprs[column]).name)), weights.astype(np.int64)
+        )
+
+    return changes_of
+
+
+def _group_changes(added: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
+    """Return the groups that changed with what came and went, as `IncrementalAggregate.changes` does."""
+    weights = delta.column(WEIGHT)
+    came = pc.greater(weights, 0)
+    columns, sums = {name: delta.column(name) for name in root.groups}, [("rows", "sum")]
+    columns["rows"] = weights
+    for part in added.aggregates:
+        if part.kind == "rows":
+            continue
+        values = delta.column(_argument(root.exprs[part.column]).name)
+        if part.kind == "sum":
+            values = values.cast(_sum_type(part.type))
+            _require_fitting(values)
+        none = pa.scalar(None, values.type)
+        if part.kind not in ("count", "distinct"):
+            function = "sum" if part.kind == "sum" else part.kind
+            columns[f"came_{part.column}"] = pc.if_else(came, values, none)
+            columns[f"gone_{part.column}"] = pc.if_else(came, none, values)
+            sums += [(f"came_{part.column}", function), (f"gone_{part.column}", function)]
+        if part.kind in ("count", "sum"):
+            columns[f"count_{part.column}"] = pc.if_else(pc.is_valid(values), weights, 0)
+            sums.append((f"count_{part.column}", "sum"))
+        if part.kind == "distinct":
+            columns[f"count_{part.column}"] = pc.is_valid(values).cast(pa.int64())
+            sums.append((f"count_{part.column}", "sum"))
+    found = pa.table(columns).group_by(list(root.groups), use_threads=False).aggregate(sums)
+    return found.rename_columns([*root.groups, *(name for name, _ in sums)])
+
+
+def _require_fitting(values: pa.ChunkedArray) -> None:
+    """Raise ``ArrowInvalid`` for whole numbers whose sum may not fit."""
+    if pa.types.is_integer(values.type) and len(values):
+        ends = pc.min_max(values).as_py()
+        largest = max(abs(ends["min"] or 0), abs(ends["max"] or 0))
+        if largest * len(values) > _SUM_MAX:
+            raise pa.ArrowInvalid("a sum may not fit")
+
+
+def _sum_type(text: str) -> pa.DataType:
+    if text == "bigint":
+        return pa.int64()
+    digits, _, scale = text.removeprefix("decimal(").removesuffix(")").partition(",")
+    return pa.decimal128(int(digits), int(scale))
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(Decimal(0) if pa.types.is_decimal(kind) else 0, kind)
+
+
+def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
+    """Return the hash that `statements.hashed` writes. Raises ``ArrowInvalid`` for dates of which Spark has another
+    text.
+    """
+    parts = []
+    for name in columns:
+        if is_beyond_python(rows.column(name)):
+            raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
+        text = one_array(rows.column(name)).cast(pa.string())
+        told = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
+        parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), told))
+    texts = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]
+    return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
+
+
+def _stays(
+    rows: pa.ChunkedArray, there: pa.ChunkedArray, new: Mapping[str, _New], told: TopKResult | None
+) -> pa.ChunkedArray:
+    """Return whether a group has a row now; null where that is not known."""
+    known = next((found.value for found in new.values() if found.part.kind == "rows"), None)
+    if known is not None:
+        return _count_rows(known)
+    yes, no = pa.scalar(value=True), pa.scalar(None, pa.bool_())
+    proven = pc.if_else(pc.greater_equal(rows, 0), yes, no)
+    for found in new.values():
+        proven = pc.if_else(pc.fill_null(found.proof(), fill_value=False), yes, proven)
+    found = pc.if_else(there, proven, _count_rows(rows))
+    return found if told is None else pc.if_else(pa.array(told.known), pa.array(told.rows > 0), found)
+
+
+def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.less(number, 0), pa.scalar(None, pa.bool_()), pc.greater(number, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """The new value of an aggregate, by the rules of `Aggregate`."""
+
+    part: Aggregate
+    old: pa.ChunkedArray
+    value: pa.ChunkedArray
+    gone: pa.ChunkedArray | None = None
+    count: pa.ChunkedArray | None = None
+    told: pa.Array | None = None
+    """Whether the kept values of each group tell it."""
+
+    @classmethod
+    def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _New:
+        def column(name: str) -> pa.ChunkedArray:
+            return groups.column(f"{name}_{part.column}")
+
+        if part.kind in ("rows", "count"):
+            more = groups.column("rows") if part.kind == "rows" else column("count")
+            return cls(part, old, pc.add_checked(pc.fill_null(old, 0), more))
+        if part.kind == "sum":
+            kind = _sum_type(part.type)
+            none = _zero(kind)
+            of_old, came, gone = (pc.fill_null(c.cast(kind), none) for c in (old, column("came"), column("gone")))
+            value = pc.subtract_checked(pc.add_checked(of_old, came).cast(kind), gone).cast(kind)
+            return cls(part, old, value, column("gone"), column("count"))
+        if part.kind == "distinct":
+            return cls(part, old, pc.fill_null(old, 0), count=column("count"))
+        chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
+        return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
+
+    def as_told(self, told: TopKResult | None) -> _New:
+        """Return it with the values that kept ones tell, which need no proof."""
+        if told is None or self.part.column not in told.values:
+            return self
+        known, values = pa.array(told.known), told.values[self.part.column]
+        if self.part.kind == "distinct":
+            known = pc.and_(known, values.is_valid())
+        value = pc.if_else(known, values, self.value)
+        return replace(self, value=value, told=known)
+
+    def shown(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
+        if self.part.kind != "sum":
+            return self.value
+        none = pa.scalar(None, self.value.type)
+        counted = new[self.part.counted].value if self.part.counted else None
+        left = self.value if counted is None else pc.if_else(pc.equal(counted, 0), none, self.value)
+        return pc.if_else(pc.is_null(self.old), pc.if_else(pc.greater(self.count, 0), self.value, none), left)
+
+    def is_known(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
+        match self.part.kind:
+            case "rows" | "count":
+                return pc.greater_equal(self.value, 0)
+            case "sum":
+                came = pc.greater_equal(self.count, 0)
+                known = pc.or_(came, self.proof())
+                if self.part.counted:
+                    known = pc.or_(known, pc.greater_equal(new[self.part.counted].value, 0))
+                return pc.if_else(pc.is_null(self.old), came, known)
+            case "distinct":
+                stays = pc.equal(self.count, 0)
+                return stays if self.told is None else pc.or_(self.told, stays)
+            case _:
+                further = pc.greater if self.part.kind == "min" else pc.less
+                stays = pc.or_(pc.is_null(self.gone), pc.fill_null(further(self.gone, self.value), fill_value=False))
+                return stays if self.told is None else pc.or_(self.told, stays)
+
+    def proof(self) -> pa.ChunkedArray:
+        match self.part.kind:
+            case "rows" | "count":
+                return pc.greater(self.value, 0)
+            case "sum":
+                return pc.not_equal(self.value, _zero(self.value.type))
+            case "distinct":
+                return pc.and_(self.is_known({}), pc.greater(self.value, 0))
+            case _:
+                return pc.and_(self.is_known({}), pc.is_valid(self.value))

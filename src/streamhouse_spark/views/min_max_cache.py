@@ -1,0 +1,277 @@
+"""The smallest and largest values of a view's groups, kept beside its rows in the cache of this host.
+
+They lie in a tablet of their own: key of the view's row → the first values of its group, which
+`streamhouse_spark.views.ivm.min_max` works out. Groups come into it as they are needed. A group that loses its smallest
+or largest value and is not there is listed from its rows, and with it a share of all groups, whose rows are read on the
+same way. So all are there after a few refreshes, none of which costs much more than its groups do.
+
+The tablet names the versions of the sources that its values are of. Where these are not those at which a refresh
+begins, as behind refreshes of another host or a crash between a commit and the keeping, the changes between are added
+first. Where these are no longer told, the tablet begins anew. So it is never the truth, and never believed for rows
+that it is not of. Of a group that is not in it nothing is known, unless the view has no row of it: then it has no rows.
+
+**Commit point** of keeping: LMDB's own, of all values and the versions. It comes behind the commit of the refresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.tablet_registry import tablet
+from streamhouse_spark.log.commits.source_versions import Lineage
+from streamhouse_spark.table.refresh_commit import RefreshStep
+from streamhouse_spark.views.ivm.delta_sql import Writer
+from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
+from streamhouse_spark.views.ivm.min_max import ROOM, Bools, ChangesOf, Firsts, TopKResult, ValueChanges
+from streamhouse_spark.views.local_changes import rows_at_most
+from streamhouse_spark.views.top_k_packing import PackedFirsts
+from streamhouse_spark.views.value_multisets import GroupLists, ValueLists
+
+GROUPS_MAX: Final = 5_000_000
+"""Views with more groups keep nothing."""
+LOST_MIN: Final = 10_000
+"""So many groups are always listed in one refresh."""
+LOST_SHARE: Final = 1 / 8
+"""The share of a view's groups up to which they are listed in one refresh: more are computed from their rows alone."""
+SMALL_ROWS: Final = 200_000
+"""Rows of the sources up to which all groups are listed at once."""
+NUM_SHARES: Final = 8
+LISTED_AT_ONCE: Final = 200_000
+"""Groups whose values are in the driver at a time."""
+_FORM: Final = 2
+"""Number of the form of keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinMaxRequest:
+    """The groups whose values are asked for: those that are ``lost``, each once, and perhaps a share of all others."""
+
+    lost: pa.Table
+    room: int
+    like: int | None = None
+    """The index of a lost group of whose share all groups are asked for."""
+    num_shares: int = 1
+
+
+ListValues = Callable[[MinMaxRequest], pa.Table]
+"""Gives the columns of `listing.listed_values`."""
+Between = Callable[[Lineage], tuple[pa.Table, ChangesOf] | None]
+"""Gives the keys of groups that changed between versions and those of the refresh, each once, and their changes; None
+where these are many, or not told."""
+
+
+class KeptExtremes:
+    """The first values of a view's groups, for one refresh of it."""
+
+    def __init__(
+        self, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: Between | None = None
+    ) -> None:
+        self._view, self._step, self._between = view, step, between
+        self._lists = GroupLists.of(view, added)
+        self._packed = PackedFirsts(self._lists.types)
+        self._form = hashlib.sha256(_form_of(added, self._lists.types).encode()).digest()
+        self._tablet = tablet(view.storage.url, f"{view.uuid}-extremes", 0, {"form": _FORM})
+        self._extent = self._tablet.extent
+        self._known = self._versions_of(self._extent.history)
+        self._forward: dict[bytes, bytes] | None = None
+        """The tablet's values that changed up to the new versions, where the refresh begins at others than theirs."""
+        self._emptied: list[bytes] = []
+        """Keys among them whose groups have no rows by then."""
+        self._touched: list[bytes] = []
+        self._was_there: Bools = np.zeros(0, np.bool_)
+        self._firsts = Firsts.of_none(0, self._lists.types)
+        self._others: dict[bytes, bytes | None] = {}
+        self._has_listed = False
+
+    @classmethod
+    def of(
+        cls, view: TableHandle, added: IncrementalAggregate, step: RefreshStep, between: Between | None = None
+    ) -> Self | None:
+        """Return the values; None for a view without smallest and largest values, or whose groups are computed from
+        their rows whenever something goes.
+        """
+        if not added.listed or any(part.kind == "grown" for part in added.aggregates):
+            return None
+        return cls(view, added, step, between)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there are values of some groups, of the versions at which the refresh begins, or that can be brought
+        there.
+        """
+        return self._known is not None
+
+    def told(self, keys: pa.Table, there: Bools, changes: ChangesOf) -> TopKResult | None:
+        """Return the new values of groups with these keys, each once, behind the changes; None where nothing is kept,
+        or too much changed. ``there`` tells of which of them the view has a row.
+        """
+        self._touched = self._lists.stored(keys)
+        self._firsts = Firsts.of_unknown(len(self._touched), self._lists.types)
+        self._was_there = np.zeros(len(self._touched), np.bool_)
+        self._apply_changes_since()
+        each = self._lists.changes(changes) if self._known is not None else None
+        found = self._found(self._touched) if each is not None else None
+        if each is None or found is None:
+            self._begin_anew()
+            return None
+        self._was_there = np.array([value is not None for value in found], np.bool_)
+        if self._forward is not None:
+            each = [_of(change, ~self._was_there[change.groups]) for change in each]
+        firsts = self._packed.unpack(found).without(there & ~self._was_there)
+        self._firsts = firsts.changed(each, self._lists.orders)
+        return self.as_told()
+
+    def as_told(self) -> TopKResult:
+        """Return the new values of the same groups, with those that were listed meanwhile."""
+        values = self._firsts.told(self._lists.orders)
+        return TopKResult(self._firsts.known, self._firsts.rows, dict(zip(self._lists.columns, values, strict=True)))
+
+    def list_lost(self, groups: pa.Table, keys: pa.Table, num_rows: int, values: ListValues) -> bool:
+        """List groups that have lost a value, and a share of the others; ``num_rows`` are those of all sources. Returns
+        whether that was done: then all of them are known.
+        """
+        known = self._firsts.known
+        places = {key: place for place, key in enumerate(self._touched)}
+        of_lost = np.array([places[key] for key in self._lists.stored(keys)], np.int64)
+        groups, of_lost = groups.filter(pa.array(~known[of_lost])), of_lost[~known[of_lost]]
+        num_groups = rows_at_most(self._view.state)
+        if not len(of_lost) or num_groups > GROUPS_MAX or len(of_lost) > max(LOST_MIN, num_groups * LOST_SHARE):
+            return False
+        absent = np.flatnonzero(~self._was_there[of_lost])
+        asked = MinMaxRequest(
+            groups,
+            int(self._firsts.room[of_lost].max()),
+            int(absent[0]) if len(absent) else None,
+            _num_shares(num_rows, num_groups),
+        )
+        self._take(self._lists.listed(values(asked)), places, asked.room)
+        without_rows = of_lost[~self._firsts.known[of_lost]]
+        none = Firsts.of_none(len(without_rows), self._lists.types)
+        self._firsts = self._firsts.replaced(without_rows, none)
+        return True
+
+    def keep(self) -> None:
+        """Keep the values for the next refresh. To be called behind the commit of this one.
+
+        Values of other versions than those at which the refresh began stay as they are if no group was asked for:
+        nobody has brought them forward.
+        """
+        if not self._has_listed and (self._known is None or self._is_elsewhere()):
+            return
+        values = zip(self._touched, self._bytes_of(self._firsts), self._is_kept().tolist(), strict=True)
+        touched = {key: value for key, value, is_kept in values if is_kept}
+        changed = (self._forward or {}) | dict.fromkeys(self._emptied) | self._others | touched
+        if self._known is None:
+            self._tablet.forget(self._extent)
+            self._extent = self._extent._replace(begins=0, applied=0, history=None)
+        self._tablet.apply(
+            changed, self._extent.applied, self._step.number, after=self._extent.history, history=self._mark()
+        )
+
+    # -- the tablet -----------------------------------------------------------------------------------------------
+
+    def _apply_changes_since(self) -> None:
+        """Add the changes between the versions that the values are of and the new ones, where the refresh begins at
+        others.
+        """
+        if self._known is None or not self._is_elsewhere():
+            return
+        found = self._between(self._known) if self._between is not None else None
+        each = self._lists.changes(found[1]) if found is not None else None
+        stored = self._lists.stored(found[0]) if found is not None else []
+        values = self._found(stored) if each is not None else None
+        if each is None or values is None:
+            self._begin_anew()
+            return
+        firsts = self._packed.unpack(values).changed(each, self._lists.orders)
+        new = zip(stored, self._packed.pack(firsts), values, strict=True)
+        self._forward = {key: value for key, value, old in new if old is not None}
+        self._emptied = [stored[place] for place in np.flatnonzero(firsts.rows == 0).tolist()]
+
+    def _is_elsewhere(self) -> bool:
+        """Tell whether the values are of other versions than those at which the refresh begins, still."""
+        if self._known is None or self._forward is not None:
+            return False
+        return self._step.old is None or self._known.sources != self._step.old.sources
+
+    def _begin_anew(self) -> None:
+        self._known = self._forward = None
+        self._emptied = []
+        self._extent = self._tablet.extent
+
+    def _found(self, stored: Sequence[bytes]) -> list[bytes | None] | None:
+        """Return the values of keys, brought forward as far as they are; None where another process has changed the
+        tablet.
+        """
+        order = sorted(range(len(stored)), key=stored.__getitem__)  # sorted keys are found faster
+        found = self._tablet.find([stored[place] for place in order])
+        if found.extent != self._extent:
+            return None
+        values: list[bytes | None] = [None] * len(stored)
+        forward = self._forward or {}
+        for place, value in zip(order, found.values, strict=True):
+            values[place] = forward.get(stored[place], value)
+        return values
+
+    def _take(self, listed: ValueLists, places: Mapping[bytes, int], room: int) -> None:
+        """Take the values of groups, up to ``room`` of each, but of those that are known."""
+        self._has_listed = True
+        at = np.array([places.get(key, -1) for key in listed.keys], np.int64)
+        is_touched = at >= 0
+        rooms = np.full(len(at), ROOM)
+        rooms[is_touched] = self._firsts.room[at[is_touched]]
+        firsts = listed.firsts(np.minimum(rooms, room), self._lists.orders)
+        missing = np.flatnonzero(is_touched)
+        missing = missing[~self._firsts.known[at[missing]]]
+        others = np.flatnonzero(~is_touched)
+        keys = [listed.keys[place] for place in others.tolist()]
+        found = self._found(keys) if self._known is not None else None
+        new = zip(keys, self._bytes_of(firsts.taken(others)), found or [None] * len(keys), strict=True)
+        self._others = {key: value for key, value, there in new if there is None}
+        self._firsts = self._firsts.replaced(at[missing], firsts.taken(missing))
+
+    def _is_kept(self) -> Bools:
+        """Tell which of the touched groups are written: unknown ones only to remember their room."""
+        kept: Bools = self._firsts.known | self._was_there
+        return kept
+
+    def _bytes_of(self, firsts: Firsts) -> list[bytes | None]:
+        """Return the value of each group; None for one without rows."""
+        empty = (firsts.rows == 0).tolist()
+        return [None if is_empty else value for value, is_empty in zip(self._packed.pack(firsts), empty, strict=True)]
+
+    def _mark(self) -> bytes:
+        """Return a text of the rows that values are of: of these versions of the sources, by this query."""
+        return self._form + Lineage(self._step.new.sources).to_text().encode()
+
+    def _versions_of(self, mark: bytes | None) -> Lineage | None:
+        """Return the versions that values are of; None for those of another query."""
+        if mark is None or not mark.startswith(self._form):
+            return None
+        return Lineage.from_text(mark[len(self._form) :].decode())
+
+
+def _num_shares(num_rows: int, num_groups: int) -> int:
+    """Return into how many shares groups are cut, a power of two."""
+    if num_rows <= SMALL_ROWS:
+        return 1
+    return max(NUM_SHARES, 1 << (-(-num_groups // LISTED_AT_ONCE) - 1).bit_length())
+
+
+def _of(changes: ValueChanges, chosen: Bools) -> ValueChanges:
+    return ValueChanges(changes.groups[chosen], changes.values.filter(pa.array(chosen)), changes.weights[chosen])
+
+
+def _form_of(added: IncrementalAggregate, types: Sequence[pa.DataType]) -> str:
+    """Return a text of all that the values depend on besides the rows of the sources."""
+    root = added.root
+    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.listed, types, strict=True)]
+    return json.dumps([lists, root.groups, list(added.key_columns), Writer("", ()).rows(root.child, "new")])

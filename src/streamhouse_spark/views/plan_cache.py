@@ -1,0 +1,53 @@
+"""The queries of views, parsed and compiled once for as long as the columns of their sources stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING
+
+from streamhouse_spark.config.view_definition import ViewDefinition
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.views.query_analysis import ParsedQuery, parse_query, session_values, session_with
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamhouse_spark.views.ivm.refresh_sql import Statements
+
+
+class Plans:
+    """Compiled queries of one session. Each view has one: a new definition or other columns take its place."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, tuple[str, ParsedQuery]] = {}
+        self._compiled: dict[str, tuple[Hashable, Statements]] = {}
+        self._sessions: dict[Hashable, SparkSession] = {}
+
+    def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+        """Return a session with the settings of a view. Raises as `session_with`."""
+        ground = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
+        if ground not in self._sessions:
+            self._sessions[ground] = session_with(spark, view, settings)
+        return self._sessions[ground]
+
+    def parsed(self, view: str, query: str) -> ParsedQuery:
+        """Return the parsed query. Raises as `parse_query`."""
+        known = self._parsed.get(view)
+        if known is None or known[0] != query:
+            known = self._parsed[view] = (query, parse_query(view, query))
+        return known[1]
+
+    def compiled(
+        self,
+        view: str,
+        definition: ViewDefinition,
+        states: Mapping[str, TableState],
+        make: Callable[[], Statements],
+    ) -> Statements:
+        """Return the statements of a view, made by ``make`` where its definition or its sources' columns are new."""
+        of_sources = sorted((name, state.table_uuid, state.schema_id) for name, state in states.items())
+        ground = (definition.query, definition.names, tuple(sorted(definition.session.items())), tuple(of_sources))
+        known = self._compiled.get(view)
+        if known is None or known[0] != ground:
+            known = self._compiled[view] = (ground, make())
+        return known[1]

@@ -1,0 +1,104 @@
+"""The program of a ``CALL`` that needs the statement's session: it reads one line, works, and writes one line.
+
+The line has the way into the session. The process ends when the one that started it does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from streamhouse_spark.datasource.session_warehouse import catalog_connection
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.views.create import MaterializedTable, create_view_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KNOWN: Final = "_instantiatedSession"
+"""PySpark's own place for the session of a process."""
+
+
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write into the answer
+    asked = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_caller, daemon=True).start()
+    answers.write(json.dumps(_reply(asked)) + "\n")
+    answers.flush()
+    os._exit(0)  # the session goes on
+
+
+def _end_with_caller() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _reply(asked: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {"row": _row(asked)}
+    except StreamhouseError as error:
+        return {"error": {"condition": error.condition, "message": str(error)}}
+    except PySparkException as error:
+        return {"error": {"condition": error.getCondition() or "SPARK_FAILED", "message": str(error)}}
+    except Py4JJavaError as error:
+        return {"error": {"condition": "SPARK_FAILED", "message": _cause_of(error.java_exception)}}
+
+
+def _cause_of(thrown: Any) -> str:
+    """Return the text of the error behind all others."""
+    while thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    return str(thrown.getMessage() or thrown.toString())
+
+
+def _row(asked: Mapping[str, Any]) -> list[Any]:
+    spark = connect_session(asked["session"])
+    name, given = asked["table"], asked["arguments"]
+    connection = catalog_connection(spark)
+    if connection.location != asked["warehouse"]:
+        raise InvalidOptionError(
+            f"{asked['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of this "
+            "warehouse; call the catalog streamhouse"
+        )
+    if asked["verb"] == "materialize":
+        view = create_view_table(
+            spark, connection, name, given["query"], given["freshness"], given["mode"], {}, given["step_rows"]
+        )
+    else:
+        view = MaterializedTable(spark, connection, name)
+    report = view.refresh()
+    return [name, report.changed, report.rows_written, report.rows_deleted, report.whole_because]
+
+
+def connect_session(way: Mapping[str, Any]) -> SparkSession:
+    """Return the session of a running driver, which this process must not end.
+
+    PySpark would make the session the driver's default one, unless it believes that it knows one already.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    found = gateway.jvm.io.streamhouse.spark.SessionGateway.session(way["token"])
+    if found is None:
+        raise StreamhouseError("the statement has ended", condition="JOB_ENDED")
+    java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(found.sparkContext())
+    context = SparkContext(conf=SparkConf(_jconf=java.getConf()), gateway=gateway, jsc=java)
+    setattr(SparkSession, _KNOWN, SimpleNamespace(_sc=context))
+    session = SparkSession(context, found)
+    setattr(SparkSession, _KNOWN, session)
+    return session
+
+
+if __name__ == "__main__":
+    main()

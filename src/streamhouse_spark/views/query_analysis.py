@@ -1,0 +1,213 @@
+"""A view's query compiled for a session: names and types are Spark's, the plan is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.views.ivm.delta_sql import quote_name
+from streamhouse_spark.views.temp_views import CATALOG, TempViews
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from sqlglot import exp
+
+    from streamhouse_spark.views.ivm.logical_plan import Node
+    from streamhouse_spark.views.ivm.refresh_sql import Statements
+    from streamhouse_spark.views.ivm.types import TypesOf
+
+SESSION = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.legacy.timeParserPolicy",
+)
+"""Settings that the values of a query depend on."""
+_REMEDY = "write it otherwise, or use mode='full', which computes the whole query each time"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """A query, with the tables that it reads under their full names."""
+
+    text: str
+    """The query as its author wrote it."""
+    tree: exp.Query
+    tables: Mapping[str, str]
+    """Name in the query → ``database.table``."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The tables, each once, in an order that depends on their names alone."""
+        return tuple(sorted(set(self.tables.values())))
+
+    def text_over(self, relations: Mapping[str, str]) -> str:
+        """Return the author's text over other relations: ``database.table`` → relation. All else stays as it is."""
+        edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
+        for table in self._named_tables():
+            first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
+            alias = "" if table.alias else f" AS {quote_name(table.name)}"
+            edits.append((first, last, relations[self.tables[_name_of(table.parts)]] + alias))
+        text = self.text
+        for start, end, replacement in sorted(edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        return text.rstrip().rstrip(";")
+
+    def printed_over(self, relations: Mapping[str, str]) -> str:
+        """Return what is printed from the parsed query, over other relations."""
+        from sqlglot import exp
+
+        from streamhouse_spark.views.ivm.dialect import print_sql
+
+        parsed = ParsedQuery(self.text, self.tree.copy(), self.tables)
+        for column in parsed._columns_with_database():
+            column.set("db", None)
+            column.set("catalog", None)
+        for table in parsed._named_tables():
+            alias = table.alias or table.name
+            relation = relations[self.tables[_name_of(table.parts)]]
+            table.set("db", None)
+            table.set("catalog", None)
+            table.set("this", exp.to_identifier(relation))
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        return print_sql(parsed.tree)
+
+    def _named_tables(self) -> list[exp.Table]:
+        from sqlglot import exp
+
+        return [table for table in self.tree.find_all(exp.Table) if _name_of(table.parts) in self.tables]
+
+    def _columns_with_database(self) -> list[exp.Column]:
+        """Return the columns that name the database of their table, which relations do not have."""
+        from sqlglot import exp
+
+        names = {name.lower() for name in (*self.tables, *self.tables.values())}
+        columns = (column for column in self.tree.find_all(exp.Column) if len(column.parts) > 2)
+        return [column for column in columns if _name_of(column.parts[:-1]).lower() in names]
+
+
+def _name_of(parts: Sequence[exp.Expr]) -> str:
+    return ".".join(part.name for part in parts)
+
+
+@contextmanager
+def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
+    """Raise what a plan refuses as `InvalidOptionError`, with the part that prevents it and what to do."""
+    try:
+        from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
+    except ImportError as error:
+        raise MissingExtraError(
+            "materialised tables need sqlglot, which is not installed; use pip install 'streamhouse-spark[spark]'"
+        ) from error
+    try:
+        yield
+    except UnsupportedQueryError as error:
+        raise InvalidOptionError(f"the query of {view} cannot be kept: {error}; {remedy}") from error
+
+
+def parse_query(view: str, query: str) -> ParsedQuery:
+    """Parse a query. Raises `InvalidOptionError`, `InvalidNameError` for what is none over tables of the warehouse."""
+    with reject_unsupported(view, "write it otherwise"):
+        from sqlglot import exp
+
+        from streamhouse_spark.views.ivm.logical_plan import UnsupportedQueryError
+        from streamhouse_spark.views.ivm.query_parser import parse_query, table_names
+
+        tree = parse_query(query)
+        names = {name: _table_name(view, name) for name in table_names(tree)}
+        for table in tree.find_all(exp.Table):
+            if table.args.get("version"):
+                raise UnsupportedQueryError(
+                    "a table as of a version (a view has the versions that its sources are at)", table
+                )
+            if table.args.get("sample") and not table.alias:
+                raise UnsupportedQueryError("a sample of a table without an alias (add AS and a name behind it)", table)
+    if view in names.values():
+        raise InvalidOptionError(f"the query of {view} reads {view} itself; read other tables")
+    if not names:
+        raise InvalidOptionError(f"the query of {view} reads no table; there is nothing to keep it from")
+    return ParsedQuery(query, tree, names)
+
+
+def _table_name(view: str, name: str) -> str:
+    parts = name.split(".")
+    if len(parts) == 3 and parts[0] == CATALOG:
+        parts = parts[1:]
+    if len(parts) != 2 or "$" in name:
+        raise InvalidNameError(
+            f"the query of {view} reads {name!r}; expected tables of the warehouse as database.table, without a suffix"
+        )
+    return str(parse_table_name(".".join(parts)).path)
+
+
+def session_values(spark: SparkSession) -> dict[str, str]:
+    return {name: str(spark.conf.get(name)) for name in SESSION}
+
+
+def session_with(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session in which the query of a view has the values that it had when the view was made.
+
+    That is ``spark`` if its settings are the same, else a new session of the same application with its other settings.
+    Raises `InvalidOptionError` on Spark Connect, where a client cannot make one.
+    """
+    now = session_values(spark)
+    others = {name: value for name, value in settings.items() if now.get(name) != value}
+    if not others:
+        return spark
+    if not hasattr(spark, "_jsparkSession"):
+        name, value = next(iter(others.items()))
+        raise InvalidOptionError(
+            f"{view} was made with {name} = {value}, this session has {now.get(name)}, by which the query may have "
+            f"other values; set it to {value} for refreshes"
+        )
+    session = spark.newSession()
+    for name, value in {**dict(spark.conf.getAll), **others}.items():
+        if session.conf.isModifiable(name) and session.conf.get(name, None) != value:
+            session.conf.set(name, value)
+    return session
+
+
+def compile_statements(
+    relations: TempViews, parsed: ParsedQuery, sources: Mapping[str, TableHandle], names: tuple[str, ...]
+) -> Statements:
+    """Return the statements of a query, with Spark's types. Raises `UnsupportedQueryError`."""
+    from streamhouse_spark.views.ivm.delta_sql import Writer
+    from streamhouse_spark.views.ivm.logical_plan import Group
+    from streamhouse_spark.views.ivm.refresh_sql import Statements, identity_of
+    from streamhouse_spark.views.ivm.types import without_size
+
+    writer = Writer(relations.prefix, frozenset())
+
+    def types_of(node: Node) -> dict[str, str]:
+        fields: Any = relations.sql(writer.rows(node, "new")).schema.fields
+        return {field.name: field.metadata.get(SIZE_METADATA) or field.dataType.simpleString() for field in fields}
+
+    root = _plan(parsed, sources, types_of)
+    types = types_of(root)
+    if isinstance(root, Group):
+        types |= types_of(root.child)
+    types = {name: without_size(kind) for name, kind in types.items()}
+    return Statements(root, names, types, identity_of(root, types))
+
+
+def _plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
+    """Return the plan, of the columns that the query needs."""
+    from streamhouse_spark.views.ivm.column_pruning import prune_columns
+    from streamhouse_spark.views.ivm.logical_plan import SourceColumns
+    from streamhouse_spark.views.ivm.query_parser import plan_of
+
+    ids = {name: f"t{number}" for number, name in enumerate(parsed.sources)}
+    columns = {}
+    for name, source in sources.items():
+        state = source.state
+        firm = {column.name for column in state.schema.columns if not column.nullable}
+        columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(firm))
+    of_name = {given: ids[name] for given, name in parsed.tables.items()}
+    return prune_columns(plan_of(parsed.tree, columns, of_name, types_of))

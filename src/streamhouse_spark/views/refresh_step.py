@@ -1,0 +1,266 @@
+"""The computation of one step of a view: which rows its table gets, and which keys go.
+
+There are several ways to the same rows, and sizes decide among them. Few changes are read by the driver, and what else
+is needed is looked up by key: rows beside them in joins, and the view's old rows, to which they are added. Where that
+does not tell the new row, Spark reads the source, of the groups concerned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StructField, StructType
+
+from streamhouse_spark.config.view_definition import ViewDefinition
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.post_commit import after_commit
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.table.refresh_commit import RefreshStep
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.views.aggregate_merge import AggregateMerge
+from streamhouse_spark.views.delta_range import DeltaRange
+from streamhouse_spark.views.index_lookup import counts_of
+from streamhouse_spark.views.local_changes import rows_at_most
+from streamhouse_spark.views.plan_cache import Plans
+from streamhouse_spark.views.query_analysis import ParsedQuery, compile_statements, reject_unsupported
+from streamhouse_spark.views.spark_executor import SparkValues
+from streamhouse_spark.views.step_inputs import StepInputs
+from streamhouse_spark.views.temp_views import TempViews
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from streamhouse_spark.views.ivm.delta_sql import Writer
+    from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
+    from streamhouse_spark.views.ivm.logical_plan import Group
+    from streamhouse_spark.views.ivm.refresh_sql import Statements
+    from streamhouse_spark.views.min_max_cache import KeptExtremes
+
+Changed = tuple[pa.Table, pa.ChunkedArray]
+"""Rows of the view's table, and which of them stand for keys that go."""
+
+logger = logging.getLogger(__name__)
+
+
+class RefreshStepRun:
+    """The computation of one step, for its relations of the session to be dropped by `close`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: Table,
+        definition: ViewDefinition,
+        plans: Plans,
+        sources: Mapping[str, Table],
+        step: RefreshStep,
+    ) -> None:
+        self._spark, self._view, self._definition, self._plans = spark, view, definition, plans
+        self._sources, self._step = sources, step
+        self._parsed = plans.parsed(view.name, definition.query)
+        self._made: list[TempViews] = []
+        self._relations = self._new_relations()
+        self._relations.begin(step)
+        self._inputs = StepInputs(self._relations, sources, step)
+        self._kept: KeptExtremes | None = None
+
+    def keep(self) -> None:
+        """Keep what the next refresh needs. To be called behind the commit of the step: an error is logged."""
+        if self._kept is not None:
+            with after_commit(logger, "keeping the smallest and largest values", self._view.name):
+                self._kept.keep()
+
+    def close(self) -> None:
+        self._relations.drop()
+
+    def _new_relations(self) -> TempViews:
+        made = new_relations(self._spark, self._parsed, self._sources)
+        self._made.append(made)
+        return made
+
+    @property
+    def read_by_name(self) -> Collection[str]:
+        """The sources that Spark read by their names so far, whatever table these meant then."""
+        return frozenset().union(*(made.read_by_name for made in self._made))
+
+    def changes(self) -> Changed:
+        """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
+        if self._definition.mode == "full":
+            return _split(self._difference(self._full_statements(), self._parse_text()).toArrow())
+        with reject_unsupported(self._view.name):
+            from streamhouse_spark.views.ivm.delta_sql import Writer
+            from streamhouse_spark.views.ivm.logical_plan import Group
+
+            statements = self._statements()
+            if self._step.new.whole_because is not None:
+                whole = statements.whole(Writer(self._relations.prefix, frozenset()))
+                return _split(self._difference(statements, whole).toArrow())
+            root, writer = statements.root, self._inputs.writer(statements.root)
+            if isinstance(root, Group):
+                return self._of_groups(statements, root, writer)
+            if writer.delta(root) is None:
+                return self._nothing()
+            return _split(self._of_rows(statements, writer).toArrow())
+
+    def _nothing(self) -> Changed:
+        return self._as_view(self._view.state.schema.arrow.empty_table()), pa.chunked_array([], pa.bool_())
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def _of_rows(self, statements: Statements, writer: Writer) -> DataFrame:
+        """Return the rows of a plan that ends in no GROUP BY."""
+        from streamhouse_spark.views.ivm.refresh_sql import COUNT, KEY
+
+        relations = self._relations
+        if statements.identity != "bag":
+            is_local = relations.are_local(statements.of_delta(writer))
+            return relations.sql(statements.of_delta(writer, one_task=is_local))
+        is_local = relations.are_local(statements.net_of_bag(writer))
+        frame = relations.sql(statements.net_of_bag(writer, one_task=is_local))
+        net = frame.toArrow()
+        counts = pa.chunked_array([counts_of(self._view, net[KEY])], pa.int64())
+        schema = StructType([*frame.schema.fields, StructField(COUNT, LongType())])
+        kept = relations.keep("net", net.append_column(COUNT, counts), schema)
+        return relations.sql(statements.of_bag(f"SELECT * FROM {kept}", f"SELECT {KEY}, {COUNT} FROM {kept}"))
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def _of_groups(self, statements: Statements, root: Group, writer: Writer) -> Changed:
+        from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
+
+        added = IncrementalAggregate.of(statements)
+        if added is not None:
+            try:
+                return self._added(added, writer)
+            except PySparkException as error:  # what came may not fit into a sum that all rows fit into
+                self._kept = None
+                logger.info("%s: groups that changed are computed again: %s", self._view.name, error)
+        text = writer.touched(root)
+        if text is None:
+            return self._nothing()
+        frame = self._relations.sql(writer.touched(root, one_task=self._relations.are_local(text)) or text)
+        return self._again(statements, writer, frame.toArrow(), frame.schema)
+
+    def _added(self, added: IncrementalAggregate, writer: Writer) -> Changed:
+        """Add what came and went to the view's own rows. Where that does not tell one, its group is computed again."""
+        from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN
+        from streamhouse_spark.views.ivm.refresh_sql import GONE
+        from streamhouse_spark.views.min_max_cache import KeptExtremes
+
+        between = DeltaRange(self._new_relations, self._inputs, self._sources, added)
+        kept = self._kept = KeptExtremes.of(self._view, added, self._step, between)
+        values = None if kept is None else SparkValues(self._relations, added, writer)
+        merging = AggregateMerge(self._view, added, self._relations, writer, self._inputs.local, values)
+        merged = merging.rows(None if kept is None else kept.told)
+        if kept is not None and values is not None and self._list_lost(added, merged, kept, values):
+            merged = merging.rows(lambda *_: kept.as_told())
+        if merged is None or not merged.num_rows:
+            return self._nothing()
+        again = merged.column(AGAIN)
+        sure = merged.filter(pc.invert(again))
+        done = (self._as_view(sure), sure.column(GONE))
+        if len(sure) == len(merged):
+            return done
+        touched = _groups_of(added, merged.filter(again))
+        more, gone = self._again(added.statements, writer, touched, spark_versions.spark_schema_of(touched.schema))
+        return pa.concat_tables([done[0], more]), pa.chunked_array([*done[1].chunks, *gone.chunks], pa.bool_())
+
+    def _list_lost(
+        self, added: IncrementalAggregate, merged: pa.Table | None, kept: KeptExtremes, values: SparkValues
+    ) -> bool:
+        """List the groups whose new row is not told. Returns whether some of them are told now."""
+        from streamhouse_spark.views.ivm.incremental_aggregate import AGAIN
+        from streamhouse_spark.views.ivm.min_max import ALL_ROOM
+
+        if merged is None or not merged.num_rows:
+            return False
+        lost = merged.filter(merged.column(AGAIN))
+        for name in _numbers_of_distinct(added):  # groups with more are not kept whole
+            lost = lost.filter(pc.less_equal(lost.column(name), ALL_ROOM))
+        if not lost.num_rows:
+            return False
+        num_rows = sum(map(rows_at_most, self._inputs.states.values()))
+        return kept.list_lost(_groups_of(added, lost), lost.select(list(added.key_columns)), num_rows, values.listed)
+
+    def _again(self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType) -> Changed:
+        """Compute groups again from their rows at the new versions."""
+        from streamhouse_spark.views.ivm.semi_join_filter import in_filter_of_rows
+
+        if not groups.num_rows:
+            return self._nothing()
+        relation = self._relations.keep("touched", groups, schema)
+        below = statements.rows_of_touched(writer, relation, in_filter_of_rows(groups))
+        rows, gone = _split(self._relations.sql(statements.of_touched(writer, relation, below)).toArrow())
+        return self._as_view(rows), gone
+
+    def _as_view(self, rows: pa.Table) -> pa.Table:
+        """Return the columns of the view's table, in its types."""
+        fields = self._view.state.schema.arrow
+        columns = [rows.column(field.name).cast(field.type) for field in fields]
+        return pa.Table.from_arrays(columns, names=fields.names)
+
+    # -- the whole query ------------------------------------------------------------------------------------------
+
+    def _difference(self, statements: Statements, whole: str) -> DataFrame:
+        self._relations.sql(whole)  # makes the relations that it names
+        old = self._relations.at_version(self._view.name, self._view.state.version, "view")
+        return self._relations.sql(statements.difference(whole, old))
+
+    def _parse_text(self) -> str:
+        ids = self._relations.ids
+        text = self._parsed.text_over({name: f"{self._relations.prefix}{ids[name]}_new" for name in ids})
+        names = ", ".join(f"c{number}" for number in range(len(self._definition.names)))
+        return self._full_statements().whole_of(f"SELECT * FROM (\n{text}\n) AS q({names})")
+
+    def _full_statements(self) -> Statements:
+        """Return statements that know the columns alone, of a query that is computed as it stands."""
+        from streamhouse_spark.views.ivm.logical_plan import Scan
+        from streamhouse_spark.views.ivm.refresh_sql import Statements
+
+        names = self._definition.names
+        of = {f"c{number}": name for number, name in enumerate(names)}
+        ids = self._relations.ids
+        text = self._parsed.text_over({name: f"{self._relations.prefix}{ids[name]}_new" for name in ids})
+        fields = self._relations.sql(text).schema.fields
+        types = {column: field.dataType.simpleString() for column, field in zip(of, fields, strict=True)}
+        return Statements(Scan("", of, None, frozenset()), names, types, "bag", is_whole=True)
+
+    def _statements(self) -> Statements:
+        """Return the statements of the view, which are made anew where its sources have other columns."""
+
+        def make() -> Statements:
+            return compile_statements(self._relations, self._parsed, self._sources, self._definition.names)
+
+        return self._plans.compiled(self._view.name, self._definition, self._inputs.states, make)
+
+
+def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
+    keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
+    prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"
+    return TempViews(spark, prefix, parsed.sources, keyed)
+
+
+def _numbers_of_distinct(added: IncrementalAggregate) -> list[str]:
+    """Return the view's columns that are numbers of distinct values."""
+    names = dict(zip(added.root.columns, added.statements.names, strict=True))
+    return [names[part.column] for part in added.listed if part.kind == "distinct"]
+
+
+def _groups_of(added: IncrementalAggregate, rows: pa.Table) -> pa.Table:
+    """Return the columns that rows are grouped by, of some rows of `IncrementalAggregate.merged`."""
+    from streamhouse_spark.views.ivm.delta_sql import ONE
+    from streamhouse_spark.views.ivm.incremental_aggregate import group_name
+
+    if not added.groups:
+        return pa.table({ONE: pa.array([1], pa.int32())})
+    return rows.select([group_name(name) for name in added.groups]).rename_columns(list(added.groups))
+
+
+def _split(rows: pa.Table) -> Changed:
+    from streamhouse_spark.views.ivm.refresh_sql import GONE
+
+    return rows.drop_columns([GONE]), rows.column(GONE)

@@ -1,0 +1,86 @@
+"""The values of a view's groups by Spark: those that changed, and the first and last ones of the rows of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.arrow_chunking import one_array
+from streamhouse_spark.core.arrow_groupby import distinct
+from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.views.temp_views import TempViews
+
+if TYPE_CHECKING:
+    from streamhouse_spark.views.ivm.aggregate_functions import Aggregate
+    from streamhouse_spark.views.ivm.delta_sql import Writer
+    from streamhouse_spark.views.ivm.incremental_aggregate import IncrementalAggregate
+    from streamhouse_spark.views.ivm.min_max import ChangesOf
+    from streamhouse_spark.views.min_max_cache import MinMaxRequest
+
+
+class SparkValues:
+    """The values in one step of a view. Its relations have to be there."""
+
+    def __init__(self, relations: TempViews, added: IncrementalAggregate, writer: Writer) -> None:
+        self._relations, self._added, self._writer = relations, added, writer
+        self._changed: dict[str, pa.Table] = {}
+
+    def find_changed_keys(self) -> pa.Table:
+        """Return the keys of the groups with changes, each once."""
+        names = list(self._added.key_columns)
+        return distinct(pa.concat_tables([self._rows(part).select(names) for part in self._added.listed]))
+
+    def changes(self, keys: pa.Table) -> ChangesOf:
+        """Return how the changes of groups with these keys are found."""
+        from streamhouse_spark.views.ivm.min_max import ValueChanges, group_numbers
+        from streamhouse_spark.views.ivm.multiset_sql import CHANGES_MAX, VALUE
+        from streamhouse_spark.views.ivm.top_k import NUMBER
+
+        def changes_of(column: str) -> ValueChanges | None:
+            rows = self._rows(next(found for found in self._added.listed if found.column == column))
+            if rows.num_rows > CHANGES_MAX:
+                return None
+            groups = group_numbers(keys, rows.select(keys.column_names))
+            return ValueChanges(groups, one_array(rows.column(VALUE)), rows.column(NUMBER).to_numpy().astype(np.int64))
+
+        return changes_of
+
+    def listed(self, asked: MinMaxRequest) -> pa.Table:
+        """Return the columns of `listing.listed_values`. The rows are read once, and cut where they are read."""
+        from streamhouse_spark.views.ivm.multiset_sql import listed_values_sql, value_names, values_of, whole_names
+        from streamhouse_spark.views.ivm.top_k import FirstValues
+
+        names = list(value_names(self._added).values())
+        cut = FirstValues(self._added.groups, names, asked.room, whole_names(self._added))
+        name = self._relations.create_from_tasks("cut", values_of(self._added, self._rows_of(asked)), cut)
+        return self._relations.sql(listed_values_sql(self._added, name)).toArrow()
+
+    def _rows(self, part: Aggregate) -> pa.Table:
+        """Return the changes of an aggregate's values."""
+        from streamhouse_spark.views.ivm.multiset_sql import changed_values_sql
+
+        if part.of not in self._changed:
+            text = changed_values_sql(self._added, part, self._writer)
+            assert text is not None
+            is_local = self._relations.are_local(text)
+            text = changed_values_sql(self._added, part, self._writer, one_task=is_local)
+            self._changed[part.of] = self._relations.sql(text or "").toArrow()
+        return self._changed[part.of]
+
+    def _rows_of(self, asked: MinMaxRequest) -> str:
+        """Return the rows below the groups that are asked for, and perhaps of more groups."""
+        from streamhouse_spark.views.ivm.multiset_sql import in_share
+        from streamhouse_spark.views.ivm.semi_join_filter import in_filter_of_rows
+
+        root, writer = self._added.root, self._writer
+        every = writer.rows(root.child, "new")
+        if not root.groups or (asked.like is not None and asked.num_shares == 1):
+            return every
+        schema = spark_versions.spark_schema_of(asked.lost.schema)
+        lost = self._relations.keep("lost", asked.lost, schema)
+        if asked.like is None:
+            return writer.of_groups(root, "new", f"SELECT * FROM {lost}", in_filter_of_rows(asked.lost))
+        like = self._relations.keep("like", asked.lost.slice(asked.like, 1), schema)
+        return in_share(self._added, every, lost, like, asked.num_shares)

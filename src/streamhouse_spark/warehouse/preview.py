@@ -1,0 +1,80 @@
+"""The first rows of anything readable by name, without reading all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
+from streamhouse_spark.query.projection import Projection, filter_and_project, parse_filter
+from streamhouse_spark.read.planner import ScanRequest, plan_lake, plan_pin
+from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
+from streamhouse_spark.read.scan_executor import read_batches
+from streamhouse_spark.read.scan_tasks import ScanPlan
+from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_ins
+from streamhouse_spark.table.system_views import CHANGELOG, LAKE, changelog_batches
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+def schema_of(warehouse: Warehouse, name: str) -> pa.Schema:
+    return warehouse.view(name).schema
+
+
+def first_rows(
+    warehouse: Warehouse, name: str, limit: int, *, columns: Sequence[str] | None = None, filter_: Any = None
+) -> pa.Table:
+    """Return at most ``limit`` rows. Reads lake files and log segments only until there are enough."""
+    parsed = parse_table_name(name)
+    view = warehouse.view(name)
+    if parsed.suffix not in (None, LAKE, CHANGELOG):
+        return view.to_arrow(columns=columns, filter=filter_).slice(0, limit)
+    table = warehouse.table(str(parsed.path))
+    if parsed.suffix == CHANGELOG:
+        state = table.refresh()
+        batches = _changelog(table, state, columns, filter_)
+        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+        wanted = filter_and_project(schema.empty_table(), columns, None).schema
+    else:
+        state = table.refresh()
+        projection = Projection.of(state.schema, columns, parse_filter(filter_))
+        wanted = projection.schema
+        if parsed.suffix == LAKE:
+            batches = _rows(table, plan_lake(table, state, projection), projection)
+        else:
+            batches = _union(table, take_latest_snapshot(state), projection)
+    return _first(batches, limit, wanted)
+
+
+def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
+    found = [schema.empty_table()]
+    missing = limit
+    while missing > 0 and (rows := next(batches, None)) is not None:
+        found.append(rows.slice(0, missing))
+        missing -= found[-1].num_rows
+    return pa.concat_tables(found)
+
+
+def _union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+    wanted = ScanRequest.of(projection)
+    plan = with_stand_ins(
+        table, pin, InitialSchema(wanted.columns), lambda found: plan_pin(table, found, wanted).plan(table)
+    )
+    return _rows(table, plan, projection)
+
+
+def _rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
+    for batch in read_batches(table, plan, filter=projection.filter, mask=projection.mask):
+        yield projection.finish(pa.Table.from_batches([batch]))
+
+
+def _changelog(
+    table: TableHandle, state: TableState, columns: Sequence[str] | None, filter_: Any
+) -> Iterator[pa.Table]:
+    parsed = parse_filter(filter_)
+    for batch in changelog_batches(table, state):
+        yield filter_and_project(pa.Table.from_batches([batch]), columns, parsed)

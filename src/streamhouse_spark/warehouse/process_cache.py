@@ -1,0 +1,253 @@
+"""A warehouse in each process of a Spark job.
+
+A `Connection` is decided on the driver and travels to the executors inside readers and writers. Opened stores and
+tables are kept per process, because Spark's Python workers live on from task to task and from micro-batch to
+micro-batch; a forked child begins anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from streamhouse_spark.config import spark_options as options
+from streamhouse_spark.core.clock import World, system_author
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.errors import DifferentHistoryError, StreamhouseError
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import require_branch
+from streamhouse_spark.log.lifecycle.renaming import is_named
+from streamhouse_spark.log.lifecycle.sql_views import is_a_view
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.prefetch import ReadsMany, at_once
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.table_resolution import open_pointed
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
+
+TABLES_KEPT = 64
+"""Number of tables that are kept at least, however large."""
+ENTRIES_KEPT_MAX = 200_000
+"""Sum of their states' segments and other entries, of about a kilobyte each, up to which more tables are kept."""
+NAMES_KEPT = 4096
+"""Number of names whose last meaning is kept: where requests take long, a name and what it meant are read at once."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Connection:
+    """The location and settings of a warehouse. They may hold credentials, so neither text shows them."""
+
+    location: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, location: str, settings: Mapping[str, str]) -> Connection:
+        return cls(location, tuple(sorted(settings.items())))
+
+    def __repr__(self) -> str:
+        return f"Connection({self.location!r})"
+
+    def warehouse(self) -> Warehouse:
+        return _open_process(os.getpid(), self).warehouse
+
+    def table(self, name: str) -> Table:
+        """Return the table that the name (its suffix does not count) means now, freshly read. Raises
+        `TableNotFoundError` naming the nearest one, for which all tables are listed.
+        """
+        found = self.find_table(name)
+        return found if found is not None else self.warehouse().table(str(parse_table_name(name).path))
+
+    def find_table(self, name: str) -> Table | None:
+        """Return the table as `table` does; None where there is none."""
+        return self.find_with(name, None)[0]
+
+    def find_with(self, name: str, beside: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
+        """Return the table as `find_table` does, and what ``beside`` read of it at the same time.
+
+        Where requests take long, the name, the table that it meant last, and what ``beside`` reads of that one are
+        asked for together. None where that saves nothing, another table was found, or ``beside`` failed.
+        """
+        process = _open_process(os.getpid(), self)
+        path = parse_table_name(name).path
+        if path.branch is not None:
+            return self._find_branch(process, path), None
+        if process.tables:  # a table that this process had open is only read on
+            looked = process.look(path, beside)
+            pointer = looked.pointer if looked else names.resolve(process.warehouse.storage, path)
+            if pointer.view is not None:
+                raise is_a_view(path, process.warehouse.url)
+            if pointer.uuid is None:
+                return None, None
+            known = process.tables.get(pointer.uuid)
+            try:
+                if looked is not None and looked.table is not known:
+                    looked = None
+                state = looked.state if looked is not None else None
+                if known is not None and is_named(state or known.refresh(), path):
+                    process.tables.note(path, known)
+                    return known, looked.beside if looked is not None else None
+            except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
+                logger.warning("opening the table again: %s", error)
+            opened = process.warehouse
+            table = open_pointed(opened.storage, opened.settings, opened.world, path, pointer.uuid)
+        else:
+            table = process.warehouse.find_table(str(path))
+        if table is not None:
+            process.tables.keep(table)
+            process.tables.note(path, table)
+        return table, None
+
+    def _find_branch(self, process: _Process, path: TablePath) -> Table | None:
+        """Return a branch; None where its table is none. Raises `TableNotFoundError` for a branch that is none."""
+        if (table := self.find_table(str(path.base))) is None:
+            return None
+        name = path.branch or ""
+        known = process.tables.get(require_branch(table.state, name).uuid)
+        if known is not None and not known.log.is_stale_history:
+            known.refresh()
+            return known
+        branch = table.branch(name)
+        process.tables.keep(branch)
+        return branch
+
+    def table_by_uuid(self, name: str, uuid: str) -> Table:
+        """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""
+        process = _open_process(os.getpid(), self)
+        known = process.tables.get(uuid)
+        if known is None or known.log.is_stale_history:
+            warehouse = process.warehouse
+            log = CommitLog(warehouse.storage, uuid, warehouse.world)
+            known = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
+            process.tables.keep(known)
+        return known
+
+
+class OpenTables:
+    """Tables that this process has open, by uuid, the least recently used first.
+
+    All are kept up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found while somebody holds it,
+    as a tiering service holds all of its tables: it never opens one a second time.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Table] = OrderedDict()
+        self._alive: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
+        self._meant: OrderedDict[TablePath, str] = OrderedDict()
+        self._lock = new_lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, uuid: str) -> Table | None:
+        with self._lock:
+            if uuid in self._kept:
+                self._kept.move_to_end(uuid)
+            return self._alive.get(uuid)
+
+    def note(self, path: TablePath, table: Table) -> None:
+        """Note that a name meant a table."""
+        with self._lock:
+            self._meant[path] = table.uuid
+            self._meant.move_to_end(path)
+            if len(self._meant) > NAMES_KEPT:
+                self._meant.popitem(last=False)
+
+    def find_open(self, path: TablePath) -> Table | None:
+        """Return the table that a name meant last; None if that is not open. The name may mean another by now."""
+        with self._lock:
+            uuid = self._meant.get(path)
+        return None if uuid is None else self.get(uuid)
+
+    def keep(self, table: Table) -> None:
+        with self._lock:
+            self._alive[table.uuid] = table
+            self._kept[table.uuid] = table
+            self._kept.move_to_end(table.uuid)
+            if len(self._kept) <= TABLES_KEPT:
+                return
+            entries = sum(_num_entries(kept.log.known) for kept in self._kept.values())
+            while len(self._kept) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
+                _, left = self._kept.popitem(last=False)
+                entries -= _num_entries(left.log.known)
+
+
+def _num_entries(state: TableState | None) -> int:
+    if state is None:
+        return 1
+    of_buckets = len(state.buckets) + sum(len(log.segments) for log in state.buckets.values())
+    return 1 + of_buckets + len(state.transactions) + len(state.request_keys) + len(state.condemned)
+
+
+class _Process:
+    """The stores and tables of one warehouse that this process has opened."""
+
+    def __init__(self, connection: Connection) -> None:
+        author = system_author("spark" if "pyspark" in sys.modules else "python")
+        self.warehouse = Warehouse(connection.location, dict(connection.settings), world=World(author=author))
+        self.tables = OpenTables()
+
+    def look(self, path: TablePath, beside: Callable[[Table], T] | None) -> _Looked[T] | None:
+        """Read a name, the table that it meant last, and what ``beside`` reads of that, in the time of one request.
+        None where that saves nothing.
+        """
+        storage = self.warehouse.storage
+        known = self.tables.find_open(path)
+        if known is None or known.log.is_stale_history or not isinstance(storage, ReadsMany):
+            return None
+        looked = _Looked[T](known)
+        looks = [lambda: looked.read_name(storage, path), looked.read_table]
+        if beside is not None:
+            looks.append(lambda: looked.read_beside(beside))
+        for _ in at_once(storage, lambda look: look(), looks):
+            pass
+        return looked
+
+
+class _Looked(Generic[T]):
+    """The result of a look at a name, and at the table that it meant last. Of the table nothing is known where that
+    failed: whoever needs it looks again, and has the error.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.pointer = names.NamePointer(0, None)
+        self.state: TableState | None = None
+        self.beside: T | None = None
+
+    def read_name(self, storage: Storage, path: TablePath) -> None:
+        self.pointer = names.resolve(storage, path)
+
+    def read_table(self) -> None:
+        with suppress(StreamhouseError):
+            self.state = self.table.refresh()
+
+    def read_beside(self, beside: Callable[[Table], T]) -> None:
+        with suppress(StreamhouseError):
+            self.beside = beside(self.table)
+
+
+@functools.lru_cache(maxsize=16)
+def _open_process(_process_id: int, connection: Connection) -> _Process:
+    return _Process(connection)
+
+
+def connect(given: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
+    """Return the connection that options and the driver's environment name. Raises `InvalidOptionError`."""
+    return Connection.of(options.resolve_warehouse(given, environ), options.warehouse_settings(given))

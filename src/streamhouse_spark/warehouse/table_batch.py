@@ -1,0 +1,87 @@
+"""Work on all tables of a warehouse, such that a damaged one does not stop the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, TypeVar
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.paths import parse_database
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, look_first
+
+if TYPE_CHECKING:
+    from streamhouse_spark.warehouse.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class TableBatch:
+    """The opened tables, and the errors by name of tables for which something failed."""
+
+    tables: list[Table] = field(default_factory=list)
+    failed: dict[str, StreamhouseError] = field(default_factory=dict)
+
+    def each(self, work: Callable[[Table], R]) -> list[R]:
+        """Call ``work`` for each table and return the results in their order. Errors are logged and kept; the others go
+        on.
+        """
+        done = []
+        for table in self.tables:
+            try:
+                done.append(work(table))
+            except StreamhouseError as error:
+                self.fail(table.name, error)
+        return done
+
+    def fail(self, name: str, error: StreamhouseError) -> None:
+        logger.error("table %s: %s", name, error)
+        self.failed[name] = error
+
+    def raise_first(self) -> None:
+        """Raise the first error, after the others had their turn: nothing that failed counts as done."""
+        for error in self.failed.values():
+            raise error
+
+
+def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
+    """Open all tables of a warehouse, or of one of its databases, together. Raises as `Warehouse.tables`."""
+    storage, world = warehouse.storage, warehouse.world
+    if database is None:
+        listed = list_tables(storage, world, look_first(storage))
+    else:
+        warehouse.database_comment(database)  # which raises for an unknown one
+        listed = list_tables_of(storage, world, parse_database(database))
+    opened = TableBatch()
+    for table in listed:
+        if table.log is not None:
+            opened.tables.append(Table(storage, warehouse.settings, table.path, table.log, world))
+        else:
+            unopened = open_listed(warehouse.table, [str(table.path)])
+            opened.tables += unopened.tables
+            opened.failed |= unopened.failed
+    return opened
+
+
+def open_named(open_one: Callable[[str], Table], names: Sequence[str]) -> TableBatch:
+    """Open tables that a user named: the first error is raised."""
+    return TableBatch([open_one(name) for name in names])
+
+
+def open_listed(open_one: Callable[[str], Table], names: Iterable[str]) -> TableBatch:
+    """Open tables that a listing found: those that were dropped meanwhile are left out."""
+    opened = TableBatch()
+    for name in names:
+        try:
+            opened.tables.append(open_one(name))
+        except TableNotFoundError:
+            continue
+        except StreamhouseError as error:
+            opened.fail(name, error)
+    return opened

@@ -1,0 +1,167 @@
+"""Appending rows to a log table: stage, commit, and again if the columns changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from streamhouse_spark.core.fork_safety import new_lock
+from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.idempotency import require_writable
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.identity_allocation import IdentityRanges
+from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowStager, StagedRows, commit_staged
+from streamhouse_spark.schema.constraints.check_constraint import Check
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.row_conversion import can_be_read_again, convert_rows
+from streamhouse_spark.write.auto_compaction import merge_if_due
+
+SCHEMA_CHANGES_MAX = 10
+"""Times that an append begins again because columns or defaults changed meanwhile."""
+
+
+class LogTableWriter:
+    """Appends to one table; keeps the stager of the last state. Safe for threads."""
+
+    def __init__(self, table: TableHandle) -> None:
+        self._table = table
+        self._known: tuple[int, Mapping[str, str], RowStager] | None = None
+        self._lock = new_lock()
+        self._numbers: IdentityRanges | None = None
+
+    def append(
+        self,
+        rows: Any,
+        transaction: Transaction | None,
+        *,
+        overwrite: bool = False,
+        require: Require | None = None,
+    ) -> BucketOffsets:
+        """Stage and commit rows, and again if columns were renamed or dropped, or defaults changed meanwhile.
+
+        A materialised table is refused before anything is said of the rows, or of how they are written.
+        """
+        require_writable(self._table.state, transaction)
+        for _ in range(SCHEMA_CHANGES_MAX):
+            staged = self.staged(rows)
+            try:
+                return self.commit(staged, transaction=transaction, overwrite=overwrite, require=require)
+            except CommitConflictError:
+                if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
+                    raise
+        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite, require=require)
+
+    def commit(
+        self,
+        staged: StagedRows,
+        *,
+        transaction: Transaction | None = None,
+        overwrite: bool = False,
+        removing: Removing | None = None,
+        require: Require | None = None,
+    ) -> BucketOffsets:
+        """Add rows that were staged, here or in other processes, as `commit_staged`, and merge if that is due."""
+        check_transaction(transaction)
+        offsets, committed = commit_staged(
+            self._table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
+        )
+        if committed.is_first:
+            merge_if_due(self._table, committed.state)
+        return offsets
+
+    def staged(self, rows: Any) -> StagedRows:
+        """Stage the rows, as `fitted` gives them."""
+        state, coerced, missing = self.fitted(rows)
+        return self.stager(state).stage(coerced, missing)
+
+    def checks(self, state: TableState) -> Sequence[Check]:
+        """Return the constraints that rows have to keep as they are sent."""
+        return state.parsed.checks
+
+    def keys(self, keys: Any) -> NoReturn:  # noqa: ARG002 - see `WriteTarget`
+        raise self._no_keys()
+
+    def delete(self, keys: Any, transaction: Any, *, require: Any) -> NoReturn:  # noqa: ARG002 - see `WriteTarget`
+        raise self._no_keys()
+
+    def change(self, rows: Any, keys: Any, deleted: Any, transaction: Any, *, require: Any) -> NoReturn:  # noqa: ARG002
+        raise self._no_keys()
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether one commit takes rows and deletions: here there are none."""
+        return False
+
+    def _no_keys(self) -> InvalidOptionError:
+        return InvalidOptionError(
+            f"table {self._table.name} has no primary key, so its writer deletes nothing by key; use delete(where=...) "
+            "of the table"
+        )
+
+    @property
+    def known(self) -> TableState:
+        """The state as it is known here, without a look at the store."""
+        return self._table.state
+
+    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        """Convert rows as `convert_rows` does, by the newest schema if the one known here does not have their
+        columns.
+        """
+        table = self._table
+        state = table.state
+        try:
+            return state, *self._convert(rows, state)
+        except SchemaMismatchError:
+            known, state = state, table.refresh()
+            if state.schema_id == known.schema_id or not can_be_read_again(rows):
+                raise
+            return state, *self._convert(rows, state)
+
+    def _convert(self, rows: Any, state: TableState) -> tuple[pa.Table, frozenset[int]]:
+        schema = evaluate_defaults(state.schema, StatementContext.of(self._table.world))
+        return convert_rows(rows, schema, table=self._table.name, older=state.schemas)
+
+    def numbers(self, state: TableState) -> IdentityRanges | None:
+        """Return the numbers of the identity column that this object took; None for a table without one."""
+        with self._lock:
+            identity = state.parsed.identity
+            if self._numbers is None and identity is not None:
+                self._numbers = IdentityRanges(self._table.log, identity, self._table.name)
+            return self._numbers
+
+    def stager(self, state: TableState) -> RowStager:
+        """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""
+        table = self._table
+        if state.primary_key:
+            raise InvalidOptionError(
+                f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could make two "
+                "rows of one key; use upsert(rows)"
+            )
+        with self._lock:
+            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+                self._known = (state.schema_id, state.properties, self._made(state))
+            return self._known[2]
+
+    def restoring_stager(self, state: TableState) -> RowStager:
+        """Return a stager of rows that the table had before, with their numbers."""
+        return self._made(state, keeps_given=True)
+
+    def _made(self, state: TableState, *, keeps_given: bool = False) -> RowStager:
+        table, properties = self._table, state.parsed
+        return RowStager(
+            table.storage,
+            table.uuid,
+            table.segment_options(state),
+            BucketRouter.of(state.num_buckets, properties),
+            table.world,
+            checks=properties.checks,
+            generated=properties.generated,
+            numbers=self.numbers(state),
+            keeps_given=keeps_given,
+            table=table.name,
+        )

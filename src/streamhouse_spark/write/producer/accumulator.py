@@ -1,0 +1,251 @@
+"""The rows of a writer that wait for the store: in their order, as bytes in flight, cut into batches.
+
+Senders put rows in at the end, one thread takes batches from the front. A batch stays in until its outcome is known, so
+what is in here is what is in flight. Putting rows in is one step, the append to a queue: an interrupt leaves the rows
+in, or not.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final
+
+from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.fork_safety import new_condition, new_lock
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import BucketOffsets
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterFullError, WriterStoppedError, quote
+from streamhouse_spark.write.producer.row_buffer import Rows
+
+SEND_BYTES: Final = 4 << 10
+COLUMN_BYTES: Final = 512
+"""Memory that one call and each column of it take beside the values."""
+FLUSH_BYTES_MAX: Final = 64 << 20
+"""Bytes of a batch of several calls. Far below those at which rows are cut into several segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers that decide when rows leave, and when senders wait."""
+
+    flush_ms: float
+    flush_bytes: int
+    in_flight_bytes_max: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.flush_bytes <= FLUSH_BYTES_MAX:
+            raise InvalidOptionError(f"flush_bytes is {quote(self.flush_bytes)}, expected 1 to {FLUSH_BYTES_MAX}")
+        if self.in_flight_bytes_max <= 0:
+            raise InvalidOptionError(f"in_flight_bytes_max is {quote(self.in_flight_bytes_max)}, expected 1 or more")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Send:
+    """The rows of one call, which are stored together, and their answer."""
+
+    rows: Rows
+    """The columns that the caller gave."""
+    sequence: int | None
+    sent_ms: int
+    end_bytes: int
+    """Bytes of all rows that the writer took so far, these included."""
+    answer: Future[BucketOffsets]
+    is_deletion: bool = False
+    """Whether the rows are keys of rows to delete."""
+
+
+class RecordAccumulator:
+    """The queue between senders and the thread that writes. Safe for threads."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        name: str,
+        limits: Limits,
+        stored_sequence: int | None,
+        takes_both: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make an empty one. ``takes_both`` tells whether rows and deletions go together into one batch."""
+        self._clock = clock
+        self._name = name
+        self._limits = limits
+        self._takes_both = takes_both
+        lock = new_lock()
+        self._due = new_condition(lock)
+        """For the taker: a batch may be due, earlier than it knew."""
+        self._done = new_condition(lock)
+        """For all others: rows are out, or no more are taken."""
+        self._sends: deque[Send] = deque()
+        self._done_bytes = 0
+        self._done_sequence = stored_sequence
+        self._asked_bytes = 0
+        self._is_ended = False
+        self._stopped: str | None = None
+        self._failure: Exception | None = None
+        self.taker: int | None = None
+        """The thread that takes batches: it must never wait for itself."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no more rows are taken."""
+        return self._is_ended
+
+    def put(
+        self,
+        rows: Rows,
+        num_bytes: int,
+        sequence: int | None,
+        *,
+        is_numbered: bool,
+        timeout_ms: float | None,
+        is_deletion: bool = False,
+    ) -> Future[BucketOffsets]:
+        """Put rows at the end, once there is room for them. More than all the room has to be empty for larger ones.
+
+        ``num_bytes`` are those of the values; nothing is counted here, where senders meet. ``is_numbered`` gives rows
+        without a sequence the next one.
+
+        Raises `WriterFullError` after ``timeout_ms``, `WriterStoppedError`, `InvalidOptionError` for a sequence that
+        does not grow: nothing was put in.
+        """
+        num_bytes += SEND_BYTES + COLUMN_BYTES * rows.num_columns
+        answer: Future[BucketOffsets] = Future()
+        answer.set_running_or_notify_cancel()  # rows that were sent are written
+        began_ms = self._clock.boot_ms()
+        with self._done:
+            self._require_open()
+            while self._sends and self._end_bytes - self._done_bytes + num_bytes > self._limits.in_flight_bytes_max:
+                left_ms = None if timeout_ms is None else began_ms + timeout_ms - self._clock.boot_ms()
+                if (left_ms is not None and left_ms <= 0) or self.taker == threading.get_ident():
+                    raise self._full(num_bytes)
+                self._done.wait(None if left_ms is None else left_ms / 1000)
+                self._require_open()
+            if is_numbered:
+                sequence = self._next_sequence(sequence)
+            now_ms, end_bytes = self._clock.boot_ms(), self._end_bytes + num_bytes
+            if not self._sends or end_bytes - self._done_bytes >= self._limits.flush_bytes:
+                self._due.notify_all()  # who hears of it has to wait for the lock
+            self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer, is_deletion))
+        return answer
+
+    def next_batch(self, *, is_waiting: bool = True) -> list[Send]:
+        """Return the batch at the front, once it is due; none when the outbox has ended and is empty.
+
+        With ``is_waiting=False`` also none where no batch is due now.
+        """
+        takes_both = self._takes_both()  # not under the lock: senders wait for that
+        with self._due:
+            while (wait_ms := self._wait_ms()) != 0 and is_waiting:
+                self._due.wait(None if wait_ms is None else wait_ms / 1000)
+            return self._batch(takes_both=takes_both) if wait_ms == 0 else []
+
+    def done(self, sends: list[Send], failure: Exception | None = None) -> None:
+        """Take these out at the front, after they were answered. The first ``failure`` is kept for who flushes."""
+        with self._done:
+            self._failure = self._failure or failure
+            if sends:
+                self._done_bytes, self._done_sequence = sends[-1].end_bytes, sends[-1].sequence
+            for _ in sends:
+                self._sends.popleft()
+            self._done.notify_all()
+
+    def stop(self, reason: str) -> list[Send]:
+        """Take no more rows, for a reason. Returns what is in."""
+        with self._done:
+            self._stopped = self._stopped or reason
+            self._is_ended = True
+            self._due.notify_all()
+            self._done.notify_all()
+            return list(self._sends)
+
+    def end(self) -> None:
+        """Take no more rows; those that are in become due. Repeating it is harmless."""
+        with self._done:
+            self._is_ended = True
+            self._due.notify_all()
+            self._done.notify_all()
+
+    def flush(self) -> None:
+        """Wait until the outcome of all rows that are in is known. Raises the first failure since the last flush."""
+        if self.taker == threading.get_ident():
+            raise InvalidOptionError(
+                f"the writer of {self._name} is flushed or closed by a callback of one of its futures, which would "
+                "wait for itself; do it in another thread"
+            )
+        with self._done:
+            up_to = self._end_bytes
+            self._asked_bytes = max(self._asked_bytes, up_to)
+            self._due.notify_all()
+            while self._done_bytes < up_to:
+                self._done.wait()
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise own(failure)
+
+    @property
+    def _end_bytes(self) -> int:
+        return self._sends[-1].end_bytes if self._sends else self._done_bytes
+
+    def _wait_ms(self) -> float | None:
+        """Return the time until a batch is due, 0 for one that is, and None where only other calls can tell."""
+        if not self._sends:
+            return 0 if self._is_ended else None
+        waiting_bytes = self._end_bytes - self._done_bytes
+        if self._is_ended or self._asked_bytes > self._done_bytes or waiting_bytes >= self._limits.flush_bytes:
+            return 0
+        return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
+
+    def _batch(self, *, takes_both: bool) -> list[Send]:
+        """Return calls from the front, of up to ``flush_bytes`` and one at least: those of one kind, or both, whose
+        rows have the same columns, as their keys have.
+        """
+        batch: list[Send] = []
+        firsts: dict[bool, Send] = {}
+        for send in self._sends:
+            is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
+            first = firsts.get(send.is_deletion, None if takes_both or not batch else batch[0])
+            if (batch and is_too_much) or (first is not None and not _go_together(first, send)):
+                break
+            firsts.setdefault(send.is_deletion, send)
+            batch.append(send)
+        return batch
+
+    def _next_sequence(self, sequence: int | None) -> int:
+        newest = self._sends[-1].sequence if self._sends else self._done_sequence
+        if sequence is None:
+            return 0 if newest is None else newest + 1
+        if newest is not None and sequence <= newest:
+            raise InvalidOptionError(
+                f"sequence {sequence} was sent to the writer of {self._name} after {newest}; sequences grow from one "
+                "send to the next"
+            )
+        return sequence
+
+    def _require_open(self) -> None:
+        if self._is_ended:
+            raise WriterStoppedError(self._stopped or f"the writer of {self._name} is closed; open another one")
+
+    def _full(self, num_bytes: int) -> WriterFullError:
+        return WriterFullError(
+            f"{self._end_bytes - self._done_bytes} bytes of {self._name} wait for the store, and with {num_bytes} more "
+            f"they would be more than in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, "
+            "send these rows again"
+        )
+
+
+def _go_together(first: Send, send: Send) -> bool:
+    is_alike = first.is_deletion == send.is_deletion
+    return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)
+
+
+def own(failure: Exception) -> Exception:
+    """Return a failure for one of several that get it: each raises it in a thread of its own."""
+    if not isinstance(failure, StreamhouseError):
+        return failure
+    copied = copy.copy(failure)
+    copied.__cause__ = failure
+    return copied

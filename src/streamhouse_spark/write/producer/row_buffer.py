@@ -1,0 +1,145 @@
+"""Single rows of plain values: a writer keeps them as they are, and makes Arrow data of many at once.
+
+To convert each of them alone takes ten times as long. A row that is not plain in every value is converted where it is
+sent, so that its sender gets the error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self, TypeAlias
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.fast_path import NOT_PLAIN, SizeOf, size_of_values
+from streamhouse_spark.schema.table_schema import TableSchema
+
+ROW_BYTES_MAX: Final = 1 << 20
+"""Larger rows are converted alone: there it costs little."""
+_FORMS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSchemaKey:
+    """The columns that rows give, in the order in which they do."""
+
+    schema: pa.Schema
+    """Fields of these columns, in the order of the table."""
+    places: tuple[int, ...]
+    """The place of each of them in a row."""
+    _sizes: tuple[tuple[SizeOf, int], ...]
+    """Functions that know plain values, each with the size of null, in the order of the row."""
+
+    @classmethod
+    def of(cls, schema: TableSchema, names: Sequence[str]) -> Self | None:
+        """Return the form of rows with these names; None if a column refuses, or needs, more than plain values."""
+        columns = {column.name: column for column in schema.columns}
+        if not names or not columns.keys() >= set(names):
+            return None
+        left_out = columns.keys() - set(names)
+        if any(not columns[name].nullable and columns[name].default is None for name in left_out):
+            return None
+        sizes = []
+        for name in names:
+            if (size_of := size_of_values(columns[name])) is None:
+                return None
+            sizes.append((size_of, 1 if columns[name].nullable else NOT_PLAIN))
+        given = [column.name for column in schema.columns if column.name not in left_out]
+        fields = [schema.arrow.field(name) for name in given]
+        return cls(pa.schema(fields), tuple(names.index(name) for name in given), tuple(sizes))
+
+    def size_of(self, values: Sequence[Any]) -> int:
+        """Return the bytes of a row, about; `NOT_PLAIN` unless all its values are plain."""
+        total = 0
+        for value, (size_of, null_size) in zip(values, self._sizes, strict=True):
+            size = null_size if value is None else size_of(value)
+            if size < 0:
+                return NOT_PLAIN
+            total += size
+        return total if total <= ROW_BYTES_MAX else NOT_PLAIN
+
+    def table(self, rows: Sequence[Sequence[Any]]) -> pa.Table:
+        """Convert rows of this form."""
+        columns = list(zip(*rows, strict=True))
+        arrays = [pa.array(columns[place], type=self.schema.field(i).type) for i, place in enumerate(self.places)]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BufferedRow:
+    """One row, not converted yet. It can be asked as a table can."""
+
+    form: RowSchemaKey
+    values: tuple[Any, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return 1
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.values)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.form.schema
+
+
+Rows: TypeAlias = pa.Table | BufferedRow
+
+
+class BufferedRows:
+    """Tells plain rows of a table. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._known: tuple[TableSchema, Mapping[str, str], dict[tuple[str, ...], RowSchemaKey | None]] | None = None
+
+    def taken(self, row: Any, state: TableState) -> tuple[BufferedRow, int] | None:
+        """Return a dict as a row with its bytes, about; None if it has to be converted to be taken, or refused."""
+        if type(row) is not dict:
+            return None
+        forms = self._forms(state)
+        names = tuple(row)
+        form = forms.get(names)
+        if form is None and names not in forms:
+            if len(forms) >= _FORMS_MAX:
+                forms.clear()  # at any moment for others, who look once
+            form = forms[names] = self._form(state, names)
+        if form is None:
+            return None
+        values = tuple(row.values())
+        size = form.size_of(values)
+        return None if size == NOT_PLAIN else (BufferedRow(form, values), size)
+
+    def _forms(self, state: TableState) -> dict[tuple[str, ...], RowSchemaKey | None]:
+        known = self._known
+        if known is None or known[0] is not state.schema or known[1] is not state.properties:
+            known = self._known = (state.schema, state.properties, {})
+        return known[2]
+
+    @staticmethod
+    def _form(state: TableState, names: tuple[str, ...]) -> RowSchemaKey | None:
+        properties = state.parsed
+        if properties.generated or properties.identity or properties.checks or properties.limited_columns:
+            return None
+        if not all(isinstance(name, str) for name in names):
+            return None
+        return RowSchemaKey.of(state.schema, names)
+
+
+def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
+    """Return rows, which have the same columns, as one table in their order."""
+    tables: list[pa.Table] = []
+    for form, run in itertools.groupby(parts, _form_of):
+        if form is None:
+            tables.extend(run)
+        else:
+            tables.append(form.table([row.values for row in run]))
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+
+
+def _form_of(part: Rows) -> RowSchemaKey | None:
+    return part.form if isinstance(part, BufferedRow) else None

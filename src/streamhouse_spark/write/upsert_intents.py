@@ -1,0 +1,189 @@
+"""Writes whose rows several processes stage: as intents, and as prepared changes.
+
+*Intents* are rows with their effect on their key. The changes that follow depend on the table's rows at the commit. A
+process that has all intents of a bucket may *prepare* these changes against the rows as they are then; the commit adds
+them where the bucket has not moved since, and works them out from the intents where it has. So preparing in many
+processes costs the committing one nothing, and useless work costs no more than its file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.change_staging import EMPTY, PreparedChanges, StaleStateError, bucket_position
+from streamhouse_spark.kv.merge_engines import MergeEngine
+from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.query.overwrite_filter import Choose
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.write.upsert import (
+    PrimaryKeySchema,
+    PrimaryKeyTable,
+    drop_ignored_deletions,
+    in_no_order,
+    require_written_once,
+    targets_of,
+)
+
+PREPARE_TRIES_MAX: Final = 3
+
+Bools = npt.NDArray[np.bool_]
+
+
+class BucketIntents(NamedTuple):
+    """All intents of one bucket in their order."""
+
+    rows: pa.Table
+    """Rows with all columns of the schema."""
+    deleted: Bools
+    """Whether each row deletes its key."""
+    inserted: Bools | None = None
+    """Whether each row is a new one of a MERGE that matched none; None if that is not known."""
+
+
+ReadIntents = Callable[[TableSchema], BucketIntents]
+"""Reads the intents of one bucket, by a schema of the table."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IntentWrite:
+    """The rules by which a write turns intents into changes; the same for those who prepare and for the one who
+    commits.
+    """
+
+    columns: tuple[str, ...] | None = None
+    """Columns of a partial update; None for whole rows."""
+    overwrites: bool = False
+    """Whether the intents are all rows of the table afterwards."""
+    rewrites: bool = False
+    """Whether it is an UPDATE, DELETE or MERGE: see `in_no_order`."""
+
+    now: StatementContext | None = None
+    """The moment of functions that are defaults of columns which a partial update does not name."""
+
+    def engine(self, shape: PrimaryKeySchema) -> MergeEngine:
+        schema = shape.schema if self.now is None else evaluate_defaults(shape.schema, self.now)
+        return engine_of(shape.properties, schema, targets_of(shape, self.columns))
+
+    def batch(self, shape: PrimaryKeySchema, read: ReadIntents) -> KeyedBatch:
+        """Turn intents into a batch. Raises as `drop_ignored_deletions`, `in_no_order` and
+        `require_written_once` for rows that the table does not take.
+        """
+        rows, deleted, inserted = read(shape.schema)
+        if not self.rewrites:
+            return shape.batch(*drop_ignored_deletions(shape, rows, deleted))
+        batch = shape.batch(*in_no_order(shape, rows, deleted))
+        require_written_once(shape, batch)
+        if inserted is None or shape.properties.insert_existing == "upsert":
+            return batch
+        return replace(batch, inserted=shape.find_inserted_keys(batch, rows, inserted))
+
+
+def prepare(
+    keyed: PrimaryKeyTable, write: IntentWrite, intents: Mapping[int, ReadIntents]
+) -> tuple[PreparedChanges, ...]:
+    """Compute and stage the changes that the intents of buckets make now. Durable when this returns, visible to nobody.
+
+    Nobody else may have intents of these buckets. Preparing is optional: if it fails, or the table would refuse the
+    rows, the bucket is left out, and the commit meets the reason.
+    """
+    found = []
+    for bucket, read in intents.items():
+        try:
+            prepared = _prepare_changes(keyed, write, bucket, read)
+        except StreamhouseError as error:
+            logger.warning("bucket %d of %s is left to who commits, because: %s", bucket, keyed.table.name, error)
+            continue
+        if prepared is not None:
+            found.append(prepared)
+    return tuple(found)
+
+
+def _prepare_changes(
+    keyed: PrimaryKeyTable, write: IntentWrite, bucket: int, read: ReadIntents
+) -> PreparedChanges | None:
+    table = keyed.table
+    staged_ms = table.storage.now_ms()
+    for _ in range(PREPARE_TRIES_MAX):
+        state = table.refresh()
+        shape = keyed.shape(state)
+        at = EMPTY if write.overwrites else bucket_position(state, bucket)
+        stager = keyed.stager(shape, write.engine(shape), state)
+        try:
+            staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
+        except StaleStateError:
+            continue
+        return PreparedChanges(
+            bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms, staged.is_unseen
+        )
+    return None
+
+
+def commit(
+    keyed: PrimaryKeyTable,
+    write: IntentWrite,
+    intents: Mapping[int, ReadIntents],
+    prepared: Iterable[PreparedChanges] = (),
+    *,
+    transaction: Transaction | None = None,
+    read: ReadVersion | None = None,
+    choose: Choose | None = None,
+) -> BucketOffsets:
+    """Commit the changes that the intents of buckets make, by the newest known schema, in one commit.
+
+    ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these intents are not read if the
+    changes are still right. ``read`` goes with ``write.rewrites``. With ``choose`` the intents replace the rows of
+    partitions, and nothing is prepared.
+    """
+    shape = keyed.shape()
+    if choose is not None:
+        found = {bucket: write.batch(shape, of_bucket) for bucket, of_bucket in intents.items()}
+        return keyed.replace_part(shape, found, choose, transaction=transaction, read=read)
+    ready = {p.bucket: p for p in prepared if p.is_by(shape.layout.schema_id, shape.properties)}
+    batches = _Batches({bucket: partial(write.batch, shape, found) for bucket, found in intents.items()})
+    for bucket in intents.keys() - ready.keys():  # while nobody waits for the commit's attempt
+        batches[bucket]
+    return keyed.commit(
+        shape,
+        batches,
+        write.engine(shape),
+        prepared=ready,
+        transaction=transaction,
+        overwrite=write.overwrites,
+        read=read,
+    )
+
+
+class _Batches(Mapping[int, KeyedBatch]):
+    """Batches of buckets, each made on first use, and kept."""
+
+    def __init__(self, makers: Mapping[int, Callable[[], KeyedBatch]]) -> None:
+        self._makers = makers
+        self._made: dict[int, KeyedBatch] = {}
+
+    def __getitem__(self, bucket: int) -> KeyedBatch:
+        if bucket not in self._made:
+            self._made[bucket] = self._makers[bucket]()
+        return self._made[bucket]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)

@@ -1,0 +1,100 @@
+"""The batches of a writer to a table with a primary key: upserts and deletions by key.
+
+A batch becomes one net change of each key, so its calls have no offsets of their own: each is answered with those of
+all changes of the batch. Upserts and deletions that take turns are one batch too: of each key a deletion ends what was
+before it, and what is behind it begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keys.keyed_batch import Bools
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.staging import Require
+from streamhouse_spark.schema.constraints.check_constraint import Check
+from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
+from streamhouse_spark.write.log_writer import LogTableWriter
+from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, drop_ignored_deletions, pad_columns
+
+
+class UpsertTarget:
+    """A `WriteTarget`. **Commit points:** those of `Table.upsert` and `Table.delete`."""
+
+    def __init__(self, keyed: PrimaryKeyTable, appends: LogTableWriter) -> None:
+        self._keyed = keyed
+        self._appends = appends
+
+    @property
+    def known(self) -> TableState:
+        return self._keyed.table.state
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether one record leaves what a record for each would. With an identity column it does not: a row that is
+        deleted and written again in one record keeps its number.
+        """
+        return self._keyed.table.state.parsed.identity is None
+
+    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        return self._appends.fitted(rows)
+
+    def checks(self, state: TableState) -> Sequence[Check]:
+        """Return none where a row may become another one by the row that is stored: then a batch is checked as one."""
+        shape = self._keyed.shape(state)
+        return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
+
+    def keys(self, keys: Any) -> pa.Table:
+        shape = self._keyed.shape()
+        try:
+            found = self._keyed.keys(keys, shape)
+        except SchemaMismatchError:
+            newest = self._keyed.shape(self._keyed.table.refresh())
+            if newest is shape or not can_be_read_again(keys):
+                raise
+            shape, found = newest, self._keyed.keys(keys, newest)
+        drop_ignored_deletions(shape, found, np.ones(found.num_rows, np.bool_))
+        return found
+
+    def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        return self._keyed.upsert(rows, transaction=transaction, require=require)
+
+    def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        return self._keyed.delete(keys, transaction=transaction, require=require)
+
+    def change(
+        self,
+        rows: pa.Table,
+        keys: pa.Table,
+        deleted: Bools,
+        transaction: Transaction | None,
+        *,
+        require: Require | None,
+    ) -> BucketOffsets:
+        """See `WriteTarget.change`. **Commit point:** the one record, as of `Table.upsert`."""
+
+        def write(shape: PrimaryKeySchema) -> BucketOffsets:
+            older = self._keyed.table.state.schemas
+            upserted = pad_columns(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
+            found = _in_sent_order(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
+            return self._keyed.written(shape, found, deleted, None, transaction, require=require)
+
+        return self._keyed.write_with_retries(write, rows, transaction)
+
+
+def _in_sent_order(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
+    """Return rows and keys, which have the same columns, as ``deleted`` says in turn."""
+    places = np.empty(len(deleted), np.int64)
+    places[~deleted] = np.arange(rows.num_rows)
+    places[deleted] = np.arange(rows.num_rows, len(deleted))
+    both = (pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True))
+    return pa.Table.from_arrays(
+        [arrow_chunking.take_values(c, places, distinct=True) for c in both], names=rows.column_names
+    )

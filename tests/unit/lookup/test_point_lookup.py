@@ -1,0 +1,171 @@
+"""`Table.lookup_one`, and the many rows of many keys that joins ask for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from streamhouse_spark import InvalidOptionError, OffsetRange, SchemaMismatchError, TableNotFoundError
+from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.lookup.lookup import Lookup
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def test_rows_of_a_schema_that_another_process_of_the_host_knows(table, other_process):
+    other = other_process().table("t")
+    assert other.lookup_one(1, max_staleness_ms=60_000) is None
+    table.add_columns("note STRING")
+    table.upsert([{"id": 1, "note": "x"}])
+    stale = {"max_staleness_ms": 60_000}  # the host's tablet is newer than what this process knows of the log
+    assert other.lookup_one(1, columns=["id"], **stale) == {"id": 1}
+    assert other.lookup([1], columns=["id"], **stale).to_pylist() == [{"id": 1, "_found": True}]
+    assert other.prefix_lookup(1, columns=["id"], **stale).num_rows == 1
+
+
+@pytest.fixture(params=[1, 4])
+def table(wh, request):
+    return wh.create_table(
+        "t", "id BIGINT, name STRING, n INT, at TIMESTAMP, d DECIMAL(20,2)", primary_key=["id"], buckets=request.param
+    )
+
+
+def test_a_row_as_a_dict(table):
+    row = {"id": -7, "name": "ä\0", "n": None, "at": dt.datetime(2024, 2, 3, tzinfo=dt.UTC), "d": Decimal("-1.50")}
+    table.upsert([row, {"id": 2**63 - 1}])
+    assert table.lookup_one(-7) == table.lookup_one({"ID": -7}) == table.lookup_one((-7,)) == row
+    assert list(table.lookup_one(-7, columns=["NAME", "id"]).items()) == [("name", "ä\0"), ("id", -7)]
+    assert table.lookup_one(2**63 - 1)["name"] is None
+    assert table.lookup_one(8) is None
+    table.delete([-7])
+    assert table.lookup_one(-7) is None
+
+
+@pytest.fixture
+def other(table, other_process):
+    """The table as another process has it. Remote storage is asked once a second: here each time."""
+    found = other_process().table("t")
+    if found.storage.local_path("") is None:
+        for name in ("lookup", "lookup_one"):
+            setattr(found, name, functools.partial(getattr(found, name), max_staleness_ms=0))
+    return found
+
+
+def test_it_sees_every_write_before_the_call(table, other):
+    for i in range(5):
+        table.upsert([{"id": 1, "n": i}])
+        assert other.lookup_one(1)["n"] == i
+        assert other.lookup([1])["n"].to_pylist() == [i]
+        other.upsert([{"id": 1, "n": -i}])
+        assert table.lookup_one(1, columns=["n"], max_staleness_ms=0) == {"n": -i}
+    close_tablets()
+    assert other.lookup_one(1)["n"] == -4
+    table.truncate()
+    assert other.lookup_one(1) is None
+
+
+def test_staleness_is_what_was_asked_for(table, other, monkeypatch, tmp_path):
+    assert other.lookup_one(1) is None
+    offsets = table.upsert([{"id": 1}])
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "other host"))  # one host has the newest rows anyway
+    assert other.lookup_one(1, max_staleness_ms=60_000) is None
+    assert other.lookup_one(1, max_staleness_ms=60_000, at_least=offsets) is not None
+    with pytest.raises(InvalidOptionError, match="the log ends at"):
+        other.lookup_one(1, at_least={0: OffsetRange(0, 99)})
+
+
+def test_columns_that_came_later(table, other):
+    table.upsert([{"id": 1, "name": "a"}, {"id": 2}])
+    assert other.lookup_one(1)["name"] == "a"
+    table.add_columns("note STRING")
+    table.upsert([{"id": 2, "note": "x"}])
+    assert other.lookup_one(1)["note"] is None  # written by the older schema
+    assert other.lookup_one(2)["note"] == "x"
+
+
+def test_keys_of_every_kind(wh):
+    table = wh.create_table(
+        "k", "a STRING, b SMALLINT, c DATE, v INT", primary_key=["a", "b", "c"], buckets=4,
+        properties={"bucket.key": "b"},
+    )  # fmt: skip
+    day = dt.date(2024, 5, 6)
+    table.upsert([{"a": "x", "b": 1, "c": day, "v": 5}])
+    assert table.lookup_one(("x", 1, day))["v"] == 5
+    assert table.lookup_one({"c": day, "b": 1, "a": "x"}, columns=["v"]) == {"v": 5}
+    assert table.lookup_one(["x", 2, day]) is None
+    texts = wh.create_table("s", "a STRING, b STRING, v INT", primary_key=["a", "b"], buckets=3)
+    keys = [("", ""), ("\0", "x"), ("x" * 600, "y"), ("x" * 65, "é")]
+    texts.upsert([{"a": a, "b": b, "v": i} for i, (a, b) in enumerate(keys)])
+    assert [texts.lookup_one(key)["v"] for key in keys] == [0, 1, 2, 3]
+
+
+def test_what_is_refused(table, wh):
+    with pytest.raises(SchemaMismatchError, match=r"expected a value of \(id\)"):
+        table.lookup_one((1, 2))
+    with pytest.raises(SchemaMismatchError, match="no column 'nope'"):
+        table.lookup_one({"nope": 1})
+    for key in ("1", 1.5, 2**63, None):
+        with pytest.raises(SchemaMismatchError, match="'id'"):
+            table.lookup_one(key)
+    with pytest.raises(SchemaMismatchError, match="no column 'nope'"):
+        table.lookup_one(1, columns=["nope"])
+    with pytest.raises(InvalidOptionError, match="list of names"):
+        table.lookup_one(1, columns="name")
+    with pytest.raises(InvalidOptionError, match="max_staleness_ms"):
+        table.lookup_one(1, max_staleness_ms=-1)
+    with pytest.raises(InvalidOptionError, match="has no primary key"):
+        wh.create_table("plain", "id BIGINT").lookup_one(1)
+    table.upsert([{"id": 1}])
+    assert table.lookup_one(1)
+    wh.drop_table("t")
+    with pytest.raises(TableNotFoundError):
+        table.lookup_one(1, max_staleness_ms=0)
+
+
+class TestMatches:
+    @pytest.fixture
+    def pairs(self, wh):
+        table = wh.create_table("p", "a STRING, b INT, v INT", primary_key=["a", "b"], buckets=3)
+        table.upsert([{"a": a, "b": b, "v": 10 * b} for a in ("x", "xy", "z" * 600) for b in (2, -1)])
+        return table
+
+    def test_of_prefixes(self, pairs):
+        found = Lookup(pairs.keyed).matches(pa.table({"a": ["xy", "nope", "z" * 600, "xy", "x"]}))
+        assert found.places.tolist() == [0, 0, 2, 2, 3, 3, 4, 4]
+        assert found.rows["a"].to_pylist() == ["xy", "xy", *["z" * 600] * 2, "xy", "xy", "x", "x"]
+        assert found.rows["v"].to_pylist() == [-10, 20] * 4
+
+    def test_of_prefixes_that_are_longer_than_what_is_stored(self, pairs):
+        pairs.upsert([{"a": "z" * 599 + "y", "b": 0, "v": 1}])
+        found = Lookup(pairs.keyed).matches(pa.table({"a": ["z" * 599 + "y", "z" * 599]}))
+        assert found.places.tolist() == [0]
+        assert found.rows["v"].to_pylist() == [1]
+
+    def test_of_whole_keys(self, pairs):
+        keys = pa.table({"b": pa.array([2, 7, -1], pa.int32()), "a": ["x", "x", "xy"]})
+        found = Lookup(pairs.keyed).matches(keys, columns=["v"])
+        assert found.places.tolist() == [0, 2]
+        assert found.rows.to_pydict() == {"v": [20, -10]}
+
+    def test_without_columns_only_places_count(self, pairs):
+        found = Lookup(pairs.keyed).matches(pa.table({"a": ["x", "nope"]}), columns=[])
+        assert found.places.tolist() == [0, 0]
+        assert found.rows.num_columns == 0
+
+    def test_of_nothing(self, pairs):
+        found = Lookup(pairs.keyed).matches(pairs.schema.empty_table().select(["a"]))
+        assert len(found.places) == found.rows.num_rows == 0
+        assert found.rows.schema.names == ["a", "b", "v"]
+
+    def test_a_prefix_without_the_bucket_key(self, wh):
+        table = wh.create_table(
+            "t", "a STRING, b INT", primary_key=["a", "b"], buckets=4, properties={"bucket.key": "b"}
+        )
+        table.upsert([{"a": a, "b": b} for a in "xy" for b in range(20)])
+        found = Lookup(table.keyed).matches(pa.table({"a": ["y", "x"]}))
+        assert found.places.tolist() == [0] * 20 + [1] * 20
+        assert sorted(found.rows["b"].to_pylist()[20:]) == list(range(20))
