@@ -263,7 +263,7 @@ def equal_rows_begin_at_one(patched):
 
 def part_of_a_key_is_enough(patched):
     def first(on, side, moving, other, key):
-        pairs = list(indexed_join._equal(on, side, other))
+        pairs = list(indexed_join.equal_columns(on, side, other))
         return ("cust",) if pairs else None
 
     patched.setattr(indexed_join, "_matching_key_columns", first)
