@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from unit.core.test_fork_safety import child_status, held_by_another_thread
 
 from faults import interleave as il
 from faults.group_appends import AppendTogether, AppendTogetherObjects, num_attempts, the_same_transaction_twice
@@ -19,6 +18,7 @@ from faults.sweep import sweep_scenario
 from faults.turns import in_turns
 from streamhouse_spark import CommitConflictError, StreamhouseError
 from streamhouse_spark.log.commits.record import read_record
+from unit.core.test_fork_safety import child_status, held_by_another_thread
 
 GROUPS = [pytest.param(kind, id=kind.name.replace(" ", "_")) for kind in (AppendTogether, AppendTogetherObjects)]
 STEPS_OF = ("/log/commits/", "/storage/put_if_absent.py", "/storage/memory.py")

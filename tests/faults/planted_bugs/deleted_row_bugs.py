@@ -11,7 +11,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from unit.lake.paimon.test_commit_races import Renaming
 
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import PAIMON, Run
@@ -53,6 +52,7 @@ from streamhouse_spark.read.lake_row_ids import Places
 from streamhouse_spark.read.scan_executor import ScanTaskReader
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import row_deletion
+from unit.lake.paimon.test_commit_races import Renaming
 
 HOT = {"table.datalake.enabled": "false"}
 

@@ -189,9 +189,7 @@ class Checks:
                 in_sql = self.house.changes(subject.name, first, last, is_net=is_net)
                 self._lead("CHANGES in SQL", subject, first, last, in_sql)
 
-    def _lead(
-        self, reader: str, subject: Subject, first: int, last: int, found: Iterable[Mapping[str, Any]]
-    ) -> None:
+    def _lead(self, reader: str, subject: Subject, first: int, last: int, found: Iterable[Mapping[str, Any]]) -> None:
         rows = self.reference.rows(subject.versions[first].copy)
         for change in found:
             rows[_row(change, subject.names)] += ADDS[change["_change_type"]]

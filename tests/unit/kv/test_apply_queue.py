@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from unit.core.test_fork_safety import child_status
 
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.kv import apply_queue, log_replay, tablet_registry, upsert_commit
 from streamhouse_spark.kv.apply_queue import ApplyQueue
 from streamhouse_spark.kv.tablet import Tablet
+from unit.core.test_fork_safety import child_status
 
 pytestmark = [
     pytest.mark.usefixtures("own_cache"),

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from unit.lake.paimon.test_commit_races import Renaming
 
 from interop.foreign_engines import ENGINES
 from interop.foreign_iceberg import NAME, lake_of, row
@@ -47,6 +46,7 @@ from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partitions_table import partition_table
 from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.system_views import open_view
+from unit.lake.paimon.test_commit_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DAY_MS = 24 * 3600 * 1000

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pypaimon.read.scanner.delta_follow_up_scanner import DeltaFollowUpScanner
-from unit.lake.paimon.test_commit_races import Renaming
 
 from interop.paimon_cases import Stock
 from kit.rows import ids, rows
@@ -23,6 +22,7 @@ from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table.row_deletion import commit_deletion
+from unit.lake.paimon.test_commit_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 PAIMON = {"table.datalake.format": "paimon"}
