@@ -40,8 +40,8 @@ def abandoned_error(
 
 
 def may_still_commit(call: PendingCommit, storage: Storage) -> bool:
-    """Tell whether an attempt that is not in the log may yet come there: by a request that was given up, or by another
-    process that was offered it. A local disk leaves no requests behind.
+    """Return whether an attempt that is not in the log may still be stored, by a request that timed out or by one whose
+    thread was interrupted. A local disk leaves no requests behind.
     """
     return call.unanswered > 0 or (call.may_be_under_way and storage.local_path("") is None)
 
@@ -49,13 +49,12 @@ def may_still_commit(call: PendingCommit, storage: Storage) -> bool:
 def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | CommitStateUnknownError:
     """Return the error of a call whose rows are not in the log.
 
-    A conflict says that nothing was written, so of an attempt that another may yet write it is not the answer. Other
-    refusals rest on the log's state alone, on which that other would meet them too.
+    A conflict error says that nothing was written, so it is wrong for an attempt that may still be stored.
     """
     if not call.unanswered or not isinstance(error, CommitConflictError):
         return error
     unknown = CommitStateUnknownError(
-        f"commit to {storage.url} was left to another writer of this host, which has not made it: {error}; look for "
+        f"commit to {storage.url} was begun by a thread that was interrupted: {error}; look for "
         f"attempt {call.attempt} in $commits before writing the rows again",
     )
     unknown.__cause__ = error

@@ -125,8 +125,6 @@ class PendingCommit:
     """The outcome of the attempt by the log's newest state; it counts once the record is durable."""
     outcome: CommitResult | None = None
     error: BaseException | None = None
-    is_foreign: bool = False
-    """Whether it is another process's, which was offered to this one."""
     began_ms: int | None = None
     """Boot time at which a call of this process came; None before."""
     ready: threading.Event | None = None
@@ -189,7 +187,7 @@ class CommitQueue:
 
     def remove(self, call: PendingCommit) -> None:
         self._by_attempt.pop(call.attempt, None)
-        if call.began_ms is not None and not call.is_foreign:
+        if call.began_ms is not None:
             done = call.outcome
             wrote = done is not None and done.state is not done.before
             busy_ms = _boot_ms() - call.began_ms
@@ -260,7 +258,7 @@ class CommitQueue:
         A transaction goes on: the state at the checkpoint tells whether it is stored.
         """
         for call in list(self._by_attempt.values()):
-            may_be_stored = call.is_foreign or (call.may_be_under_way and not call.is_refused)
+            may_be_stored = call.may_be_under_way and not call.is_refused
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
                     f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "
