@@ -429,7 +429,7 @@ attempt(table.merge_inline)
 assert table.to_arrow().num_rows == 50_001
 assert wh.view("sales.orders$changelog").to_arrow().num_rows == 50_001
 assert table.inspect.segments().num_rows == 2
-attempt(lambda: table.log_maintenance(dry_run=True))
+attempt(lambda: table.maintain(dry_run=True))
 """,
             uid=uid,
         )

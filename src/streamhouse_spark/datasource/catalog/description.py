@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.metrics.openlineage_names import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
 from streamhouse_spark.read.system_tables import bucket_lags
-from streamhouse_spark.service.openlineage_names import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
 
 PROVIDER = "streamhouse"
 SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
