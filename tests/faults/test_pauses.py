@@ -7,7 +7,8 @@ means stored once, a conflict means not stored, and an unknown outcome is the on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import pytest
@@ -24,10 +25,15 @@ from streamhouse_spark import (
     Transaction,
     Warehouse,
 )
+from streamhouse_spark.core.paths import commit_key, parse_number
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits import history_check
+from streamhouse_spark.log.commits.actions import SetProperties
+from streamhouse_spark.log.commits.framing import decode_frame
 from streamhouse_spark.log.commits.group_commit import CommitQueue
 from streamhouse_spark.log.commits.history_epochs import HistoryRelation
+from streamhouse_spark.log.commits.record import GROUP_VERSION, encode_record, read_record
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
@@ -58,6 +64,18 @@ class PausingStorage(FaultyStorage):
                 self._pause()
             if is_here and self._place.endswith("lost"):
                 raise StorageError(f"the answer to {method} {key} was lost")
+
+
+class PausingAtCommit(PausingStorage):
+    """Pauses after the first put of a commit record, whose answer is lost then."""
+
+    def __init__(self, inner: MemoryStorage, pause: Callable[[], None]) -> None:
+        super().__init__(inner, -1, "after, answer lost", pause)
+
+    def _run(self, method, key, apply, refuse=None):
+        if self._number < 0 and method == "put_if_absent" and "/commits/" in key:
+            self._number = len(self.trace)
+        return super()._run(method, key, apply, refuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +167,41 @@ def test_a_process_that_pauses_at_any_call_stores_its_rows_once(name, pause):
         for number in range(calls):
             for place in PLACES:
                 check_pause(name, number, place, PAUSES_MS[pause])
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("name", ["append", "append a segment", "append a transaction", "upsert"])
+def test_a_race_lost_to_a_void_record_is_not_written_again(name):
+    """The answer to a put is lost, the process pauses until its record is deleted, and another process that paused
+    before its own put fills the free number.
+    """
+
+    def commits_of_others_and_a_void_record() -> None:
+        _, _, key = storage.trace[-1]
+        own = memory.read(key)
+        others_work(memory, clock, PAUSES_MS["days"])
+        with pytest.raises(ObjectNotFoundError):
+            memory.read(key)
+        memory.put_if_absent(key, with_another_attempt(own, parse_number(key)))
+
+    work = WORK[name]
+    with small_limits():
+        memory, clock = prepared(is_keyed=work.is_keyed)
+        storage = PausingAtCommit(memory, commits_of_others_and_a_void_record)
+        with nullcontext() if "transaction" in name else pytest.raises(CommitStateUnknownError):
+            work.run(Warehouse("wh", storage=storage, world=sim_world(3, clock)).table("t"))
+    table = Warehouse("wh", storage=memory, world=sim_world(4, clock)).table("t")
+    assert [i for i in sorted(table.to_arrow()["id"].to_pylist()) if i < OTHERS] == work.ids
+
+
+def with_another_attempt(data: bytes, number: int) -> bytes:
+    """Return a commit record with the number of another one, as a second writer would have put it."""
+    store = MemoryStorage(sim_world(9))
+    table_uuid = decode_frame("commit", data, "a record", newest=GROUP_VERSION).header["table"]
+    store.put(commit_key(table_uuid, number), data)
+    record, _ = read_record(store, table_uuid, number)
+    other = replace(record, attempt="f" * 32, actions=(SetProperties({}),), transaction=None, members=())
+    return encode_record(other, "").data
 
 
 def takes_every_record_below_the_low_watermark_for_void(storage, stored, floor):

@@ -118,6 +118,10 @@ class PendingCommit:
     """Puts that another call made, and whose answer an interrupt of its thread took away."""
     conflicts: int = 0
     """Races that were lost."""
+    has_unchecked_race: bool = False
+    """Whether the record that won the last race was not yet compared with the low watermark. Below the watermark it may
+    be a void record that filled the number of this call's own, deleted one.
+    """
     refusals: int = 0
     failure: StorageError | None = None
     """The failure of the newest put."""
@@ -245,6 +249,11 @@ class CommitQueue:
             if (call := self._by_attempt.get(attempt)) is not None:
                 call.landed = outcome
 
+    def confirm_races(self) -> None:
+        """Note that the low watermark permits what was read back after lost races."""
+        for call in list(self._by_attempt.values()):
+            call.has_unchecked_race = False
+
     def eligible_for(self, leader: PendingCommit) -> list[PendingCommit]:
         """Return the calls that the leader may commit, itself first."""
         self._drop_answered()
@@ -258,7 +267,7 @@ class CommitQueue:
         A transaction goes on: the state at the checkpoint tells whether it is stored.
         """
         for call in list(self._by_attempt.values()):
-            may_be_stored = call.may_be_under_way and not call.is_refused
+            may_be_stored = (call.may_be_under_way and not call.is_refused) or call.has_unchecked_race
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
                     f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "
