@@ -1,6 +1,5 @@
 package io.streamhouse.spark;
 
-import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.EOFException;
 import java.io.IOException;
 import java.time.Instant;

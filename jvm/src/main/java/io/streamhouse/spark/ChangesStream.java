@@ -14,14 +14,14 @@ import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow
  * Spark takes the times for event times, and drops what is late without a word.
  */
 final class ChangesStream implements MicroBatchStream, SupportsTriggerAvailableNow {
-  private final ReadableTable table;
+  private final LoadedTable table;
   private final ObjectNode scan;
   private final int columns;
   private Long until;
   private PartitionReaderFactory hot;
 
   /** Takes the scan's request of a plan. */
-  ChangesStream(ReadableTable table, ObjectNode scan) {
+  ChangesStream(LoadedTable table, ObjectNode scan) {
     this.table = table;
     this.scan = scan;
     this.columns = scan.get("columns").size();

@@ -51,6 +51,11 @@ final class Errors {
     return Errors.<RuntimeException>unchecked(error);
   }
 
+  /** A file that is damaged or missing. */
+  static RuntimeException corrupt(String what) {
+    return analysis("CORRUPT_DATA: " + what + "; restore this file");
+  }
+
   /** Whether an error of {@link #plainly} is of this condition. */
   static boolean isOf(Throwable error, String condition) {
     return error instanceof AnalysisException found && condition.equals(found.getCondition());

@@ -14,7 +14,7 @@ final class EvolvingTables {
   private EvolvingTables() {}
 
   static final class Plain extends WritableTable implements SupportsSchemaEvolution {
-    Plain(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
+    Plain(PythonCatalog catalog, Identifier identifier, JsonNode loaded) {
       super(catalog, identifier, loaded);
     }
 
@@ -25,7 +25,7 @@ final class EvolvingTables {
   }
 
   static final class Partitioned extends PartitionedTable implements SupportsSchemaEvolution {
-    Partitioned(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
+    Partitioned(PythonCatalog catalog, Identifier identifier, JsonNode loaded) {
       super(catalog, identifier, loaded);
     }
 
@@ -38,7 +38,7 @@ final class EvolvingTables {
   /** Spark casts values where a type cannot change. A column that cannot be added is an error, not left out. */
   private static boolean supports(WritableTable table, TableChange.ColumnChange change) {
     if (!(change instanceof TableChange.UpdateColumnType)) return true;
-    ObjectNode arguments = StreamhouseCatalog.named(table.identifier).put("uuid", table.id());
+    ObjectNode arguments = PythonCatalog.named(table.identifier).put("uuid", table.id());
     arguments.putArray("changes").add(ChangeJson.of(change));
     return table.python.ask("can_alter", arguments).get("can").asBoolean();
   }

@@ -112,7 +112,7 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
     } catch (IOException failure) {
       throw new UncheckedIOException(failure);
     }
-    if (found == null) throw LogSegment.corrupt(files.place(CommitRecord.name(number)) + " cannot be read");
+    if (found == null) throw Errors.corrupt(files.place(CommitRecord.name(number)) + " cannot be read");
     return found;
   }
 

@@ -85,7 +85,7 @@ final class KeyedRowLevelOperation implements SupportsDelta {
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ObjectNode pinned = ((ObjectNode) table.loaded.deepCopy()).put("pin", described.get("pin").asText());
     ReadableTable read = new ReadableTable(table.catalog, table.identifier, pinned);
-    TableScanBuilder scan = new TableScanBuilder(read, options.asCaseSensitiveMap(), this);
+    TableScanBuilder scan = new TableScanBuilder(read, options.asCaseSensitiveMap(), this::readsOnce);
     scans.add(scan);
     return scan;
   }

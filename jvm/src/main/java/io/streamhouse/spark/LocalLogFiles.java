@@ -31,7 +31,7 @@ final class LocalLogFiles implements LogFiles {
     byte[][] found = new byte[ranges.length][];
     try (FileChannel file = FileChannel.open(folder.resolve(name))) {
       if (file.size() < bytes || (isExact && file.size() != bytes)) {
-        throw LogSegment.corrupt(place(name) + " has " + file.size() + " bytes, the commit record says " + bytes);
+        throw Errors.corrupt(place(name) + " has " + file.size() + " bytes, the commit record says " + bytes);
       }
       for (int i = 0; i < ranges.length; i++) {
         found[i] = new byte[Math.toIntExact(ranges[i][1] - ranges[i][0])];

@@ -163,7 +163,7 @@ final class LogSegment {
       places[i] = together.size() - 1;
     }
     byte[][] found = files.read(name, part + size, !described.has("part"), together.toArray(new long[0][]));
-    if (found == null) throw corrupt(files.place(name) + " is missing although the table names it");
+    if (found == null) throw Errors.corrupt(files.place(name) + " is missing although the table names it");
     SegmentPiece[] pieces = new SegmentPiece[ranges.length];
     for (int i = 0; i < found.length; i++) verify(found[i], together.get(i)[0] - part, part, name);
     for (int i = 0; i < pieces.length; i++) {
@@ -178,12 +178,9 @@ final class LogSegment {
       int length = Math.min(blockBytes, found.length - from);
       if (Xxh3.hash64(found, from, length) != blockSums[(int) ((low + from) / blockBytes)]) {
         long at = part + low + from;
-        throw corrupt(files.place(name) + ": bytes [" + at + ", " + (at + length) + ") do not match their checksum");
+        String bytes = "bytes [" + at + ", " + (at + length) + ")";
+        throw Errors.corrupt(files.place(name) + ": " + bytes + " do not match their checksum");
       }
     }
-  }
-
-  static RuntimeException corrupt(String what) {
-    return Errors.analysis("CORRUPT_DATA: " + what + "; restore this file");
   }
 }

@@ -70,7 +70,7 @@ final class MergedColumns extends Rule<LogicalPlan> {
         .anyMatch(option -> option.getKey().equalsIgnoreCase(OPTION) && Boolean.parseBoolean(option.getValue().trim()));
   }
 
-  private void add(StreamhouseCatalog catalog, Identifier identifier, LogicalPlan query) {
+  private void add(PythonCatalog catalog, Identifier identifier, LogicalPlan query) {
     LogicalPlan rows = query.resolved() ? query : session.sessionState().analyzer().execute(query);
     if (!rows.resolved()) return; // Spark says why
     catalog.mergeColumns(identifier, rows.schema());

@@ -12,10 +12,10 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /** The name of a table in one of our catalogs, as a statement says it before Spark looks for the table. */
 final class NamedTable {
-  final StreamhouseCatalog catalog;
+  final PythonCatalog catalog;
   final Identifier identifier;
 
-  private NamedTable(StreamhouseCatalog catalog, Identifier identifier) {
+  private NamedTable(PythonCatalog catalog, Identifier identifier) {
     this.catalog = catalog;
     this.identifier = identifier;
   }
@@ -27,11 +27,11 @@ final class NamedTable {
     try {
       Object catalog = ask(known, "currentCatalog");
       if ((Boolean) ask(known, "isCatalogRegistered", parts.get(0))) catalog = ask(known, "catalog", parts.remove(0));
-      if (!(catalog instanceof StreamhouseCatalog) || parts.isEmpty()) return null;
+      if (!(catalog instanceof PythonCatalog) || parts.isEmpty()) return null;
       String[] namespace = (String[]) ask(known, "currentNamespace");
       String name = parts.remove(parts.size() - 1);
       if (!parts.isEmpty()) namespace = parts.toArray(new String[0]);
-      return new NamedTable((StreamhouseCatalog) catalog, Identifier.of(namespace, name));
+      return new NamedTable((PythonCatalog) catalog, Identifier.of(namespace, name));
     } catch (ReflectiveOperationException | RuntimeException error) { // Spark says it when it looks for the table
       return null;
     }

@@ -3,6 +3,7 @@ package io.streamhouse.spark;
 import java.nio.charset.StandardCharsets;
 import org.apache.spark.api.python.PythonUtils$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 
 /**
@@ -22,6 +23,11 @@ final class OwnSource extends PythonDataSourceV2 {
   @Override
   public UserDefinedPythonDataSource source() {
     return SOURCE;
+  }
+
+  /** Whether a table is one of this source, by whichever way Spark found it. */
+  static boolean isTable(Object table) {
+    return table instanceof PythonTable && ((PythonTable) table).name().equalsIgnoreCase(PythonCalls.SOURCE);
   }
 
   /** Whether there is no such class, or no Python. */

@@ -15,7 +15,7 @@ import org.apache.spark.sql.types.StructType;
 
 /** A table whose partitions can be listed and dropped. */
 class PartitionedTable extends WritableTable implements SupportsAtomicPartitionManagement {
-  PartitionedTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
+  PartitionedTable(PythonCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }
 
@@ -28,7 +28,7 @@ class PartitionedTable extends WritableTable implements SupportsAtomicPartitionM
 
   @Override
   public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow values) {
-    ObjectNode arguments = StreamhouseCatalog.named(identifier);
+    ObjectNode arguments = PythonCatalog.named(identifier);
     ArrayNode namesNode = arguments.putArray("names");
     ArrayNode valuesNode = arguments.putArray("values");
     for (int i = 0; i < names.length; i++) {
@@ -72,7 +72,7 @@ class PartitionedTable extends WritableTable implements SupportsAtomicPartitionM
   }
 
   private ObjectNode described(InternalRow[] partitions) {
-    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("uuid", id());
+    ObjectNode arguments = PythonCatalog.named(identifier).put("uuid", id());
     ArrayNode values = arguments.putArray("partitions");
     StructField[] columns = partitionSchema().fields();
     for (InternalRow partition : partitions) {

@@ -2,100 +2,28 @@ package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.util.ArrayList;
 import java.util.EnumSet;
-import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
-import org.apache.spark.sql.catalyst.util.CharVarcharUtils;
 import org.apache.spark.sql.connector.catalog.Identifier;
-import org.apache.spark.sql.connector.catalog.MetadataColumn;
-import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.TableCapability;
-import org.apache.spark.sql.connector.catalog.TableCatalog;
-import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A name that can be read: the table, its lake, its changelog, a system or metadata table; at one pinned state. */
-class ReadableTable implements SupportsRead, SupportsMetadataColumns {
-  final StreamhouseCatalog catalog;
-  final PythonCalls python;
-  final Identifier identifier;
-  final JsonNode loaded;
-  /** The declared schema, with CHAR(n) and VARCHAR(n). */
-  private final StructType declared;
-
-  /** The schema of rows: texts of a length are texts, and their metadata tells Spark the length. */
-  final StructType schema;
-
-  ReadableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
-    this.catalog = catalog;
-    this.python = catalog.python();
-    this.identifier = identifier;
-    this.loaded = loaded;
-    this.declared = (StructType) DataType.fromJson(loaded.get("schema").asText());
-    this.schema = CharVarcharUtils.replaceCharVarcharWithStringInSchema(declared);
+class ReadableTable extends LoadedTable implements SupportsRead {
+  ReadableTable(PythonCatalog catalog, Identifier identifier, JsonNode loaded) {
+    super(catalog, identifier, loaded);
   }
 
-  /** The name in the data source's form. */
-  String tableName() {
-    return loaded.get("name").asText();
-  }
-
-  @Override
-  public String name() {
-    return catalog.name() + "." + tableName();
-  }
-
-  @Override
-  public String id() {
-    return loaded.get("uuid").asText();
-  }
-
-  @Override
-  public String version() {
-    return loaded.get("version").asText();
-  }
-
-  @Override
-  public StructType schema() {
-    return isAskedBy(".v2.Describe") ? declared : schema; // a stream's plan must not have types with a length
-  }
-
-  /** Whether a class whose name has this in it is among the callers. */
-  private static boolean isAskedBy(String name) {
-    return StackWalker.getInstance()
-        .walk(frames -> frames.anyMatch(frame -> frame.getClassName().contains(name)));
-  }
-
-  @Override
-  public Transform[] partitioning() {
-    List<Transform> found = new ArrayList<>();
-    for (JsonNode transform : loaded.get("partitioning")) found.add(TransformJson.of(transform));
-    Transform[] all = found.toArray(new Transform[0]);
-    return Pipelines.prepares() ? Pipelines.declared(all) : all;
-  }
-
-  @Override
-  public Map<String, String> properties() {
-    Map<String, String> found = JsonTree.texts(loaded.get("properties"));
-    if (isAskedBy("ShowCreateTableExec")) {
-      found.keySet().removeIf(ReadableTable::isShownAlone);
-    }
-    return found;
-  }
-
-  private static boolean isShownAlone(String key) {
-    return key.startsWith("status.") || key.startsWith("openlineage.") || key.equals(TableCatalog.PROP_LOCATION);
-  }
-
-  boolean hasKind(String kind) {
-    return loaded.get("kind").asText().equals(kind);
+  /** The table that the data source's options name, to be read alone. An error is one of Python's. */
+  static ReadableTable ofSource(PythonCatalog catalog, Map<String, String> options) {
+    ObjectNode arguments = JsonTree.object();
+    arguments.set("options", JsonTree.object(options));
+    JsonNode found = catalog.python().ask("load_source", arguments);
+    String[] name = found.get("name").asText().split("\\.", 2);
+    return new ReadableTable(catalog, Identifier.of(new String[] {name[0]}, name[1]), found);
   }
 
   @Override
@@ -106,51 +34,7 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   }
 
   @Override
-  public MetadataColumn[] metadataColumns() {
-    List<MetadataColumn> found = new ArrayList<>();
-    for (JsonNode column : loaded.get("metadata_columns")) found.add(new HiddenColumn(column));
-    return found.toArray(new MetadataColumn[0]);
-  }
-
-  @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     return new TableScanBuilder(this, options.asCaseSensitiveMap(), null);
-  }
-
-  /** The same name at the same state has the same rows: so Spark finds what it has cached. */
-  @Override
-  public boolean equals(Object other) {
-    if (other == null || getClass() != other.getClass()) return false;
-    ReadableTable table = (ReadableTable) other;
-    return name().equals(table.name()) && loaded.get("pin").equals(table.loaded.get("pin"));
-  }
-
-  @Override
-  public int hashCode() {
-    return Objects.hash(name(), loaded.get("pin"));
-  }
-
-  /** Refuses impossible options of the query. */
-  void checkOptions(String mode, Map<String, String> options) {
-    if (options.isEmpty()) return;
-    ObjectNode arguments = JsonTree.object().put("name", tableName()).put("mode", mode);
-    ObjectNode given = arguments.putObject("options");
-    options.forEach(given::put);
-    python.ask("check_options", arguments);
-  }
-
-  /** The bucket key's column if exactly one decides about buckets, else null. */
-  String bucketColumn() {
-    JsonNode buckets = loaded.get("buckets");
-    return buckets.isNull() || buckets.get("key").size() != 1 ? null : buckets.get("key").get(0).asText();
-  }
-
-  int bucketCount() {
-    return loaded.get("buckets").get("count").asInt();
-  }
-
-  /** The number of buckets of the log, whether a column decides them or not. */
-  int bucketsOfLog() {
-    return Integer.parseInt(JsonTree.texts(loaded.get("properties")).get("status.buckets"));
   }
 }

@@ -57,7 +57,7 @@ final class RealTimeMode {
    * The table whose rows the query of this thread writes in real-time mode; null in any other mode. Refuses a query
    * that is more than filters and columns of one such table: its rows' places would not tell which are stored.
    */
-  static ReadableTable source(String table) {
+  static LoadedTable source(String table) {
     if (!Boolean.TRUE.equals(isRealTime(Thread.currentThread()))) return null;
     try {
       return source(table, (LogicalPlan) of(query(Thread.currentThread()), "analyzedPlan"));
@@ -66,7 +66,7 @@ final class RealTimeMode {
     }
   }
 
-  private static ReadableTable source(String table, LogicalPlan plan) throws ReflectiveOperationException {
+  private static LoadedTable source(String table, LogicalPlan plan) throws ReflectiveOperationException {
     LogicalPlan node = plan;
     while (NARROW.contains(node.getClass().getSimpleName())) {
       for (Expression each : CollectionConverters.asJava(node.expressions())) {
@@ -81,12 +81,12 @@ final class RealTimeMode {
       throw refused(table, kind + " is more than filters and columns of one table");
     }
     Object read = of(node, "table");
-    if (!(read instanceof ReadableTable)) throw refused(table, node + " is no table of the catalog");
+    if (!(read instanceof LoadedTable)) throw refused(table, node + " is no table of the catalog");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) of(node, "extraOptions");
     if ("continue".equalsIgnoreCase(options.get("onDifferentHistory"))) {
       throw refused(table, "onDifferentHistory=continue reads other rows at the same offsets");
     }
-    return (ReadableTable) read;
+    return (LoadedTable) read;
   }
 
   /**
@@ -111,7 +111,7 @@ final class RealTimeMode {
 
   private static int tasks(Object read, CaseInsensitiveStringMap options) {
     int wanted = options.getInt(TASKS_OPTION, 1);
-    return read instanceof ReadableTable ? Math.min(wanted, ((ReadableTable) read).bucketsOfLog()) : 1;
+    return read instanceof LoadedTable ? Math.min(wanted, ((LoadedTable) read).bucketsOfLog()) : 1;
   }
 
   /**

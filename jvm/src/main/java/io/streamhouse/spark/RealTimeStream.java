@@ -20,7 +20,7 @@ import org.apache.spark.sql.types.StructType;
 
 /** A stream of a table in real-time mode: Python says at the beginning of each batch what its tasks follow. */
 final class RealTimeStream implements WholeStream, SupportsAdmissionControl, SupportsRealTimeMode {
-  private final ReadableTable table;
+  private final LoadedTable table;
   private final Map<String, String> options;
   private final StructType schema;
   private final int slots;
@@ -33,7 +33,7 @@ final class RealTimeStream implements WholeStream, SupportsAdmissionControl, Sup
 
   /** Takes the number of tasks that run at once, and the session's settings of Hadoop. */
   RealTimeStream(
-      ReadableTable table, Map<String, String> options, StructType schema, int slots, Configuration hadoop) {
+      LoadedTable table, Map<String, String> options, StructType schema, int slots, Configuration hadoop) {
     this.slots = slots;
     this.hadoop = hadoop;
     this.table = table;

@@ -26,10 +26,10 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
   private static final String BATCH_ID = "streaming.sql.batchId";
   private final WritableTable table;
   private final LogicalWriteInfo info;
-  private final ReadableTable source;
+  private final LoadedTable source;
   private long batch;
 
-  RealTimeWrite(WritableTable table, LogicalWriteInfo info, ReadableTable source) {
+  RealTimeWrite(WritableTable table, LogicalWriteInfo info, LoadedTable source) {
     this.table = table;
     this.info = info;
     this.source = source;

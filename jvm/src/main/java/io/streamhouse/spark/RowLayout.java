@@ -74,7 +74,7 @@ final class RowLayout implements AutoCloseable {
   ColumnarBatch load(LogSegment segment, int batch, long firstRow, long firstRowId) throws IOException {
     segment.load(batch, chosen, allocator, loader);
     if (root.getRowCount() != segment.rowsOf(batch)) {
-      throw LogSegment.corrupt(
+      throw Errors.corrupt(
           "batch " + batch + " of a segment of bucket " + segment.bucket + " has " + root.getRowCount()
               + " rows, the commit record says " + segment.rowsOf(batch));
     }

@@ -20,7 +20,7 @@ public class SessionExtensions implements SparkSessionExtensionsProvider {
     // Before Spark looks for columns:
     extensions.injectHintResolutionRule(MergedColumns::new);
     extensions.injectHintResolutionRule(GeneratedColumns::new);
-    extensions.injectOptimizerRule(session -> new SourceReads());
+    extensions.injectOptimizerRule(session -> new SourceReads(StreamhouseCatalog::new));
     extensions.injectPostHocResolutionRule(session -> new SourceStreams());
     extensions.injectPreCBORule(session -> new StreamPruning());
     begin(SparkEnv.get().conf());

@@ -5,6 +5,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
+import java.util.function.Supplier;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.DataType$;
@@ -28,9 +29,10 @@ final class SourceRead {
   }
 
   /** The catalog's table; null if Python reads the columns that are asked for. */
-  synchronized ReadableTable table(StructType asked, CaseInsensitiveStringMap options, boolean isOn) {
+  synchronized ReadableTable table(
+      StructType asked, CaseInsensitiveStringMap options, boolean isOn, Supplier<PythonCatalog> catalogs) {
     if (!isDecided) {
-      ReadableTable found = isOn ? loaded(options) : null;
+      ReadableTable found = isOn ? loaded(options, catalogs.get()) : null;
       table = found != null && fits(asked, found.schema) ? found : null;
       isDecided = true;
     }
@@ -38,11 +40,10 @@ final class SourceRead {
   }
 
   /** The table now; null if Python refuses it, and then says why in its own way. */
-  private static ReadableTable loaded(CaseInsensitiveStringMap options) {
-    StreamhouseCatalog catalog = new StreamhouseCatalog();
+  private static ReadableTable loaded(CaseInsensitiveStringMap options, PythonCatalog catalog) {
     catalog.initialize(PythonCalls.SOURCE, options);
     try {
-      return catalog.loadSource(options.asCaseSensitiveMap());
+      return ReadableTable.ofSource(catalog, options.asCaseSensitiveMap());
     } catch (Exception error) { // Scala throws checked ones without saying so
       if (error instanceof AnalysisException) return null;
       throw error;

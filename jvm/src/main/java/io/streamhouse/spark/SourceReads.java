@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
@@ -27,6 +28,13 @@ import scala.runtime.AbstractPartialFunction;
 final class SourceReads extends Rule<LogicalPlan> {
   private static final String SWITCH = "spark.sql.streamhouse.jvmReads";
 
+  private final Supplier<PythonCatalog> catalogs;
+
+  /** Takes the maker of a catalog for the tables of one {@code load}. */
+  SourceReads(Supplier<PythonCatalog> catalogs) {
+    this.catalogs = catalogs;
+  }
+
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
     boolean isOn = isOn();
@@ -35,7 +43,7 @@ final class SourceReads extends Rule<LogicalPlan> {
           @Override
           public boolean isDefinedAt(LogicalPlan node) {
             return node instanceof WriteToMicroBatchDataSource
-                || node instanceof DataSourceV2Relation && isSource(((DataSourceV2Relation) node).table());
+                || node instanceof DataSourceV2Relation && OwnSource.isTable(((DataSourceV2Relation) node).table());
           }
 
           @Override
@@ -52,13 +60,9 @@ final class SourceReads extends Rule<LogicalPlan> {
     return Boolean.parseBoolean(SQLConf.get().getConfString(SWITCH, "true").trim());
   }
 
-  static boolean isSource(Object table) {
-    return table instanceof PythonTable && ((PythonTable) table).name().equalsIgnoreCase(PythonCalls.SOURCE);
-  }
-
-  private static LogicalPlan replaced(DataSourceV2Relation relation, boolean isOn) {
+  private LogicalPlan replaced(DataSourceV2Relation relation, boolean isOn) {
     PythonTable source = (PythonTable) relation.table();
-    ReadableTable table = SourceRead.of(source).table(source.schema(), relation.options(), isOn);
+    ReadableTable table = SourceRead.of(source).table(source.schema(), relation.options(), isOn, catalogs);
     if (table == null) return relation;
     List<AttributeReference> asked = CollectionConverters.asJava(relation.output());
     List<AttributeReference> columns = columns(table, asked);

@@ -16,7 +16,7 @@ final class SourceStreams extends Rule<LogicalPlan> {
         new AbstractPartialFunction<LogicalPlan, LogicalPlan>() {
           @Override
           public boolean isDefinedAt(LogicalPlan node) {
-            return node instanceof StreamingRelationV2 && SourceReads.isSource(((StreamingRelationV2) node).table());
+            return node instanceof StreamingRelationV2 && OwnSource.isTable(((StreamingRelationV2) node).table());
           }
 
           @Override

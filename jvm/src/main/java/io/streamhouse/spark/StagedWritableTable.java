@@ -23,7 +23,7 @@ final class StagedWritableTable extends WritableTable implements StagedTable {
 
   private boolean isTold;
 
-  StagedWritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded, boolean isNew) {
+  StagedWritableTable(PythonCatalog catalog, Identifier identifier, JsonNode loaded, boolean isNew) {
     super(catalog, identifier, loaded);
     this.isNew = isNew;
     this.replaces = isNew ? null : loaded.get("replaces").textValue();
@@ -51,7 +51,7 @@ final class StagedWritableTable extends WritableTable implements StagedTable {
   }
 
   private ObjectNode described() {
-    return StreamhouseCatalog.named(identifier).put("uuid", id()).put("replaces", replaces);
+    return PythonCatalog.named(identifier).put("uuid", id()).put("replaces", replaces);
   }
 
   @Override

@@ -36,11 +36,11 @@ final class Statements {
   }
 
   /** Whether a leaf may read this table or something derived from it. Only Python knows the data source's own path. */
-  static boolean mayRead(LogicalPlan leaf, ReadableTable table) {
+  static boolean mayRead(LogicalPlan leaf, LoadedTable table) {
     if (!(leaf instanceof DataSourceV2Relation)) return false;
     Table read = ((DataSourceV2Relation) leaf).table();
     if (read instanceof RowLevelOperationTable) read = ((RowLevelOperationTable) read).table();
     if (read instanceof PythonTable) return true;
-    return read instanceof ReadableTable && ((ReadableTable) read).id().equals(table.id());
+    return read instanceof LoadedTable && ((LoadedTable) read).id().equals(table.id());
   }
 }

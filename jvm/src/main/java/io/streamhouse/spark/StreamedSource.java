@@ -37,7 +37,7 @@ final class StreamedSource implements SupportsWrite, WriteBuilder, Write {
     for (int i = 0; i < parts.length; i++) {
       Object part = parts[i];
       if (part instanceof DataSourceV2Relation) parts[i] = replaced((DataSourceV2Relation) part);
-      if (SourceReads.isSource(part)) parts[i] = new StreamedSource((SupportsWrite) part, null);
+      if (OwnSource.isTable(part)) parts[i] = new StreamedSource((SupportsWrite) part, null);
       isChanged |= parts[i] != part;
     }
     return isChanged ? (T) node.makeCopy(parts) : node;

@@ -50,7 +50,8 @@ public class StreamhouseCatalog
     python = new PythonCalls(options.asCaseSensitiveMap());
   }
 
-  PythonCalls python() {
+  @Override
+  public PythonCalls python() {
     return python;
   }
 
@@ -176,17 +177,17 @@ public class StreamhouseCatalog
 
   @Override
   public Table loadTable(Identifier identifier) throws NoSuchTableException {
-    return load(identifier, named(identifier));
+    return load(identifier, PythonCatalog.named(identifier));
   }
 
   @Override
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
-    return load(identifier, named(identifier).put("version", version));
+    return load(identifier, PythonCatalog.named(identifier).put("version", version));
   }
 
   @Override
   public Table loadTable(Identifier identifier, long timestampMicros) throws NoSuchTableException {
-    return load(identifier, named(identifier).put("timestamp_us", timestampMicros));
+    return load(identifier, PythonCatalog.named(identifier).put("timestamp_us", timestampMicros));
   }
 
   /** What else is handled is thrown as {@link Refused}. */
@@ -209,21 +210,6 @@ public class StreamhouseCatalog
     return isPartitioned
         ? new PartitionedTable(this, identifier, found)
         : new WritableTable(this, identifier, found);
-  }
-
-  /** The table that the data source's options name, to be read alone. An error is one of Python's. */
-  ReadableTable loadSource(Map<String, String> options) {
-    ObjectNode arguments = JsonTree.object();
-    arguments.set("options", JsonTree.object(options));
-    JsonNode found = python().ask("load_source", arguments);
-    String[] name = found.get("name").asText().split("\\.", 2);
-    return new ReadableTable(this, Identifier.of(new String[] {name[0]}, name[1]), found);
-  }
-
-  static ObjectNode named(Identifier identifier) {
-    return JsonTree.object()
-        .put("database", String.join(".", identifier.namespace()))
-        .put("table", identifier.name());
   }
 
   @Override
@@ -289,7 +275,7 @@ public class StreamhouseCatalog
 
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
-    ObjectNode arguments = named(identifier).put("time_zone", TableDescription.timeZone());
+    ObjectNode arguments = PythonCatalog.named(identifier).put("time_zone", TableDescription.timeZone());
     arguments.put("of_pipeline", Pipelines.prepares());
     ArrayNode described = arguments.putArray("changes");
     for (TableChange change : changes) described.add(ChangeJson.of(change));
@@ -301,10 +287,10 @@ public class StreamhouseCatalog
     return loadTable(identifier);
   }
 
-  /** Adds the columns of rows that the table lacks. Of a table that is not there Spark tells when it looks for it. */
-  void mergeColumns(Identifier identifier, StructType rows) {
+  @Override
+  public void mergeColumns(Identifier identifier, StructType rows) {
     try {
-      ObjectNode arguments = named(identifier).put("schema", rows.json());
+      ObjectNode arguments = PythonCatalog.named(identifier).put("schema", rows.json());
       python().ask("merge_columns", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
     } catch (Refused refused) {
       // nothing to add
@@ -328,12 +314,12 @@ public class StreamhouseCatalog
   }
 
   private boolean drop(Identifier identifier, boolean purge) {
-    return python().ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
+    return python().ask("drop_table", PythonCatalog.named(identifier).put("purge", purge)).get("dropped").asBoolean();
   }
 
   @Override
   public void renameTable(Identifier from, Identifier to) throws NoSuchTableException, TableAlreadyExistsException {
-    ObjectNode arguments = named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
+    ObjectNode arguments = PythonCatalog.named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
     try {
       python().ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
     } catch (Refused refused) {

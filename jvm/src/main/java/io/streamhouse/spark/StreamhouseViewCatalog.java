@@ -22,7 +22,7 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
   @Override
   public Relation loadRelation(Identifier identifier) throws NoSuchTableException {
     try {
-      return load(identifier, named(identifier), "NAME_IS_VIEW");
+      return load(identifier, PythonCatalog.named(identifier), "NAME_IS_VIEW");
     } catch (Refused isView) {
       return view(identifier);
     }
@@ -31,7 +31,7 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
   @Override
   public Table loadTable(Identifier identifier) throws NoSuchTableException {
     try {
-      return load(identifier, named(identifier), "NAME_IS_VIEW");
+      return load(identifier, PythonCatalog.named(identifier), "NAME_IS_VIEW");
     } catch (Refused isView) {
       throw new NoSuchTableException(identifier);
     }
@@ -46,7 +46,7 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
 
   private View view(Identifier identifier) throws NoSuchTableException {
     try {
-      return ViewJson.view(python().ask("load_view", named(identifier), "VIEW_NOT_FOUND").get("view"));
+      return ViewJson.view(python().ask("load_view", PythonCatalog.named(identifier), "VIEW_NOT_FOUND").get("view"));
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
     }
@@ -82,7 +82,7 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
 
   private View create(Identifier identifier, View view, boolean replace)
       throws ViewAlreadyExistsException, NoSuchNamespaceException {
-    ObjectNode arguments = named(identifier).put("replace", replace);
+    ObjectNode arguments = PythonCatalog.named(identifier).put("replace", replace);
     arguments.set("view", ViewJson.of(view));
     try {
       python().ask("create_view", arguments, "VIEW_EXISTS", "TABLE_EXISTS", "DATABASE_NOT_FOUND");
@@ -95,7 +95,7 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
 
   @Override
   public View replaceView(Identifier identifier, View view) throws NoSuchViewException {
-    ObjectNode arguments = named(identifier);
+    ObjectNode arguments = PythonCatalog.named(identifier);
     arguments.set("view", ViewJson.of(view));
     try {
       python().ask("replace_view", arguments, "VIEW_NOT_FOUND");
@@ -107,12 +107,12 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
 
   @Override
   public boolean dropView(Identifier identifier) {
-    return python().ask("drop_view", named(identifier)).get("dropped").asBoolean();
+    return python().ask("drop_view", PythonCatalog.named(identifier)).get("dropped").asBoolean();
   }
 
   @Override
   public void renameView(Identifier from, Identifier to) throws NoSuchViewException, ViewAlreadyExistsException {
-    ObjectNode arguments = named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
+    ObjectNode arguments = PythonCatalog.named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
     try {
       python().ask("rename_view", arguments, "VIEW_NOT_FOUND", "VIEW_EXISTS", "TABLE_EXISTS");
     } catch (Refused refused) {

@@ -26,9 +26,9 @@ final class TableChanges implements Changelog {
   }
 
   /** Gives the type that its caller gives: for any other the JVM would look the two up, also where they are absent. */
-  static Changelog load(StreamhouseCatalog catalog, Identifier identifier, ChangelogContext context)
+  static Changelog load(PythonCatalog catalog, Identifier identifier, ChangelogContext context)
       throws NoSuchTableException {
-    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("mode", context.deduplicationMode().value());
+    ObjectNode arguments = PythonCatalog.named(identifier).put("mode", context.deduplicationMode().value());
     describe(arguments.putObject("range"), context.range());
     try {
       JsonNode found = catalog.python().ask("load_changes", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");

@@ -33,7 +33,7 @@ final class TableDescription {
 
   /** A table in Spark's description for creating or replacing it. */
   static ObjectNode of(Identifier identifier, TableInfo info) {
-    ObjectNode arguments = StreamhouseCatalog.named(identifier);
+    ObjectNode arguments = PythonCatalog.named(identifier);
     arguments.put("schema", info.schema().json()).put("time_zone", timeZone());
     arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
     ArrayNode transforms = arguments.putArray("partitioning");

@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalLong;
+import java.util.function.BooleanSupplier;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -41,7 +42,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   final List<Predicate> predicates;
   private final Map<String, String> options;
   private final int limit;
-  private final KeyedRowLevelOperation operation;
+  private final BooleanSupplier readsOnce;
   JsonNode plan;
   MixedReaderFactory readers;
   boolean staysKeyed;
@@ -53,8 +54,8 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
       StructType required,
       Predicate[] predicates,
       int limit,
-      KeyedRowLevelOperation operation) {
-    this.operation = operation;
+      BooleanSupplier readsOnce) {
+    this.readsOnce = readsOnce;
     this.table = table;
     this.options = options;
     this.required = required;
@@ -74,7 +75,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     request.put("parallelism", Parallelism.ofSession());
     request.put("drops_rows", ParquetReaders.readBatches(required));
     FileSystems.describe(request, FileSystems.session());
-    if (operation != null) request.put("reads_once", operation.readsOnce());
+    if (readsOnce != null) request.put("reads_once", readsOnce.getAsBoolean());
     return request;
   }
 

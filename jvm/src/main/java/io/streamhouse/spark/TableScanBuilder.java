@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.BooleanSupplier;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.NamedReference;
@@ -33,17 +34,17 @@ final class TableScanBuilder
         SupportsPushDownAggregates {
   private final ReadableTable table;
   private final Map<String, String> options;
-  private final KeyedRowLevelOperation operation;
+  private final BooleanSupplier readsOnce;
   private StructType required;
   private Predicate[] predicates = new Predicate[0];
   private int limit = -1;
   private Scan answered;
 
-  /** Takes the operation of the scan, null for a scan without one. */
-  TableScanBuilder(ReadableTable table, Map<String, String> options, KeyedRowLevelOperation operation) {
+  /** Takes whether the statement of a row-level operation reads the table once; null for a scan without operation. */
+  TableScanBuilder(ReadableTable table, Map<String, String> options, BooleanSupplier readsOnce) {
     this.table = table;
     this.options = options;
-    this.operation = operation;
+    this.readsOnce = readsOnce;
     this.required = table.schema;
   }
 
@@ -131,8 +132,8 @@ final class TableScanBuilder
   @Override
   public Scan build() {
     if (answered != null) return answered;
-    return operation == null
+    return readsOnce == null
         ? new FilteredTableScan(table, options, required, predicates, limit)
-        : new TableScan(table, options, required, predicates, limit, operation);
+        : new TableScan(table, options, required, predicates, limit, readsOnce);
   }
 }

@@ -27,7 +27,7 @@ class WritableTable extends ReadableTable
     implements SupportsWrite, SupportsDeleteV2, SupportsRowLevelOperations, ReportsSinkMetrics {
   private volatile Map<String, String> written = Map.of();
 
-  WritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
+  WritableTable(PythonCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }
 
@@ -49,7 +49,7 @@ class WritableTable extends ReadableTable
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    ReadableTable source = RealTimeMode.source(name());
+    LoadedTable source = RealTimeMode.source(name());
     if (source != null) return new RealTimeWrite(this, info, source);
     WriteBuilder inner = writer(info, info.schema(), Map.of());
     TableWriteBuilder builder =
@@ -113,7 +113,7 @@ class WritableTable extends ReadableTable
   }
 
   private ObjectNode conditions(Predicate[] predicates) {
-    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("uuid", id());
+    ObjectNode arguments = PythonCatalog.named(identifier).put("uuid", id());
     ArrayNode trees = arguments.putArray("filters");
     for (Predicate predicate : predicates) trees.add(ExpressionJson.of(predicate));
     return arguments;
@@ -123,7 +123,7 @@ class WritableTable extends ReadableTable
   @Override
   public boolean truncateTable() {
     if (Pipelines.replacesLater(catalog.name(), identifier)) return true;
-    python.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
+    python.ask("truncate_table", PythonCatalog.named(identifier).put("uuid", id()));
     return true;
   }
 }

@@ -38,7 +38,7 @@ class RealTimeStreamTest {
     StreamhouseCatalog catalog =
         new StreamhouseCatalog() {
           @Override
-          PythonCalls python() {
+          public PythonCalls python() {
             return calls;
           }
         };

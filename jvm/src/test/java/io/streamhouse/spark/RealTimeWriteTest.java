@@ -23,7 +23,7 @@ class RealTimeWriteTest {
   private final StreamhouseCatalog catalog =
       new StreamhouseCatalog() {
         @Override
-        PythonCalls python() {
+        public PythonCalls python() {
           return calls;
         }
       };

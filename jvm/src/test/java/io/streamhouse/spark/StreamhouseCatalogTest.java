@@ -103,7 +103,7 @@ class StreamhouseCatalogTest {
   private final StreamhouseViewCatalog catalog =
       new StreamhouseViewCatalog() {
         @Override
-        PythonCalls python() {
+        public PythonCalls python() {
           return calls;
         }
       };
@@ -152,7 +152,7 @@ class StreamhouseCatalogTest {
     catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
     catalog.mergeColumns(ORDERS, new StructType().add("id", "int"));
     catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
-    assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
+    assertEquals("orders$lake", ReadableTable.ofSource(catalog, Map.of("path", "sales.orders$lake")).identifier.name());
     Changelog changes = changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
     assertEquals("id", changes.rowId()[0].describe());
     assertTrue(changes.containsIntermediateChanges());
@@ -224,7 +224,7 @@ class StreamhouseCatalogTest {
     assertThrows(NoSuchTableException.class, () -> catalog.loadRelation(ORDERS));
     assertThrows(AnalysisException.class, () -> new StreamhouseCatalog() {
       @Override
-      PythonCalls python() {
+      public PythonCalls python() {
         return calls;
       }
     }.loadTable(ORDERS), "the catalog without views says that it is one");
