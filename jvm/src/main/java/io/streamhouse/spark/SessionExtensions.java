@@ -1,5 +1,11 @@
 package io.streamhouse.spark;
 
+import io.streamhouse.spark.rpc.PythonRpc;
+import io.streamhouse.spark.rules.DataFrameReadRule;
+import io.streamhouse.spark.rules.DataFrameStreamRule;
+import io.streamhouse.spark.rules.GeneratedColumnsRule;
+import io.streamhouse.spark.rules.MergeSchemaRule;
+import io.streamhouse.spark.rules.StreamPushdownRule;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.SparkConf;
@@ -18,20 +24,20 @@ public class SessionExtensions implements SparkSessionExtensionsProvider {
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     // Before Spark looks for columns:
-    extensions.injectHintResolutionRule(MergedColumns::new);
-    extensions.injectHintResolutionRule(GeneratedColumns::new);
-    extensions.injectOptimizerRule(session -> new SourceReads(StreamhouseCatalog::new));
-    extensions.injectPostHocResolutionRule(session -> new SourceStreams());
-    extensions.injectPreCBORule(session -> new StreamPruning());
-    begin(SparkEnv.get().conf());
+    extensions.injectHintResolutionRule(MergeSchemaRule::new);
+    extensions.injectHintResolutionRule(GeneratedColumnsRule::new);
+    extensions.injectOptimizerRule(session -> new DataFrameReadRule(StreamhouseCatalog::new));
+    extensions.injectPostHocResolutionRule(session -> new DataFrameStreamRule());
+    extensions.injectPreCBORule(session -> new StreamPushdownRule());
+    warmUp(SparkEnv.get().conf());
     return BoxedUnit.UNIT;
   }
 
   /** The first query finds the planner worker there. */
-  private static void begin(SparkConf conf) {
+  private static void warmUp(SparkConf conf) {
     for (Tuple2<String, String> entry : conf.getAll()) {
       if (CATALOGS.contains(entry._2())) {
-        new PythonCalls(Map.of("warehouse", conf.get(entry._1() + ".warehouse", ""))).begin();
+        new PythonRpc(Map.of("warehouse", conf.get(entry._1() + ".warehouse", ""))).warmUp();
         return;
       }
     }

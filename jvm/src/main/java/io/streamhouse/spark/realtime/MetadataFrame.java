@@ -1,0 +1,41 @@
+package io.streamhouse.spark.realtime;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import io.streamhouse.spark.util.Json;
+import io.streamhouse.spark.util.Xxh3;
+import java.nio.charset.StandardCharsets;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/** A metadata file of a table's log, verified: a line with kind and checksum, a line of JSON, and bytes behind it. */
+final class MetadataFrame {
+  private static final Pattern FIRST_LINE =
+      Pattern.compile("\\{\"streamhouse\":\"([a-z]+)\",\"version\":(\\d{1,9}),\"xxh3\":\"([0-9a-f]{32})\"\\}\n");
+  private static final int FIRST_LINE_MAX = 120;
+
+  final JsonNode header;
+  final byte[] bytes;
+
+  /** The position in the bytes from which the header counts. */
+  final int payload;
+
+  private MetadataFrame(JsonNode header, byte[] bytes, int payload) {
+    this.header = header;
+    this.bytes = bytes;
+    this.payload = payload;
+  }
+
+  /** Null for damaged bytes, another kind or a format that is newer: Python reads these, and says what they are. */
+  static MetadataFrame decode(byte[] bytes, String kind, int newest) {
+    String begin = new String(bytes, 0, Math.min(bytes.length, FIRST_LINE_MAX), StandardCharsets.ISO_8859_1);
+    Matcher first = FIRST_LINE.matcher(begin);
+    if (!first.lookingAt() || !first.group(1).equals(kind)) return null;
+    int version = Integer.parseInt(first.group(2));
+    int from = first.end();
+    if (version < 1 || version > newest || bytes.length - from <= Xxh3.MIDDLE_MIN) return null;
+    if (!Xxh3.hex128(bytes, from, bytes.length - from).equals(first.group(3))) return null;
+    int end = from;
+    while (bytes[end] != '\n') end++;
+    return new MetadataFrame(Json.parse(new String(bytes, from, end - from, StandardCharsets.UTF_8)), bytes, end + 1);
+  }
+}

@@ -1,0 +1,195 @@
+package io.streamhouse.spark.realtime;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.streamhouse.spark.catalog.LoadedTable;
+import io.streamhouse.spark.rpc.HadoopFileSystems;
+import io.streamhouse.spark.stream.PushdownStream;
+import io.streamhouse.spark.stream.TableStreamOffset;
+import io.streamhouse.spark.stream.UnprunedStream;
+import io.streamhouse.spark.util.Json;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan.ColumnarSupportMode;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
+import org.apache.spark.sql.types.StructType;
+
+/** A stream of a table in real-time mode: Python says at the beginning of each batch what its tasks follow. */
+public final class RealTimeStream implements UnprunedStream, SupportsAdmissionControl, SupportsRealTimeMode {
+  private final LoadedTable table;
+  private final Map<String, String> options;
+  private final StructType schema;
+  private final int parallelism;
+  private final Configuration hadoopConfiguration;
+  private final String id = UUID.randomUUID().toString();
+  private int batchCount;
+  private Configuration logConfiguration;
+  private JsonNode initialSchema = Json.parse("null");
+  private ObjectNode plannedOffset;
+
+  /** Takes the number of tasks that run at once, and the session's settings of Hadoop. */
+  public RealTimeStream(
+      LoadedTable table, Map<String, String> options, StructType schema, int parallelism,
+      Configuration hadoopConfiguration) {
+    this.parallelism = parallelism;
+    this.hadoopConfiguration = hadoopConfiguration;
+    this.table = table;
+    this.options = options;
+    this.schema = schema;
+  }
+
+  private ObjectNode newRequest() {
+    ObjectNode request = Json.object().put("pin", table.metadata.get("pin").asText());
+    request.set("options", Json.object(options));
+    HadoopFileSystems.addNativeSchemes(request, hadoopConfiguration);
+    return request;
+  }
+
+  @Override
+  public Offset initialOffset() {
+    JsonNode answer = table.python.call("begin_real_time", newRequest());
+    initialSchema = answer.get("begun");
+    return new TableStreamOffset(answer.get("offset").toString());
+  }
+
+  /** In real-time mode Spark asks for an end and does not use it. */
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    return start;
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new UnsupportedOperationException("Spark asks for the offset behind one that it has");
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return ReadLimit.allAvailable();
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return new TableStreamOffset(json);
+  }
+
+  @Override
+  public String tableName() {
+    return table.tableName();
+  }
+
+  @Override
+  public StructType schema() {
+    return schema;
+  }
+
+  @Override
+  public ColumnarSupportMode columnarSupport() {
+    return ColumnarSupportMode.UNSUPPORTED;
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start) {
+    ObjectNode requirement = Json.object();
+    ArrayNode columns = requirement.putArray("columns");
+    for (String column : schema.fieldNames()) columns.add(column);
+    return planPartitions(start, null, requirement);
+  }
+
+  /** Of what a query needs the columns count here. Filters choose no segments: Spark looks at each row as it comes. */
+  @Override
+  public InputPartition[] planPartitions(Offset start, Offset end, ObjectNode requirement) {
+    int needed = RealTimeMode.requiredTasks();
+    ObjectNode request = newRequest().put("parallelism", parallelism).put("tasks", needed);
+    request.put("taken", RealTimeMode.tasksOfEarlierQueries(Math.max(1, needed)));
+    request.set("start", Json.parse(start.json()));
+    request.set("begun", initialSchema);
+    request.set("columns", requirement.get("columns"));
+    JsonNode answer = table.python.call("follow_log", request);
+    initialSchema = answer.get("begun");
+    plannedOffset = (ObjectNode) answer.get("offset");
+    logConfiguration = logConfiguration(answer);
+    batchCount++;
+    List<InputPartition> tasks = new ArrayList<>();
+    for (JsonNode task : answer.get("tasks")) tasks.add(new TailedBuckets(task.toString()));
+    return tasks.toArray(new InputPartition[0]);
+  }
+
+  /** The settings by which tasks reach the log; null for one on a disk. */
+  private Configuration logConfiguration(JsonNode answer) {
+    if (answer.get("tasks").get(0).path("folder").asText("/").startsWith("/")) return null;
+    Configuration configuration = new Configuration(hadoopConfiguration);
+    HadoopFileSystems.configure(answer.get("file_systems"), table.python, hadoopConfiguration, configuration::set);
+    return configuration;
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    throw new UnsupportedOperationException("a batch in real-time mode has no end when it begins");
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return createReaderFactory(schema);
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory(StructType required) {
+    return new LogTailReaderFactory(required, id + " " + batchCount, logConfiguration);
+  }
+
+  /**
+   * The position behind what the tasks of a batch have read. It names the oldest of the records that they know: a
+   * deletion behind that one is news to some of them.
+   */
+  @Override
+  public Offset mergeOffsets(PartitionOffset[] offsets) {
+    ObjectNode merged = plannedOffset.deepCopy();
+    ObjectNode ends = (ObjectNode) merged.get("offsets");
+    TailOffsets oldest = null;
+    for (PartitionOffset partitionOffset : offsets) {
+      TailOffsets tailOffsets = (TailOffsets) partitionOffset;
+      tailOffsets.offsets.forEach((bucket, offset) -> ends.put(Integer.toString(bucket), offset));
+      if (oldest == null || tailOffsets.record == null
+          || (oldest.record != null && tailOffsets.record < oldest.record)) {
+        oldest = tailOffsets;
+      }
+    }
+    if (oldest != null && oldest.record != null) {
+      merged.putArray("history").add(oldest.record).add(oldest.attempt);
+    }
+    return new TableStreamOffset(merged.toString());
+  }
+
+  @Override
+  public void commit(Offset end) {
+    if (options.keySet().stream().noneMatch("consumerId"::equalsIgnoreCase)) return;
+    ObjectNode request = newRequest();
+    request.set("end", Json.parse(end.json()));
+    table.python.call("finish_real_time", request);
+  }
+
+  @Override
+  public void stop() {}
+
+  /** Spark finds the scan of a batch by the source that it knows, and so takes the one for the other. */
+  @Override
+  public boolean equals(Object other) {
+    return this == other || other instanceof PushdownStream && ((PushdownStream) other).unpruned == this;
+  }
+
+  @Override
+  public int hashCode() {
+    return System.identityHashCode(this);
+  }
+}

@@ -1,0 +1,95 @@
+package io.streamhouse.spark.stream;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.streamhouse.spark.catalog.LoadedTable;
+import io.streamhouse.spark.read.HybridReaderFactory;
+import io.streamhouse.spark.rpc.PythonPartitions;
+import io.streamhouse.spark.util.Json;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+
+/**
+ * A stream of the changes of a table. A batch ends between two commits, and shows later times than all before it:
+ * Spark takes the times for event times, and drops what is late without a word.
+ */
+public final class ChangelogStream implements MicroBatchStream, SupportsTriggerAvailableNow {
+  private final LoadedTable table;
+  private final ObjectNode scan;
+  private final int columns;
+  private Long endBound;
+  private PartitionReaderFactory pythonFactory;
+
+  /** Takes the scan's request of a plan. */
+  public ChangelogStream(LoadedTable table, ObjectNode scan) {
+    this.table = table;
+    this.scan = scan;
+    this.columns = scan.get("columns").size();
+  }
+
+  private JsonNode requestEnd(ChangelogOffset start) {
+    ObjectNode arguments = Json.object().put("pin", table.metadata.get("pin").asText()).put("until", endBound);
+    arguments.set("start", start == null ? null : start.toJson());
+    return table.python.call("end_of_changes", arguments);
+  }
+
+  /** The stream ends with what is there now, so that Spark knows when all of it was shown. */
+  @Override
+  public void prepareForTriggerAvailableNow() {
+    endBound = requestEnd(null).get("newest").asLong();
+  }
+
+  @Override
+  public Offset initialOffset() {
+    return ChangelogOffset.before(table.id(), table.metadata.get("first").asLong());
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    JsonNode offset = requestEnd((ChangelogOffset) start).get("offset");
+    return offset.isNull() ? start : new ChangelogOffset(offset.toString());
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new UnsupportedOperationException("Spark asks for the offset behind one that it has");
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return ReadLimit.allAvailable();
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return new ChangelogOffset(json);
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    ObjectNode arguments = scan.deepCopy();
+    arguments.set("start", ((ChangelogOffset) start).toJson());
+    arguments.set("end", ((ChangelogOffset) end).toJson());
+    JsonNode plan = table.python.call("plan_batch_of_changes", arguments);
+    if (plan.get("hot").size() == 0) return new InputPartition[0];
+    PythonPartitions pythonPartitions = table.python.partitions(plan.get("read").asText());
+    pythonFactory = pythonPartitions.readerFactory;
+    return pythonPartitions.partitions;
+  }
+
+  /** The reader of one batch reads those of all: they have the same columns. */
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new HybridReaderFactory(pythonFactory, null, columns);
+  }
+
+  @Override
+  public void commit(Offset end) {}
+
+  @Override
+  public void stop() {}
+}

@@ -1,0 +1,74 @@
+package io.streamhouse.spark.write;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Supplier;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DeltaBatchWrite;
+import org.apache.spark.sql.connector.write.DeltaWrite;
+import org.apache.spark.sql.connector.write.DeltaWriterFactory;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * The changes of an operation on rows. Python's writer is called once a chunk in each task: it takes an iterator, and
+ * Spark hands rows over one by one.
+ */
+class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite {
+  final WritableTable table;
+  private final Write displayWrite;
+  private final Supplier<Write> writeSupplier;
+  private final StructType written;
+  private BatchWrite batch;
+
+  /** Makes the writer when the statement runs, because it needs the statement's other reads; another one is shown. */
+  RowDeltaWrite(WritableTable table, Write displayWrite, Supplier<Write> writeSupplier, StructType written) {
+    this.table = table;
+    this.displayWrite = displayWrite;
+    this.writeSupplier = writeSupplier;
+    this.written = written;
+  }
+
+  @Override
+  public String description() {
+    return displayWrite.description();
+  }
+
+  @Override
+  public DeltaBatchWrite toBatch() {
+    batch = new PythonWrite(writeSupplier.get().toBatch());
+    return this;
+  }
+
+  @Override
+  public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+    return new RowDeltaWriterFactory(batch.createBatchWriterFactory(info), written, table.schema.length());
+  }
+
+  @Override
+  public void commit(WriterCommitMessage[] messages) {
+    batch.commit(flatten(messages));
+  }
+
+  @Override
+  public void abort(WriterCommitMessage[] messages) {
+    batch.abort(flatten(messages));
+  }
+
+  private static WriterCommitMessage[] flatten(WriterCommitMessage[] messages) {
+    List<WriterCommitMessage> flattened = new ArrayList<>();
+    for (WriterCommitMessage message : messages) {
+      if (message == null) flattened.add(null);
+      else flattened.addAll(((ChunkCommitMessages) message).chunks);
+    }
+    return flattened.toArray(new WriterCommitMessage[0]);
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return displayWrite.supportedCustomMetrics();
+  }
+}
