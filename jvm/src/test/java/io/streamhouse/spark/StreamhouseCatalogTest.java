@@ -20,6 +20,7 @@ import io.streamhouse.spark.scan.TableScanBuilder;
 import io.streamhouse.spark.stream.ChangelogStream;
 import io.streamhouse.spark.util.Json;
 import io.streamhouse.spark.write.PartitionedTable;
+import io.streamhouse.spark.write.SchemaEvolvingTables;
 import io.streamhouse.spark.write.WritableTable;
 import java.io.IOException;
 import java.io.InputStream;
@@ -44,6 +45,7 @@ import org.apache.spark.sql.connector.catalog.ChangelogRange;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
@@ -94,6 +96,7 @@ class StreamhouseCatalogTest {
           .answer("load_view", "{\"view\":" + VIEW + "}")
           .answer("drop_view", "{\"dropped\":true}")
           .answer("can_delete", "{\"can\":true}")
+          .answer("can_alter", "{\"can\":true}")
           .answer("delete_where", "{\"rows\":2}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
           .answer("aggregate", "{\"row\":[3,7],\"grounds\":null}")
@@ -179,6 +182,8 @@ class StreamhouseCatalogTest {
     table.dropPartitions(new InternalRow[] {value});
     assertTrue(table.truncatePartition(value));
     table.checkOptions("write", Map.of("a", "b"));
+    TableChange widened = TableChange.updateColumnType(new String[] {"id"}, DataTypes.LongType);
+    assertTrue(((SupportsSchemaEvolution) table).supportsColumnChange((TableChange.ColumnChange) widened));
     operation(table, RowLevelOperation.Command.UPDATE);
     aggregated(table);
     PythonProcedure procedure =
@@ -391,7 +396,7 @@ class StreamhouseCatalogTest {
   void theKindOfANameDecidesItsTable() throws Exception {
     assertInstanceOf(PartitionedTable.class, catalog.loadTable(ORDERS));
     calls.answer("load", loaded("table", "p1").replace("\"partition_columns\":[\"dt\"]", "\"partition_columns\":[]"));
-    assertEquals(WritableTable.class, catalog.loadTable(ORDERS).getClass());
+    assertEquals(SchemaEvolvingTables.Unpartitioned.class, catalog.loadTable(ORDERS).getClass());
     calls.answer("load", loaded("changelog", "p1"));
     Table changelog = catalog.loadTable(ORDERS);
     assertEquals(ReadableTable.class, changelog.getClass());

@@ -19,7 +19,6 @@ import io.streamhouse.spark.rpc.PythonPartitions;
 import io.streamhouse.spark.stream.ChangelogStream;
 import io.streamhouse.spark.stream.TableStream;
 import io.streamhouse.spark.util.Json;
-import io.streamhouse.spark.util.Parallelism;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -28,6 +27,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalLong;
 import java.util.function.BooleanSupplier;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -89,11 +89,16 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     request.put("limit", limit < 0 ? null : (Integer) limit);
     if (mustStayKeyGrouped) request.put("stays_keyed", true);
     request.set("options", Json.object(options));
-    request.put("parallelism", Parallelism.ofSession());
+    request.put("parallelism", parallelism());
     request.put("drops_rows", ParquetReaderFactories.supportsBatches(required));
     HadoopFileSystems.addNativeSchemes(request, HadoopFileSystems.hadoopConfiguration());
     if (readsOnce != null) request.put("reads_once", readsOnce.getAsBoolean());
     return request;
+  }
+
+  /** The number of tasks that run at once. */
+  private static int parallelism() {
+    return SparkSession.active().sparkContext().defaultParallelism();
   }
 
   private JsonNode plan() {
@@ -160,7 +165,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     if (table.hasKind("changes")) return new ChangelogStream(table, newPlanRequest());
     table.checkOptions("readStream", options);
     if (Boolean.TRUE.equals(RealTimeMode.isRealTime(Thread.currentThread()))) {
-      return new RealTimeStream(table, options, streamSchema(), Parallelism.ofSession(),
+      return new RealTimeStream(table, options, streamSchema(), parallelism(),
           HadoopFileSystems.hadoopConfiguration());
     }
     Map<String, String> allOptions = table.python.mergeOptions(options);

@@ -31,9 +31,9 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
     this.columns = scan.get("columns").size();
   }
 
-  private JsonNode requestEnd(ChangelogOffset start) {
+  private JsonNode requestEnd(Offset start) {
     ObjectNode arguments = Json.object().put("pin", table.metadata.get("pin").asText()).put("until", endBound);
-    arguments.set("start", start == null ? null : start.toJson());
+    arguments.set("start", start == null ? null : Json.parse(start.json()));
     return table.python.call("end_of_changes", arguments);
   }
 
@@ -45,13 +45,15 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
 
   @Override
   public Offset initialOffset() {
-    return ChangelogOffset.before(table.id(), table.metadata.get("first").asLong());
+    ObjectNode offset = Json.object().put("uuid", table.id());
+    offset.put("commit", Math.max(0, table.metadata.get("first").asLong() - 1)).putNull("attempt").putNull("time_us");
+    return new TableStreamOffset(offset.toString());
   }
 
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
-    JsonNode offset = requestEnd((ChangelogOffset) start).get("offset");
-    return offset.isNull() ? start : new ChangelogOffset(offset.toString());
+    JsonNode offset = requestEnd(start).get("offset");
+    return offset.isNull() ? start : new TableStreamOffset(offset.toString());
   }
 
   @Override
@@ -66,14 +68,14 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
 
   @Override
   public Offset deserializeOffset(String json) {
-    return new ChangelogOffset(json);
+    return new TableStreamOffset(json);
   }
 
   @Override
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
     ObjectNode arguments = scan.deepCopy();
-    arguments.set("start", ((ChangelogOffset) start).toJson());
-    arguments.set("end", ((ChangelogOffset) end).toJson());
+    arguments.set("start", Json.parse(start.json()));
+    arguments.set("end", Json.parse(end.json()));
     JsonNode plan = table.python.call("plan_batch_of_changes", arguments);
     if (plan.get("hot").size() == 0) return new InputPartition[0];
     PythonPartitions pythonPartitions = table.python.partitions(plan.get("read").asText());

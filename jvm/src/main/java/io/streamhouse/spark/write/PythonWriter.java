@@ -1,6 +1,5 @@
 package io.streamhouse.spark.write;
 
-import io.streamhouse.spark.metrics.CountingIterator;
 import io.streamhouse.spark.metrics.MetricsCommitMessage;
 import io.streamhouse.spark.metrics.RecordsWritten;
 import io.streamhouse.spark.metrics.TaskCounters;
@@ -75,11 +74,15 @@ final class PythonWriter implements DataWriter<InternalRow> {
     }
     AtomicLong written = new AtomicLong();
     Iterator<InternalRow> allRows =
-        CollectionConverters.asJava(asScala(inlineRows.iterator()).concat(() -> asScala(rows)));
+        CollectionConverters.asJava(asScala(inlineRows.iterator()).concat(() -> asScala(rows)).map(
+            row -> {
+              written.incrementAndGet(); // by the thread that sends rows to Python
+              return row;
+            }));
     SparkErrors.unwrapPythonErrors(
         () -> {
           pythonWriter = writerFactory.call();
-          pythonWriter.writeAll(new CountingIterator(allRows, written));
+          pythonWriter.writeAll(allRows);
           // Python's answer, which came behind the rows: Spark asks for counts before it commits
           pythonMessage = pythonWriter.commit();
           return null;

@@ -1,6 +1,6 @@
 package io.streamhouse.spark.write;
 
-import io.streamhouse.spark.util.Parallelism;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.distributions.Distribution;
 import org.apache.spark.sql.connector.distributions.Distributions;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -13,13 +13,18 @@ import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
 interface RequiresBucketDistribution extends RequiresDistributionAndOrdering {
   WritableTable table();
 
+  /** Whether the rows have the bucket key. If not, Spark distributes them as it likes. */
+  boolean isClusteredByBucket();
+
   @Override
   default int requiredNumPartitions() {
-    return Math.min(table().bucketCount(), Math.max(1, Parallelism.ofSession()));
+    if (!isClusteredByBucket()) return 0;
+    return Math.min(table().bucketCount(), Math.max(1, SparkSession.active().sparkContext().defaultParallelism()));
   }
 
   @Override
   default Distribution requiredDistribution() {
+    if (!isClusteredByBucket()) return Distributions.unspecified();
     Expression[] arguments = {
       Expressions.literal(table().bucketCount()),
       Expressions.literal(requiredNumPartitions()),

@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.function.Supplier;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.DeltaBatchWrite;
 import org.apache.spark.sql.connector.write.DeltaWrite;
 import org.apache.spark.sql.connector.write.DeltaWriterFactory;
@@ -17,8 +18,8 @@ import org.apache.spark.sql.types.StructType;
  * The changes of an operation on rows. Python's writer is called once a chunk in each task: it takes an iterator, and
  * Spark hands rows over one by one.
  */
-class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite {
-  final WritableTable table;
+final class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite, RequiresBucketDistribution {
+  private final WritableTable table;
   private final Write displayWrite;
   private final Supplier<Write> writeSupplier;
   private final StructType written;
@@ -30,6 +31,16 @@ class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite {
     this.displayWrite = displayWrite;
     this.writeSupplier = writeSupplier;
     this.written = written;
+  }
+
+  @Override
+  public WritableTable table() {
+    return table;
+  }
+
+  @Override
+  public boolean isClusteredByBucket() {
+    return table.hasPrimaryKey() && table.canClusterByBucket(written);
   }
 
   @Override
@@ -45,7 +56,10 @@ class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite {
 
   @Override
   public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-    return new RowDeltaWriterFactory(batch.createBatchWriterFactory(info), written, table.schema.length());
+    DataWriterFactory pythonWriters = batch.createBatchWriterFactory(info);
+    StructType schema = written; // the factory is sent to tasks, this write is not
+    int columns = table.schema.length();
+    return (partition, task) -> new RowDeltaWriter(pythonWriters, partition, task, schema, columns);
   }
 
   @Override

@@ -110,9 +110,7 @@ final class TableRowLevelOperation implements SupportsDelta {
       public DeltaWrite build() {
         Write displayWrite = table.newPythonWriteBuilder(info, written, Map.of()).build();
         Supplier<Write> inner = () -> table.newPythonWriteBuilder(info, written, readOptions()).build();
-        return table.hasPrimaryKey() && table.canClusterByBucket(written)
-            ? new BucketedRowDeltaWrite(table, displayWrite, inner, written)
-            : new RowDeltaWrite(table, displayWrite, inner, written);
+        return new RowDeltaWrite(table, displayWrite, inner, written);
       }
     };
   }

@@ -16,8 +16,8 @@ import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 
 /** A write that refuses impossible options in the query itself; later the error would be a Python worker's. */
-class TableWrite implements Write {
-  final WritableTable table;
+final class TableWrite implements RequiresBucketDistribution {
+  private final WritableTable table;
   private final LogicalWriteInfo info;
   private final Map<String, String> options;
   private final Write inner;
@@ -29,6 +29,16 @@ class TableWrite implements Write {
     this.info = info;
     this.options = info.options().asCaseSensitiveMap();
     this.inner = inner;
+  }
+
+  @Override
+  public WritableTable table() {
+    return table;
+  }
+
+  @Override
+  public boolean isClusteredByBucket() {
+    return table.canClusterByBucket(info.schema());
   }
 
   @Override

@@ -55,8 +55,6 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
 
   @Override
   public Write build() {
-    return table.canClusterByBucket(info.schema())
-        ? new BucketedWrite(table, info, inner.build(), overwriteFilter)
-        : new TableWrite(table, info, inner.build(), overwriteFilter);
+    return new TableWrite(table, info, inner.build(), overwriteFilter);
   }
 }

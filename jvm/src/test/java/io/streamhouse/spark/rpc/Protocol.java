@@ -33,11 +33,11 @@ public final class Protocol {
     return names;
   }
 
-  /** The texts of the Java sources. */
+  /** The texts of the Java sources, but for change events, whose names are those of other systems. */
   static List<String> sources() {
     List<String> texts = new ArrayList<>();
     try (var paths = Files.walk(Path.of(System.getProperty("streamhouse.sources")))) {
-      paths.filter(path -> path.toString().endsWith(".java")).forEach(path -> texts.add(text(path)));
+      paths.filter(path -> path.toString().matches("(?!.*/cdc/).*\\.java")).forEach(path -> texts.add(text(path)));
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
