@@ -15,15 +15,18 @@ import org.apache.spark.sql.SparkSessionExtensionsProvider;
 import scala.Tuple2;
 import scala.runtime.BoxedUnit;
 
-/** Rules of every session that has the jar. Spark finds this class by the jar's list of services. */
+/**
+ * Adds the connector's rules to every session whose class path has the jar. Spark loads this class through {@code
+ * META-INF/services}.
+ */
 public class SessionExtensions implements SparkSessionExtensionsProvider {
-  /** By name, because Spark 4.1 cannot load the second one. */
+  /** Compared by name, because Spark 4.1 cannot load the view catalog. */
   private static final Set<String> CATALOGS =
       Set.of("io.streamhouse.spark.StreamhouseCatalog", "io.streamhouse.spark.StreamhouseViewCatalog");
 
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
-    // Before Spark looks for columns:
+    // These rules must run before Spark resolves columns.
     extensions.injectHintResolutionRule(MergeSchemaRule::new);
     extensions.injectHintResolutionRule(GeneratedColumnsRule::new);
     extensions.injectOptimizerRule(session -> new DataFrameReadRule(StreamhouseCatalog::new));
@@ -33,7 +36,7 @@ public class SessionExtensions implements SparkSessionExtensionsProvider {
     return BoxedUnit.UNIT;
   }
 
-  /** The first query finds the planner worker there. */
+  /** Starts the planner worker early if a catalog is configured, so that the first query does not wait for it. */
   private static void warmUp(SparkConf conf) {
     for (Tuple2<String, String> entry : conf.getAll()) {
       if (CATALOGS.contains(entry._2())) {

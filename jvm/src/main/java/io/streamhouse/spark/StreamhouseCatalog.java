@@ -47,12 +47,12 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A Spark catalog whose every decision is made in Python, by {@link PythonRpc}: which tables there are, which rows a
- * query reads, and the effect of a write.
+ * A Spark catalog whose decisions are made in Python, through {@link PythonRpc}: which tables exist, which rows a query
+ * reads, and what a write does.
  *
- * <p>A table loaded here is pinned to one commit. Spark loads tables anew at the start of each query, because {@link
- * Table#version} is set. It uses one instance for all uses of a table within the query. So a query sees one state, the
- * newest.
+ *
+ * <p>A table that is loaded here is pinned to one commit. Because {@link Table#version} is set, Spark loads tables anew
+ * at the start of each query and uses one instance throughout the query. So a query reads one version, the latest.
  */
 public class StreamhouseCatalog
     implements StagingTableCatalog, ChangelogCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
@@ -206,7 +206,7 @@ public class StreamhouseCatalog
     return load(identifier, PythonCatalog.nameArguments(identifier).put("timestamp_us", timestampMicros));
   }
 
-  /** What else is handled is thrown as {@link MappedException}. */
+  /** Loads a table. The conditions in {@code handled} are thrown as {@link MappedException}. */
   Table load(Identifier identifier, ObjectNode arguments, String... handled) throws NoSuchTableException {
     if (identifier.namespace().length != 1) throw new NoSuchTableException(identifier);
     List<String> conditions = new ArrayList<>(List.of("TABLE_NOT_FOUND", "DATABASE_NOT_FOUND"));
@@ -221,7 +221,7 @@ public class StreamhouseCatalog
     }
   }
 
-  /** The table of rows that Python found. */
+  /** Creates the table object for a table of rows. The view catalog overrides this. */
   WritableTable newWritableTable(Identifier identifier, JsonNode metadata, boolean isPartitioned) {
     return isPartitioned
         ? new PartitionedTable(this, identifier, metadata)
@@ -234,7 +234,10 @@ public class StreamhouseCatalog
     return createAndLoad(identifier, info, Json.object());
   }
 
-  /** CREATE TABLE … LIKE, which Spark has from 4.2 on; 4.1 has no such method to override. */
+  /**
+   * Implements CREATE TABLE … LIKE for Spark 4.2 and newer. Spark 4.1 has no such method, so there is no {@code
+   * @Override}.
+   */
   public Table createTableLike(Identifier identifier, TableInfo info, Table source)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     boolean isStreamhouseTable = source instanceof ReadableTable && ((ReadableTable) source).hasKind("table");
@@ -257,14 +260,14 @@ public class StreamhouseCatalog
     }
   }
 
-  /** CREATE TABLE … AS SELECT: the table exists before its rows do, and is dropped again if they fail. */
+  /** Implements CREATE TABLE … AS SELECT. The table exists before its rows do, and is dropped if they fail. */
   @Override
   public StagedTable stageCreate(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).metadata, true);
   }
 
-  /** Replaces the rows of a table in one commit, or the table by another, which Python decides. */
+  /** Replaces the rows of a table in one commit, or the table by a new one. Python decides which. */
   @Override
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
@@ -310,11 +313,11 @@ public class StreamhouseCatalog
       ObjectNode arguments = PythonCatalog.nameArguments(identifier).put("schema", rows.json());
       python().call("merge_columns", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
     } catch (MappedException error) {
-      // nothing to add
+      // the table does not exist: Spark reports it
     }
   }
 
-  /** REFRESH TABLE: the next query asks Python anew, about all tables. */
+  /** Implements REFRESH TABLE by invalidating the cached answers for all tables. */
   @Override
   public void invalidateTable(Identifier identifier) {
     python().invalidate();
@@ -347,7 +350,7 @@ public class StreamhouseCatalog
     }
   }
 
-  /** The database of a new name. Spark leaves the catalog's name before it where the statement says it. */
+  /** Returns the database of a new name. Spark keeps the catalog's name in front of it if the statement has one. */
   String databaseOf(Identifier to) {
     String[] namespace = to.namespace();
     return namespace.length == 2 && namespace[0].equals(name) ? namespace[1] : singleName(namespace);

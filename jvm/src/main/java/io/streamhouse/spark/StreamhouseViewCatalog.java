@@ -21,8 +21,8 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.View;
 
 /**
- * The catalog with views, for Spark from 4.2 on. 4.1 lacks the types, so it cannot load this class, and its sessions
- * have {@link StreamhouseCatalog}, which knows of views only that a name is one.
+ * The catalog with views, for Spark 4.2 and newer. Spark 4.1 lacks the view API and cannot load this class. Its
+ * sessions use {@link StreamhouseCatalog}, which only knows that a name is a view.
  */
 public class StreamhouseViewCatalog extends StreamhouseCatalog implements RelationCatalog {
   @Override
@@ -80,7 +80,7 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
     return storeView(identifier, view, false);
   }
 
-  /** One pointer of the name, so that there is no moment without the view. */
+  /** Replaces the view with one conditional put of its name, so that the view exists at every moment. */
   @Override
   public View createOrReplaceView(Identifier identifier, View view)
       throws ViewAlreadyExistsException, NoSuchNamespaceException {

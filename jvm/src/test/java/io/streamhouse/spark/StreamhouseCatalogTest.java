@@ -74,7 +74,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.junit.jupiter.api.Test;
 
-/** The catalog without Spark's session and without Python: what it asks, and what it makes of the answers. */
+/** The catalog without a Spark session and without Python: what it requests and how it handles the answers. */
 class StreamhouseCatalogTest {
   private static final String[] SALES = {"sales"};
   private static final Identifier ORDERS = Identifier.of(SALES, "orders");
@@ -148,7 +148,10 @@ class StreamhouseCatalogTest {
         .build();
   }
 
-  /** All but plans, whose arguments say how many cores Spark has, and those that have a test of their own. */
+  /**
+   * Covers all operations except plans, whose arguments depend on the cores of Spark, and those with tests of their
+   * own.
+   */
   @Test
   void eachOperationIsGivenItsArguments() throws Exception {
     calls.warmUp().join();
@@ -200,7 +203,7 @@ class StreamhouseCatalogTest {
     listed.remove("plan_batch_of_changes");
     listed.keySet().removeAll(RealTimeStreamTest.OPERATIONS);
     listed.remove("end_real_time_write");
-    listed.remove("begin_real_time_write"); // asked by a query that runs
+    listed.remove("begin_real_time_write"); // requested by a running query
     assertEquals(listed, calls.argumentNames);
   }
 
@@ -222,7 +225,7 @@ class StreamhouseCatalogTest {
     assertInstanceOf(Table.class, catalog.loadRelation(ORDERS));
   }
 
-  /** A name that is taken or absent is Spark's own error, and no other of Python's is. */
+  /** Only names that exist or are missing become Spark's own exceptions. */
   @Test
   void refusedViewsAreSparksErrors() throws Exception {
     calls.refuse("load", "NAME_IS_VIEW");
@@ -268,7 +271,7 @@ class StreamhouseCatalogTest {
     assertEquals("{\"commit\":7}", stream.latestOffset(start, stream.getDefaultReadLimit()).json());
   }
 
-  /** As in Spark 4.1, which looks at the constructors: for that the JVM checks the code of all methods. */
+  /** Spark 4.1 looks up the constructors, for which the JVM verifies the code of all methods. */
   @Test
   void itIsMadeWhereSparkHasNoChanges() throws Exception {
     ClassLoader older =
@@ -405,7 +408,7 @@ class StreamhouseCatalogTest {
     assertFalse(catalog.loadTable(ORDERS).capabilities().contains(TableCapability.MICRO_BATCH_READ));
   }
 
-  /** Spark asks by name whether a table can be streamed, and a keyed one says what to read instead. */
+  /** Spark tests for the stream capability, and a table with a primary key names its changelog instead. */
   @Test
   void aTableOfChangesSaysWhichStreamItHas() throws Exception {
     calls.answer("load", loaded("table", "p1").replace("\"streams_rows\":true", "\"streams_rows\":false"));

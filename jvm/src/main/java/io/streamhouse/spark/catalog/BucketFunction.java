@@ -6,11 +6,15 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * {@code bucket(n, key)} is Iceberg's bucket transform (table specification, appendix B): Murmur3 with seed 0, the sign
- * bit cleared, modulo n.
+ * The catalog's functions {@code bucket} and {@code slot}.
  *
- * <p>{@code slot(n, p, key)} is a number of its own for each bucket. Its Spark hash partition out of p is the bucket
- * modulo p. So clustering by it gives each task whole buckets and spreads them evenly.
+ *
+ * <p>{@code bucket(n, key)} is Iceberg's bucket transform (table specification, appendix B): Murmur3 with seed 0, the
+ * sign bit cleared, modulo n.
+ *
+ *
+ * <p>{@code slot(n, p, key)} maps each bucket to a distinct number whose Spark hash partition out of p is the bucket
+ * modulo p. Clustering by it gives each task whole buckets and spreads them evenly.
  */
 public final class BucketFunction implements UnboundFunction {
   private static final long serialVersionUID = 1L;

@@ -6,7 +6,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 
-/** The number by which Spark spreads a key's bucket. */
+/** The bound {@code slot} function: the value that Spark must hash to shuffle each bucket into its task. */
 final class BucketShuffleHash extends IcebergBucket {
   private static final long serialVersionUID = 1L;
   private static final int SPARK_SEED = 42;

@@ -20,7 +20,7 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Iceberg's bucket of a key of one type. */
+/** The bound {@code bucket} function for one key type. */
 class IcebergBucket implements ScalarFunction<Integer>, Serializable {
   private static final long serialVersionUID = 1L;
   final DataType keyType;
@@ -72,7 +72,7 @@ class IcebergBucket implements ScalarFunction<Integer>, Serializable {
     return bucketOf(input, 1, input.getInt(0));
   }
 
-  /** Null is in bucket 0. */
+  /** Returns the bucket of a key. Null is in bucket 0. */
   final int bucketOf(InternalRow input, int position, int buckets) {
     return input.isNullAt(position) ? 0 : (hash(input, position) & Integer.MAX_VALUE) % buckets;
   }

@@ -17,16 +17,19 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** A table as Python describes it, at one pinned state. */
+/**
+ * Base class of the catalog's tables: the description that Python returned when the table was loaded, pinned to one
+ * version.
+ */
 public abstract class LoadedTable implements SupportsMetadataColumns {
   public final PythonCatalog catalog;
   public final PythonRpc python;
   public final Identifier identifier;
   public final JsonNode metadata;
-  /** The declared schema, with CHAR(n) and VARCHAR(n). */
+  /** The declared schema, which has CHAR(n) and VARCHAR(n). */
   private final StructType declaredSchema;
 
-  /** The schema of rows: texts of a length are texts, and their metadata tells Spark the length. */
+  /** The schema of rows, in which CHAR(n) and VARCHAR(n) are strings whose metadata has the length. */
   public final StructType schema;
 
   public LoadedTable(PythonCatalog catalog, Identifier identifier, JsonNode metadata) {
@@ -38,7 +41,7 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
     this.schema = CharVarcharUtils.replaceCharVarcharWithStringInSchema(declaredSchema);
   }
 
-  /** The name in the data source's form. */
+  /** Returns the name in the form that the data source uses. */
   public String tableName() {
     return metadata.get("name").asText();
   }
@@ -60,10 +63,11 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
 
   @Override
   public StructType schema() {
-    return hasCaller(".v2.Describe") ? declaredSchema : schema; // a stream's plan must not have types with a length
+    // only DESCRIBE: a stream's plan must not have CHAR or VARCHAR
+    return hasCaller(".v2.Describe") ? declaredSchema : schema;
   }
 
-  /** Whether a class whose name has this in it is among the callers. */
+  /** Returns whether a class whose name contains {@code name} is among the callers. */
   private static boolean hasCaller(String name) {
     return StackWalker.getInstance()
         .walk(frames -> frames.anyMatch(frame -> frame.getClassName().contains(name)));
@@ -101,7 +105,7 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
     return columns.toArray(new MetadataColumn[0]);
   }
 
-  /** The same name at the same state has the same rows: so Spark finds what it has cached. */
+  /** Tables are equal if they have the same name and pinned version, so that Spark finds cached data. */
   @Override
   public boolean equals(Object other) {
     if (other == null || getClass() != other.getClass()) return false;
@@ -114,7 +118,7 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
     return Objects.hash(name(), metadata.get("pin"));
   }
 
-  /** Refuses impossible options of the query. */
+  /** Rejects invalid options of the query. */
   public void checkOptions(String mode, Map<String, String> options) {
     if (options.isEmpty()) return;
     ObjectNode arguments = Json.object().put("name", tableName()).put("mode", mode);
@@ -123,7 +127,7 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
     python.call("check_options", arguments);
   }
 
-  /** The bucket key's column if exactly one decides about buckets, else null. */
+  /** Returns the bucket key if it is a single column, else null. */
   public String bucketColumn() {
     JsonNode buckets = metadata.get("buckets");
     return buckets.isNull() || buckets.get("key").size() != 1 ? null : buckets.get("key").get(0).asText();
@@ -133,7 +137,7 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
     return metadata.get("buckets").get("count").asInt();
   }
 
-  /** The number of buckets of the log, whether a column decides them or not. */
+  /** Returns the number of buckets of the log, whether or not the table has a bucket key. */
   public int logBucketCount() {
     return Integer.parseInt(Json.toMap(metadata.get("properties")).get("status.buckets"));
   }

@@ -13,26 +13,29 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import scala.collection.Iterable;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Runs of Spark's declarative pipelines. They tell a catalog nothing of themselves, and are known by their classes. */
+/**
+ * Recognizes runs of Spark's declarative pipelines. They do not identify themselves to a catalog, so their classes are
+ * looked up in the call stack.
+ */
 public final class PipelineRuns {
   private static final String GRAPH = "org.apache.spark.sql.pipelines.graph.";
 
-  /** Versions in which all that a run writes into a materialized view is one append by {@code BatchTableWrite}. */
+  /** Versions whose runs write a materialized view with exactly one append, by {@code BatchTableWrite}. */
   private static final Set<String> SUPPORTED_VERSIONS = Set.of("4.1", "4.2", "4.3");
 
   private PipelineRuns() {}
 
-  /** Whether a run prepares its tables. It compares, creates, changes and truncates them so. */
+  /** Returns whether a run is preparing its tables, that is comparing, creating, altering or truncating them. */
   public static boolean isPreparingTables() {
     return hasCaller("DatasetManager");
   }
 
-  /** The partitioning that a run compares with the one that is declared, which is of columns alone. */
+  /** Returns the part of the partitioning that a run compares with the declared one, which has columns only. */
   static Transform[] columnPartitioning(Transform[] partitioning) {
     return Arrays.stream(partitioning).filter(part -> part.name().equals("identity")).toArray(Transform[]::new);
   }
 
-  /** Whether a run writes the rows of a materialized view: it has no other use of this class. */
+  /** Returns whether a run is writing the rows of a materialized view, the only use of this class. */
   public static boolean isRefreshingView() {
     return hasCaller("BatchTableWrite") && isSupportedVersion();
   }
@@ -43,14 +46,14 @@ public final class PipelineRuns {
   }
 
   /**
-   * Whether a run truncates a materialized view, whose new rows will replace the old ones in one commit: until then
-   * readers see the old ones. Where anything about it is not certain the answer is no.
+   * Returns whether a run truncates a materialized view whose new rows will replace the old ones in one commit. Until
+   * that commit, readers see the old rows. If anything is uncertain, returns false.
    */
   public static boolean defersTruncate(String catalog, Identifier name) {
     try {
       return isPreparingTables() && isSupportedVersion() && isViewOfEachRun(SparkSession.active(), catalog, name);
     } catch (Exception | LinkageError e) {
-      return false; // Spark throws more than it declares
+      return false; // Spark throws exceptions that it does not declare
     }
   }
 
@@ -59,7 +62,7 @@ public final class PipelineRuns {
     return SUPPORTED_VERSIONS.stream().anyMatch(supported -> version.startsWith(supported + "."));
   }
 
-  /** Whether runs of this session have the table, and each of them as a view. */
+  /** Returns whether runs of this session contain the table, each of them as a view. */
   private static boolean isViewOfEachRun(SparkSession session, String catalog, Identifier name)
       throws ReflectiveOperationException {
     boolean isView = false;

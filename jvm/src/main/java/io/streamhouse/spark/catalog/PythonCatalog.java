@@ -7,15 +7,18 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.types.StructType;
 
-/** The catalog as its tables and the rules of a session use it: they are compiled before the catalog itself. */
+/** The catalog as its tables and the session's rules use it. It keeps them independent of the catalog class. */
 public interface PythonCatalog extends TableCatalog {
-  /** The calls of Python with the catalog's settings. */
+  /** Returns the connection to Python, which has the catalog's settings. */
   PythonRpc python();
 
-  /** Adds the columns of rows that the table lacks. Of a table that is not there Spark tells when it looks for it. */
+  /**
+   * Adds the columns of {@code rows} that the table does not have. Does nothing if the table does not exist, which
+   * Spark reports.
+   */
   void mergeColumns(Identifier identifier, StructType rows);
 
-  /** The name of a table as Python takes it. */
+  /** Returns the call arguments that name a table. */
   static ObjectNode nameArguments(Identifier identifier) {
     return Json.object()
         .put("database", String.join(".", identifier.namespace()))

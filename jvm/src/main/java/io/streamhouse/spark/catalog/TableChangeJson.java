@@ -7,7 +7,7 @@ import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.constraints.Check;
 import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 
-/** Changes of ALTER TABLE as JSON. */
+/** Encodes the changes of ALTER TABLE as JSON. */
 public final class TableChangeJson {
   private TableChangeJson() {}
 

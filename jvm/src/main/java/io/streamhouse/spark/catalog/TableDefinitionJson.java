@@ -20,20 +20,20 @@ import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.internal.SQLConf;
 
-/** A table that is to be made, as JSON. */
+/** Encodes the definition of a table that is to be created or replaced as JSON. */
 public final class TableDefinitionJson {
-  /** The beginning of the properties that have CHECK constraints. */
+  /** Prefix of the properties that hold CHECK constraints. */
   private static final String CONSTRAINT_PREFIX = "table.constraint.";
 
-  /** The beginning of the properties that have the expressions of generated columns. */
+  /** Prefix of the properties that hold the expressions of generated columns. */
   public static final String GENERATED_PREFIX = "table.generated.";
 
-  /** The beginning of the property that has the identity column. */
+  /** Prefix of the property that holds the identity column. */
   public static final String IDENTITY_PREFIX = "table.identity.";
 
   private TableDefinitionJson() {}
 
-  /** A table in Spark's description for creating or replacing it. */
+  /** Encodes a table as Spark describes it in CREATE TABLE or REPLACE TABLE. */
   public static ObjectNode of(Identifier identifier, TableInfo info) {
     ObjectNode arguments = PythonCatalog.nameArguments(identifier);
     arguments.put("schema", info.schema().json()).put("time_zone", timeZone());
@@ -41,7 +41,7 @@ public final class TableDefinitionJson {
     ArrayNode transforms = arguments.putArray("partitioning");
     for (Transform transform : info.partitions()) transforms.add(TransformJson.of(transform));
     Map<String, String> properties = new HashMap<>(info.properties());
-    // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
+    // saveAsTable and toTable without format() pass Spark's default format, which the user did not request
     if (isWrittenByDataFrame()) properties.remove(TableCatalog.PROP_PROVIDER, SQLConf.get().defaultDataSourceName());
     for (Column column : info.columns()) {
       if (column.generationExpression() != null) {
@@ -73,7 +73,7 @@ public final class TableDefinitionJson {
     return kind + " START WITH " + spec.getStart() + " INCREMENT BY " + spec.getStep();
   }
 
-  /** The zone in which a timestamp without one, such as that of a default, is a moment. */
+  /** Returns the time zone of timestamps without one, such as in a default value. */
   public static String timeZone() {
     return SQLConf.get().sessionLocalTimeZone();
   }
@@ -84,7 +84,10 @@ public final class TableDefinitionJson {
     return calls;
   }
 
-  /** Whether a DataFrame writes. In Spark Connect its plan runs later, so SQL is told by the callers that run it. */
+  /**
+   * Returns whether a DataFrame writes. In Spark Connect, the plan of a DataFrame runs later, so SQL is recognized by
+   * its callers.
+   */
   private static boolean isWrittenByDataFrame() {
     List<String> calls = callers();
     boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));

@@ -4,7 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.types.DataType;
 
-/** A metadata column, as Python describes it. */
+/** A metadata column of a table, as Python describes it. */
 final class TableMetadataColumn implements MetadataColumn {
   private final JsonNode definition;
 

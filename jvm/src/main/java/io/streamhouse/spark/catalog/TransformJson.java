@@ -14,7 +14,7 @@ import org.apache.spark.sql.connector.expressions.LogicalExpressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 
-/** The partitioning of a table, to and from JSON. */
+/** Encodes partition transforms as JSON and decodes them. */
 final class TransformJson {
   private TransformJson() {}
 
@@ -42,7 +42,7 @@ final class TransformJson {
     return apply(node.get("transform").asText(), arguments.toArray(new Expression[0]));
   }
 
-  /** Takes references, not texts: {@link Expressions#identity} and {@code bucket} parse names as SQL. */
+  /** Takes references, not strings, because {@link Expressions#identity} and {@code bucket} parse names as SQL. */
   static Transform apply(String name, Expression... arguments) {
     if (name.equals("identity")) return LogicalExpressions.identity((NamedReference) arguments[0]);
     return Expressions.apply(name, arguments);

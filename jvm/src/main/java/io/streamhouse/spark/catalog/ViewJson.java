@@ -8,7 +8,7 @@ import org.apache.spark.sql.connector.catalog.View;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** A view as JSON. */
+/** Encodes views as JSON and decodes them. */
 public final class ViewJson {
   private ViewJson() {}
 

@@ -9,9 +9,10 @@ import org.apache.avro.io.BinaryDecoder;
 import org.apache.avro.io.DecoderFactory;
 
 /**
- * The bytes of one event, read by Avro's own decoder.
+ * Reads the bytes of one event with Avro's decoder.
  *
- * <p>Sizes in damaged bytes are looked at before memory is taken for them: no value is larger than what is left.
+ *
+ * <p>Sizes in corrupt bytes are checked before memory is allocated: no value is larger than the remaining bytes.
  */
 final class AvroBytesReader {
   private final BinaryDecoder decoder;
@@ -24,7 +25,7 @@ final class AvroBytesReader {
     return decoder;
   }
 
-  /** How many bytes are left. */
+  /** Returns the number of remaining bytes. */
   int remaining() throws IOException {
     return decoder.inputStream().available();
   }
@@ -33,7 +34,7 @@ final class AvroBytesReader {
     return readBytes(decoder.readLong());
   }
 
-  /** A text. Bytes that are none are damage, and not replaced. */
+  /** Reads a string. Invalid UTF-8 is an error and is not replaced. */
   String readString() throws IOException {
     byte[] bytes = readBytes();
     String text = new String(bytes, StandardCharsets.UTF_8);
@@ -49,7 +50,7 @@ final class AvroBytesReader {
     return bytes;
   }
 
-  /** A number of items, each of at least one byte in what events hold. */
+  /** Checks the number of items of a collection, of which each has at least one byte. */
   long checkItemCount(long count) throws IOException {
     return checkSize(count, "a list");
   }

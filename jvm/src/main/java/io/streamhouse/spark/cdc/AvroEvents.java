@@ -20,11 +20,12 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Change events in Avro as JSON: their kind, and the rows before and after.
+ * A function that converts change events from Avro to JSON: the kind of change and the rows before and after it.
  *
- * <p>An event gives its text, or the reason why it has none and, where that is so, the id of the schema that it needs
- * and that is not known. Never an error, whatever the bytes are. The driver has asked for the schemas: tasks have them
- * with the plan, and ask nobody.
+ *
+ * <p>It returns the JSON, or the reason why the event cannot be converted, with the schema id if that schema is
+ * unknown. It never throws, whatever the bytes are. The driver fetches the schemas and sends them with the plan, so
+ * that tasks do not contact the registry.
  */
 public final class AvroEvents implements UDF1<byte[], Row> {
   private static final long serialVersionUID = 1L;
@@ -42,7 +43,7 @@ public final class AvroEvents implements UDF1<byte[], Row> {
   private final String fixedSchema;
   private transient Map<Integer, EventField[]> fieldsBySchema;
 
-  /** A field of the event: what writes it as JSON, or null where it is passed over. */
+  /** A field of the event. {@code converter} is null for a field that is skipped. */
   private static final class EventField {
     private final Schema.Field field;
     private final AvroJsonConverter converter;
@@ -54,8 +55,8 @@ public final class AvroEvents implements UDF1<byte[], Row> {
   }
 
   /**
-   * Reads values of Confluent's wire format, whose schemas are these by id, or of which an id has none for a reason;
-   * where a schema is given, values that are Avro and nothing else.
+   * Creates a decoder of Confluent's wire format with the known schemas and the reasons why others are unusable, both
+   * by id. If {@code fixedSchema} is set, events are plain Avro with that schema.
    */
   public AvroEvents(Map<Integer, String> schemas, Map<Integer, String> unusableSchemas, String fixedSchema) {
     this.schemas = new HashMap<>(schemas);
@@ -63,14 +64,14 @@ public final class AvroEvents implements UDF1<byte[], Row> {
     this.fixedSchema = fixedSchema;
   }
 
-  /** A column with the texts, reasons and unknown schemas of one that has events. */
+  /** Returns a column with the JSON, the error and the unknown schema id of each event. */
   public static Column read(
       Column events, Map<Integer, String> schemas, Map<Integer, String> unusableSchemas, String fixedSchema) {
     UDF1<byte[], Row> function = new AvroEvents(schemas, unusableSchemas, fixedSchema);
     return functions.udf(function, RESULT).apply(events);
   }
 
-  /** The reason why a schema is none of change events; null for one that is. */
+  /** Returns why a schema is not one of change events, or null if it is. */
   public static String problem(String schema) {
     try {
       parseSchema(schema);
@@ -105,7 +106,7 @@ public final class AvroEvents implements UDF1<byte[], Row> {
     }
     try {
       return RowFactory.create(toJson(fields, new AvroBytesReader(event, begin)), null, null);
-    } catch (IOException | RuntimeException | StackOverflowError error) { // of bytes that say anything
+    } catch (IOException | RuntimeException | StackOverflowError error) { // the bytes may be anything
       String text = error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
       return rejected("its bytes are no event of " + description + ": " + text);
     }

@@ -3,7 +3,7 @@ package io.streamhouse.spark.cdc;
 import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.IOException;
 
-/** Reads the values of one Avro type and writes them as JSON. */
+/** Reads values of one Avro type and writes them as JSON. */
 interface AvroJsonConverter {
   void convert(AvroBytesReader in, JsonGenerator out) throws IOException;
 }

@@ -12,16 +12,17 @@ import java.util.Map;
 import org.apache.avro.Schema;
 
 /**
- * From an Avro schema to the reader of its values, made once for a schema.
+ * Creates the converter for an Avro schema. It is created once per schema.
  *
- * <p>Values whose schema says what they mean become texts as SQL reads them: dates, timestamps, decimals. The names of
- * semantic types are those of {@link SemanticType}, which Connect's converter keeps as {@code connect.name}.
+ *
+ * <p>Dates, timestamps and decimals become strings that SQL can cast. Semantic types are those of {@link SemanticType};
+ * Kafka Connect's Avro converter stores them as {@code connect.name}.
  */
 final class AvroJsonConverters {
   private static final String CONNECT_NAME = "connect.name";
   private static final String SCALE = "scale";
 
-  /** A schema may have itself within it. */
+  /** Converters by record schema, because a schema may be recursive. */
   private final IdentityHashMap<Schema, AvroJsonConverter[]> records = new IdentityHashMap<>();
 
   private AvroJsonConverters() {}
@@ -120,7 +121,7 @@ final class AvroJsonConverters {
     };
   }
 
-  /** Gives the bytes of a number. */
+  /** Reads the unscaled bytes of a decimal. */
   private interface UnscaledBytes {
     byte[] read(AvroBytesReader in) throws IOException;
   }
@@ -129,7 +130,7 @@ final class AvroJsonConverters {
     return (in, out) -> out.writeString(decimalText(digits.read(in), scale));
   }
 
-  /** A decimal that has its own scale with it, as sources without a fixed one do. */
+  /** Converts a decimal that carries its scale, as sources without a fixed scale write it. */
   private static AvroJsonConverter variableScaleConverter(Schema schema) {
     boolean isScaleFirst = schema.getFields().get(0).name().equals(SCALE);
     return (in, out) -> {

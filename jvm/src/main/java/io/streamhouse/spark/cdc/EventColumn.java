@@ -8,17 +8,17 @@ import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** A column of a table that events are for, or a field inside one, with the names that errors and schemas have. */
+/** A column of the target table or a nested field, with the path that errors show. */
 final class EventColumn {
   final String name;
   final String path;
   final DataType type;
   final boolean isNullable;
 
-  /** Fields of a struct; the element of an array; key and value of a map. */
+  /** The fields of a struct, the element of an array, or the key and value of a map. */
   final EventColumn[] children;
 
-  /** Where a field is among {@code parts}. */
+  /** The ordinal of each child by name. */
   final Map<String, Integer> ordinals = new HashMap<>();
 
   EventColumn(String name, String above, DataType type, boolean isNullable) {
@@ -44,7 +44,7 @@ final class EventColumn {
     for (int i = 0; i < children.length; i++) ordinals.put(children[i].name, i);
   }
 
-  /** The columns of a table, as the parts of one that has no name. */
+  /** Returns a nameless struct whose children are the columns of a table. */
   static EventColumn ofRow(StructType columns) {
     return new EventColumn("", "", columns, true);
   }

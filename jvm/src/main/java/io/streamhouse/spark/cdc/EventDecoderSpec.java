@@ -7,17 +7,17 @@ import java.util.List;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** What a query says of its events: their format, the columns that they are for, and forms that their texts lack. */
+/** How a query decodes events: their format, the target columns, and the encodings that the events do not state. */
 final class EventDecoderSpec {
   final EventFormat format;
   final EventColumn columns;
   final List<String> key;
   final boolean[] isKey;
 
-  /** The unit of numbers that are timestamps, or null. */
+  /** The unit of numeric timestamps, or null if it is unknown. */
   final ChronoUnit timestampUnit;
 
-  /** Whether decimals are bytes. */
+  /** Whether decimals are base64-encoded unscaled bytes. */
   final boolean hasBase64Decimals;
 
   EventDecoderSpec(String json) {

@@ -3,7 +3,8 @@ package io.streamhouse.spark.cdc;
 import java.util.Set;
 
 /**
- * Formats of change events: the names of their parts, and kinds of changes.
+ * Formats of change events, with the names of their fields and the kinds of changes.
+ *
  *
  * <p>Sources: Debezium's documentation ("change events" of its connectors), Maxwell's data format, Canal's flat
  * messages.
@@ -31,7 +32,7 @@ enum EventFormat {
   final Set<String> upserts;
   final Set<String> deletes;
 
-  /** Kinds of events that say nothing about a row. */
+  /** Kinds of events that do not change a row. */
   final Set<String> ignored;
 
   EventFormat(

@@ -1,13 +1,13 @@
 package io.streamhouse.spark.cdc;
 
-/** A row of an event: the texts of its columns, and what is wrong with them. */
+/** A row of an event: its values, which are still strings, and the first problem with them. */
 final class EventRow {
   final Object[] values;
 
-  /** Why a column of the key has no value; null where all have. */
+  /** Why a key column has no value, or null if all have one. */
   String keyFault;
 
-  /** The same of the other columns, which say nothing of a deleted row. */
+  /** The problem of another column. It does not matter for a deleted row. */
   String fault;
 
   EventRow(int size) {

@@ -40,10 +40,11 @@ import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.types.VariantType;
 
 /**
- * Values of one event, from JSON to texts that SQL casts to their columns' types, at any depth.
+ * Reads the values of one event from JSON into strings that SQL can cast to the column types, at any nesting depth.
  *
- * <p>Numbers keep the text that they have in the event, and never pass through a double. What an event's schema says of
- * a value goes before what the caller says of all.
+ *
+ * <p>Numbers keep their text and never pass through a double. The event's own schema takes precedence over the options
+ * of the query.
  */
 final class EventValueReader {
   private static final String UNAVAILABLE = "__debezium_unavailable_value";
@@ -66,7 +67,7 @@ final class EventValueReader {
   private final Set<String> unknownColumns;
   private String fault;
 
-  /** Reads from a parser of a text; names that a table lacks go into a set. */
+  /** Reads from {@code parser}. Names that the table does not have are added to {@code unknownColumns}. */
   EventValueReader(EventDecoderSpec spec, String text, JsonParser parser, Set<String> unknownColumns) {
     this.spec = spec;
     this.text = text;
@@ -74,7 +75,9 @@ final class EventValueReader {
     this.unknownColumns = unknownColumns;
   }
 
-  /** The row that the parser is at, or null. Of a row {@code before} a change the key counts alone. */
+  /**
+   * Reads the row at the parser's position, or returns null. Of a row {@code before} a change, only the key is read.
+   */
   EventRow readRow(SemanticType type, boolean isBefore, String part) throws IOException {
     if (parser.currentToken() == JsonToken.VALUE_NULL) return null;
     if (parser.currentToken() != JsonToken.START_OBJECT) {
@@ -147,7 +150,7 @@ final class EventValueReader {
     EventColumn element = column.children[0];
     SemanticType elementType = semanticType.child(element.name);
     List<Object> values = new ArrayList<>();
-    int matchingBytes = 0; // items that are the bytes of Debezium's word, as it is in a list of numbers
+    int matchingBytes = 0; // items that equal the bytes of Debezium's placeholder
     while (parser.nextToken() != JsonToken.END_ARRAY) {
       int index = values.size();
       if (matchingBytes == index && index < UNAVAILABLE_BYTES.length
@@ -163,7 +166,7 @@ final class EventValueReader {
     return values;
   }
 
-  /** The pairs of a map: an object, or an array of pairs where the keys are no texts. */
+  /** Reads the entries of a map: a JSON object, or an array of pairs if the keys are not strings. */
   private List<Row> readMap(EventColumn column, SemanticType semanticType) throws IOException {
     EventColumn key = column.children[0];
     SemanticType keyType = semanticType.child(key.name);
@@ -229,7 +232,7 @@ final class EventValueReader {
     return RowFactory.create(values);
   }
 
-  /** The text of a text, number or boolean as SQL casts it to the column's type. */
+  /** Returns a string, number or boolean in the form that SQL casts to the column's type. */
   private String readScalar(EventColumn column, SemanticType semanticType) throws IOException {
     DataType type = column.type;
     String read = parser.getText();
@@ -245,7 +248,8 @@ final class EventValueReader {
     }
     if (type instanceof BinaryType) return isText ? base64Text(column, read) : rejectType(column, read);
     if (type instanceof BooleanType && semanticType.isBytes()) return rejectType(column, read);
-    if (type instanceof VariantType && spec.format == EventFormat.MAXWELL && isText) { // its columns are JSON itself
+    // Maxwell's JSON columns are JSON text
+    if (type instanceof VariantType && spec.format == EventFormat.MAXWELL && isText) {
       return '"' + new String(JsonStringEncoder.getInstance().quoteAsString(read)) + '"';
     }
     return read;
@@ -281,7 +285,7 @@ final class EventValueReader {
     return unit == null ? rejectType(column, read) : instantText(column, read, unit);
   }
 
-  /** Whether a text begins with a date. SQL takes a time of day for one of today, and digits for a year. */
+  /** Returns whether a text starts with a date. SQL would read a time of day as today's, and digits as a year. */
   private static boolean startsWithDate(String read) {
     return DATE_PREFIX.matcher(read).matches();
   }
@@ -302,7 +306,7 @@ final class EventValueReader {
     }
   }
 
-  /** The text of a number that the event has as a text: digits, or the bytes of an unscaled number. */
+  /** Returns the text of a number that the event has as a string: digits, or the bytes of an unscaled number. */
   private String numberText(EventColumn column, SemanticType semanticType, String read) {
     DataType type = column.type;
     int scale = type instanceof DecimalType ? ((DecimalType) type).scale() : 0;
@@ -330,7 +334,7 @@ final class EventValueReader {
     return new BigInteger(1, bytes);
   }
 
-  /** Refuses a number that the column's type would round to another one, or to infinity. */
+  /** Rejects a number that the column's type would round or turn into infinity. */
   private String checkNumber(EventColumn column, String read) {
     if (read == null) return null;
     if (read.length() > NUMBER_CHARS_MAX) return rejectType(column, read);
@@ -342,7 +346,7 @@ final class EventValueReader {
         return Double.isInfinite(value) && hasDigit ? rejectType(column, read) : read;
       }
     } catch (NumberFormatException error) {
-      return column.type instanceof DecimalType ? rejectType(column, read) : read; // such as inf, which SQL knows
+      return column.type instanceof DecimalType ? rejectType(column, read) : read; // such as inf, which SQL accepts
     }
     return read;
   }
@@ -359,7 +363,7 @@ final class EventValueReader {
     return value.setScale(type.scale()).toPlainString();
   }
 
-  /** The text of a decimal that has its scale with it; null where the object is none. */
+  /** Returns the text of a decimal that carries its scale, or null if the object is not one. */
   private static String variableScaleText(String object) {
     JsonNode node = Json.parse(object);
     if (node.size() != 2 || !node.path("scale").canConvertToInt() || !node.path("value").isTextual()) return null;
@@ -371,7 +375,7 @@ final class EventValueReader {
     }
   }
 
-  /** Bytes are base64, but for Canal, whose texts have a character a byte. */
+  /** Returns binary data as base64. Canal instead writes one character per byte. */
   private String base64Text(EventColumn column, String read) {
     if (spec.format != EventFormat.CANAL) return read;
     if (read.chars().anyMatch(character -> character > 0xFF)) return rejectType(column, read);
@@ -385,7 +389,7 @@ final class EventValueReader {
         || type instanceof FloatType;
   }
 
-  /** The text of the value that the parser is at, which it passes. */
+  /** Returns the JSON text of the value at the parser's position and skips the value. */
   String rawText() throws IOException {
     int begin = (int) parser.currentTokenLocation().getCharOffset();
     parser.skipChildren();
@@ -397,7 +401,7 @@ final class EventValueReader {
     return reject(column, "'" + abbreviate(read) + "', which is no " + column.type.simpleString());
   }
 
-  /** Notes why a value is none of its column; the first reason counts. */
+  /** Records why a value does not fit its column. The first reason is kept. */
   private String reject(EventColumn column, String problem) {
     if (fault == null) fault = "column '" + column.path + "' is " + problem;
     return null;

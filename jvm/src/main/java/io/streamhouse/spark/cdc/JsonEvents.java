@@ -17,10 +17,11 @@ import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF2;
 
 /**
- * Change events in JSON: what each does to a table's rows, whose values are texts yet.
+ * A function that decodes change events from JSON into row changes whose values are still strings.
  *
- * <p>A text gives its changes, or the reason why it has none, and the names of columns that the table lacks. Never an
- * error, whatever the text is. JSON is read as RFC 8259 has it: one object, no NaN, nothing behind it.
+ *
+ * <p>It returns the changes, or the reason why the event is malformed, and the columns that the table does not have. It
+ * never throws, whatever the text is. JSON is read strictly as RFC 8259: one object, no NaN and no trailing content.
  */
 public final class JsonEvents implements UDF2<String, String, Row> {
   private static final long serialVersionUID = 1L;
@@ -36,7 +37,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
 
   private transient volatile EventReader reader;
 
-  /** What was read from one event. */
+  /** The parts of one event. */
   private static final class Event {
     private final Set<String> unknownColumns = new LinkedHashSet<>();
     private String kind;
@@ -52,7 +53,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
     return eventReader.read(text);
   }
 
-  /** Reads the events of one query. */
+  /** Decodes the events of one query. */
   private static final class EventReader {
     private final String spec;
     private final EventDecoderSpec decoderSpec;
@@ -76,7 +77,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
       } catch (JsonProcessingException error) {
         String problem = error.getOriginalMessage().replaceFirst("(?s): enable .*|\\(for .*", "");
         return rejected(NO_OBJECT + ": " + problem);
-      } catch (IOException | RuntimeException | StackOverflowError error) { // of texts that say anything
+      } catch (IOException | RuntimeException | StackOverflowError error) { // the text may be anything
         return rejected("it cannot be read: " + error);
       }
     }
@@ -105,7 +106,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
       }
     }
 
-    /** Reads the object that the parser is at; returns what its schema says, where it has one around it. */
+    /** Reads the object at the parser's position and returns the schema of its envelope, if it has one. */
     private SemanticType readParts(Event event, String text, JsonParser parser, SemanticType outerSchema,
         boolean mayBeWrapped)
         throws IOException {
@@ -135,7 +136,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
       return schema;
     }
 
-    /** Events of one table have the same schema, again and again. */
+    /** Returns the parsed schema. It is cached, because consecutive events of a table have the same one. */
     private SemanticType parseSchema(String text) {
       Map.Entry<String, SemanticType> cached = cachedSchema;
       if (cached == null || !cached.getKey().equals(text)) {
@@ -144,7 +145,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
       return cached.getValue();
     }
 
-    /** The rows of a part: one, or those of an array in Canal's format; null where it has none. */
+    /** Returns the rows of a field: one, or several in Canal's format. Returns null if there is none. */
     private List<EventRow> readRows(
         EventValueReader values, JsonParser parser, SemanticType schema, String part) throws IOException {
       boolean isBefore = part.equals(format.beforeField);
@@ -203,7 +204,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
       return false;
     }
 
-    /** The deletion of a key; the parts of it that did not change may be those of the new row. */
+    /** Returns the deletion of a key. Key columns that did not change are taken from the new row. */
     private Row deleteChange(EventRow before, EventRow row) {
       Object[] key = new Object[decoderSpec.isKey.length];
       for (int i = 0; i < key.length; i++) {

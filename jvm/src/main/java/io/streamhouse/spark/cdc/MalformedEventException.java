@@ -1,6 +1,6 @@
 package io.streamhouse.spark.cdc;
 
-/** The reason why an event says nothing about a row. */
+/** Signals that an event cannot be decoded into a row change. */
 final class MalformedEventException extends RuntimeException {
   private static final long serialVersionUID = 1L;
 

@@ -8,20 +8,21 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * What a schema says of a value: its semantic type, and those of the values inside it.
+ * The semantic type that a schema gives a value, and those of its nested values.
+ *
  *
  * <p>Sources: Kafka Connect's JSON converter ("schemas.enable"); the names of semantic types in Debezium's
  * documentation ("data type mappings" of its connectors) and in {@code org.apache.kafka.connect.data}; the logical
  * types of Avro 1.12.
  */
 final class SemanticType {
-  /** Of a value without a schema. */
+  /** The type of a value without a schema. */
   static final SemanticType UNKNOWN = new SemanticType(null, "", 0);
 
   private static final int SCALE_MAX = 10_000;
   private static final int BYTES_MAX = 1_000;
 
-  /** The names by which a whole number is a timestamp, and their unit. */
+  /** Names of integer types that are timestamps, with their unit. */
   private static final Map<String, ChronoUnit> TIMESTAMPS =
       Map.of(
           "timestamp-millis", ChronoUnit.MILLIS,
@@ -46,7 +47,7 @@ final class SemanticType {
     this.scale = scale;
   }
 
-  /** Reads a schema of Kafka Connect's JSON converter. */
+  /** Parses a schema of Kafka Connect's JSON converter. */
   static SemanticType of(JsonNode schema) {
     int scale = schema.path("parameters").path("scale").asInt(0);
     SemanticType meaning = new SemanticType(schema.path("type").asText(""), schema.path("name").asText(""), scale);
@@ -57,7 +58,9 @@ final class SemanticType {
     return meaning;
   }
 
-  /** The meaning of a struct's field; of an array's {@code element}; of a map's {@code key} and {@code value}. */
+  /**
+   * Returns the type of a struct's field, of an array's {@code element}, or of a map's {@code key} or {@code value}.
+   */
   SemanticType child(String field) {
     return children.getOrDefault(field, UNKNOWN);
   }
@@ -66,7 +69,7 @@ final class SemanticType {
     return type != null;
   }
 
-  /** Whether the schema says what a number is, so that no unit applies that is given for the others. */
+  /** Returns whether the schema names a semantic type, so that the options of the query do not apply. */
   boolean hasName() {
     return !name.isEmpty();
   }
@@ -83,7 +86,7 @@ final class SemanticType {
     return isDecimal(name);
   }
 
-  /** Little-endian bytes of a BIT column. */
+  /** Returns whether the value is the little-endian bytes of a BIT column. */
   boolean isBits() {
     return name.equals("io.debezium.data.Bits");
   }
@@ -96,7 +99,7 @@ final class SemanticType {
     return scale;
   }
 
-  /** The unit of a number that is a timestamp, or null. */
+  /** Returns the unit of a numeric timestamp, or null. */
   ChronoUnit timestampUnit() {
     return timestampUnit(name);
   }
@@ -119,7 +122,7 @@ final class SemanticType {
     return name.equals("io.debezium.data.VariableScaleDecimal");
   }
 
-  /** The text of a decimal that is an unscaled number in two's complement; null where the bytes are none. */
+  /** Returns the text of a decimal from its unscaled two's complement bytes, or null if they are invalid. */
   static String decimalText(byte[] digits, int scale) {
     if (digits.length == 0 || digits.length > BYTES_MAX || Math.abs((long) scale) > SCALE_MAX) return null;
     return new BigDecimal(new BigInteger(digits), scale).toPlainString();

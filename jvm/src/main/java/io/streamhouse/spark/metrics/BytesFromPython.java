@@ -2,7 +2,7 @@ package io.streamhouse.spark.metrics;
 
 import org.apache.spark.sql.connector.metric.CustomSumMetric;
 
-/** A metric of a scan. Spark makes one by the name of the class, to add up what tasks tell. */
+/** Scan metric. Spark instantiates it by class name to sum up the values of tasks. */
 public final class BytesFromPython extends CustomSumMetric {
   public static final String NAME = "bytesFromPython";
 

@@ -4,11 +4,11 @@ import java.util.Map;
 import java.util.TreeMap;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** A task's message to the driver, with what the task counted: a stream's progress tells of it. */
+/** The commit message of a task together with its counters, which the progress of a stream reports. */
 public final class MetricsCommitMessage implements WriterCommitMessage {
   private static final long serialVersionUID = 1L;
 
-  /** Python's message; null where it has none. */
+  /** The message of Python's writer, or null if there is none. */
   final WriterCommitMessage pythonMessage;
 
   private final TreeMap<String, Long> counts;
@@ -18,7 +18,7 @@ public final class MetricsCommitMessage implements WriterCommitMessage {
     this.counts = new TreeMap<>(counts);
   }
 
-  /** The sums over all tasks of a batch, as Spark's progress takes them. */
+  /** Returns the sums over all tasks of a batch, in the form of Spark's progress. */
   public static Map<String, String> sum(WriterCommitMessage[] messages) {
     TreeMap<String, Long> sums = new TreeMap<>();
     for (WriterCommitMessage message : messages) {
@@ -31,7 +31,7 @@ public final class MetricsCommitMessage implements WriterCommitMessage {
     return metrics;
   }
 
-  /** The messages as Python knows them. */
+  /** Returns the messages of Python's writer. */
   public static WriterCommitMessage[] unwrap(WriterCommitMessage[] messages) {
     WriterCommitMessage[] unwrapped = messages.clone();
     for (int i = 0; i < unwrapped.length; i++) {

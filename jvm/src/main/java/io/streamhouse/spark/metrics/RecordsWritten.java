@@ -2,7 +2,7 @@ package io.streamhouse.spark.metrics;
 
 import org.apache.spark.sql.connector.metric.CustomSumMetric;
 
-/** A metric of a write. Spark makes one by the name of the class, to add up what tasks tell. */
+/** Write metric. Spark instantiates it by class name to sum up the values of tasks. */
 public final class RecordsWritten extends CustomSumMetric {
   public static final String NAME = "recordsWritten";
 

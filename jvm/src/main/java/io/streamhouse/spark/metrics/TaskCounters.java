@@ -10,28 +10,28 @@ import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 
-/** What a task counts while it reads or writes: Python tells its part at the end. */
+/** The counters of a task that reads or writes. Python sends its part at the end. */
 public final class TaskCounters {
-  /** The key of Python's counts in the metadata of a schema. */
+  /** The key of Python's counters in schema metadata and in commit messages. */
   public static final String COUNTS_KEY = "streamhouse.counts";
 
   private final Map<String, Long> counts = new TreeMap<>();
 
-  /** The metrics of every scan. */
+  /** Returns the metrics of a scan. */
   public static CustomMetric[] scanMetrics() {
     return new CustomMetric[] {
       new SegmentsRead(), new SegmentsSkipped(), new StoreRequests(), new BytesFromPython(),
     };
   }
 
-  /** The metrics of every write. */
+  /** Returns the metrics of a write. */
   public static CustomMetric[] writeMetrics() {
     return new CustomMetric[] {
       new RecordsWritten(), new BytesWritten(), new SegmentsWritten(), new StoreRequests(),
     };
   }
 
-  /** Takes the counts in a schema, and says whether there are some. */
+  /** Adds the counters in the metadata of a schema. Returns whether there are any. */
   public boolean addFrom(Schema schema) {
     String text = schema.getCustomMetadata() == null ? null : schema.getCustomMetadata().get(COUNTS_KEY);
     if (text == null) return false;
@@ -39,7 +39,7 @@ public final class TaskCounters {
     return true;
   }
 
-  /** Takes the counts that stand, behind their key, as the last text in a pickled commit message. */
+  /** Adds the counters in a pickled commit message, where they are the last text and follow their key. */
   public void addFromMessage(byte[] message) {
     String text = new String(message, StandardCharsets.ISO_8859_1);
     int at = text.lastIndexOf(COUNTS_KEY + "{");

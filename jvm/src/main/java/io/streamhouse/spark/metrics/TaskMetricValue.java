@@ -2,7 +2,7 @@ package io.streamhouse.spark.metrics;
 
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 
-/** What one task, or the driver, tells of a metric. */
+/** The value of one metric in one task or on the driver. */
 public final class TaskMetricValue implements CustomTaskMetric {
   private final String name;
   private final long value;

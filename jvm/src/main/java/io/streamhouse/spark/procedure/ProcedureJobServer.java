@@ -36,12 +36,13 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The Spark jobs of one call of a procedure. Python carries the procedure out, in a process without a session, and asks
- * for each job by a line at a socket in a folder that only this user can enter. A procedure that needs the session asks
- * for a gateway into it.
+ * Runs the Spark jobs of one procedure call. Python executes the procedure in a process without a session. It requests
+ * each job with a line on a Unix socket in a folder that only this user can access, and a {@link SessionGateway} if it
+ * needs the session.
  *
- * <p>Jobs run in the thread of the statement: they have its group, tags, pool and description, and are cancelled with
- * it. Where one fails, the socket is closed without an answer, so that Python commits nothing.
+ *
+ * <p>Jobs run in the thread of the statement. They have its group, tags, pool and description, and are cancelled with
+ * it. If a job fails, the socket is closed without an answer, so that Python commits nothing.
  */
 final class ProcedureJobServer implements Closeable {
   private static final String DESCRIPTION = "spark.job.description";
@@ -49,7 +50,7 @@ final class ProcedureJobServer implements Closeable {
   private static final int FOLDER_BYTES_MAX = 60;
   private static final Path SHORT_FOLDER = Path.of("/tmp");
 
-  /** How long a statement that ends early waits for Python to notice. */
+  /** How long a statement that ends early waits for Python to notice it. */
   private static final long NOTICE_TIMEOUT_MS = 10_000;
 
   private final PythonRpc python;
@@ -75,7 +76,7 @@ final class ProcedureJobServer implements Closeable {
     }
   }
 
-  /** A folder of temporary files whose path leaves room: the address of a socket has about a hundred bytes. */
+  /** Returns a folder for the socket. The address of a socket is limited to about a hundred bytes. */
   static Path socketParent(Path folder) {
     boolean isShort = folder.toString().getBytes(StandardCharsets.UTF_8).length <= FOLDER_BYTES_MAX;
     return isShort || !Files.isWritable(SHORT_FOLDER) ? folder : SHORT_FOLDER;
@@ -89,7 +90,7 @@ final class ProcedureJobServer implements Closeable {
     return folder.resolve(SOCKET).toString();
   }
 
-  /** Makes the call of Python in another thread, runs in this one the jobs that it asks for, and returns its answer. */
+  /** Calls Python in another thread, runs the jobs that it requests in this thread, and returns its answer. */
   JsonNode run(Callable<JsonNode> procedureCall) {
     call = new FutureTask<>(procedureCall);
     Thread caller = new Thread(callTask(), "streamhouse-procedure");
@@ -101,7 +102,7 @@ final class ProcedureJobServer implements Closeable {
       } catch (ClosedByInterruptException interrupted) {
         failure = interrupted;
       } catch (IOException error) {
-        // the call is done, or its process is gone: the answer says which
+        // the call has ended or its process died: the answer shows which
       }
       if (failure == null) return awaitAnswer();
       abandon(caller);
@@ -119,7 +120,7 @@ final class ProcedureJobServer implements Closeable {
         });
       } finally {
         close();
-        spark.cancelJobsWithTag(tag); // nobody waits for it any more
+        spark.cancelJobsWithTag(tag); // the call has ended, so no one needs their results
       }
     };
   }
@@ -133,7 +134,7 @@ final class ProcedureJobServer implements Closeable {
     }
   }
 
-  /** Lets Python notice that there is no answer. What takes longer ends by itself, as that of a driver that is lost. */
+  /** Closes the socket, so that Python notices that there will be no answer, and waits a while for it to end. */
   private void abandon(Thread caller) throws InterruptedException {
     boolean wasInterrupted = Thread.interrupted();
     close();
@@ -157,7 +158,7 @@ final class ProcedureJobServer implements Closeable {
     }
   }
 
-  /** Runs one job, or opens the session; null where that failed, or the call ended meanwhile. */
+  /** Runs one job or opens the session gateway. Returns null if that failed or the call has ended. */
   private ObjectNode handle(JsonNode job) {
     String before = spark.getLocalProperty(DESCRIPTION);
     Set<String> tags = jobTags();
@@ -172,7 +173,7 @@ final class ProcedureJobServer implements Closeable {
       return reply;
     } catch (Exception error) {
       if (!call.isDone()) failure = error;
-      spark.cancelJobsWithTag(tag); // an interrupt leaves it behind
+      spark.cancelJobsWithTag(tag); // an interrupt alone leaves the job running
       return null;
     } finally {
       tags.forEach(spark::removeJobTag);
@@ -182,11 +183,14 @@ final class ProcedureJobServer implements Closeable {
 
   private ObjectNode openGateway() {
     if (gateway == null) gateway = new SessionGateway(session);
-    if (!server.isOpen()) gateway.close(); // the call ended meanwhile, and closed what was there
+    if (!server.isOpen()) gateway.close(); // the call has ended, and `close` ran before this gateway existed
     return gateway.connectionInfo();
   }
 
-  /** Our own tag, and those by which the session interrupts its queries, which Spark adds to queries alone. */
+  /**
+   * Returns the tag of this call and those that the session uses to interrupt its queries. Spark adds the latter to
+   * queries only.
+   */
   private Set<String> jobTags() {
     Set<String> tags = new HashSet<>(CollectionConverters.asJava(session.managedJobTags().get()).values());
     tags.add(session.sessionJobTag());
@@ -213,7 +217,7 @@ final class ProcedureJobServer implements Closeable {
       Files.deleteIfExists(Path.of(socketPath()));
       Files.deleteIfExists(folder);
     } catch (IOException ignored) {
-      // an empty folder is left
+      // an empty folder remains
     }
   }
 }

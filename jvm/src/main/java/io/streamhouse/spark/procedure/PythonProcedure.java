@@ -17,7 +17,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** A procedure that Python describes and runs. */
+/** A stored procedure that Python describes and executes. */
 public final class PythonProcedure implements UnboundProcedure, BoundProcedure {
   private final PythonRpc python;
   private final JsonNode definition;

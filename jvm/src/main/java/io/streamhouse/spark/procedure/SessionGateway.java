@@ -10,9 +10,10 @@ import org.apache.spark.api.python.Py4JServer;
 import org.apache.spark.sql.classic.SparkSession;
 
 /**
- * PySpark's own way into this JVM, for one Python process beside the driver and one session, as long as it is open.
+ * A Py4J gateway through which one Python process on the driver's host can use a session, for as long as it is open.
  *
- * <p>What Python runs through it has the group, tags and pool of the thread that opened it.
+ *
+ * <p>Jobs that Python runs through it have the group, tags and pool of the thread that opened it.
  */
 public final class SessionGateway implements Closeable {
   private static final Map<String, SparkSession> OPEN = new ConcurrentHashMap<>();
@@ -26,12 +27,12 @@ public final class SessionGateway implements Closeable {
     OPEN.put(token, session);
   }
 
-  /** The session of an open gateway; null when it is closed. Python calls this. */
+  /** Returns the session of an open gateway, or null. Python calls this through Py4J. */
   public static SparkSession session(String token) {
     return OPEN.get(token);
   }
 
-  /** All that a process of this host needs to come in. It is a secret. */
+  /** Returns port, secret and token: all that a local process needs to connect. It is a secret. */
   ObjectNode connectionInfo() {
     return Json.object().put("port", server.getListeningPort()).put("secret", server.secret()).put("token", token);
   }

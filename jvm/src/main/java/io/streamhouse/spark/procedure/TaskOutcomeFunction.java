@@ -12,7 +12,10 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 
-/** The outcome of a task that Python runs: the one row of its partition. Spark's pages show what it wrote. */
+/**
+ * Runs one task in a Python worker and returns its outcome, the only row of the partition. The task's output metrics
+ * show what it wrote.
+ */
 final class TaskOutcomeFunction implements Function<InputPartition, String> {
   private static final long serialVersionUID = 1L;
   private final PartitionReaderFactory readers;

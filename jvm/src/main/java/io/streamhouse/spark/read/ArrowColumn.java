@@ -9,8 +9,9 @@ import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A column of a batch. It is valid until the next batch is asked for, as columns of Spark's Parquet reader are. It is
- * no {@link ArrowColumnVector}: Spark 4.3 keeps those for longer where a Python function follows the scan.
+ * A column of an Arrow batch. Like the vectors of Spark's Parquet reader, it is valid until the next batch is read. It
+ * wraps {@link ArrowColumnVector} instead of extending it, because Spark 4.3 retains such vectors longer if a Python
+ * function follows the scan.
  */
 public final class ArrowColumn extends ColumnVector {
   private final ArrowColumnVector inner;

@@ -5,7 +5,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.HasPartitionKey;
 import org.apache.spark.sql.connector.read.InputPartition;
 
-/** The rows of one bucket. Partitions of equal buckets of two tables can be joined without a shuffle. */
+/** A partition with the rows of one bucket. Spark joins such partitions of two tables without a shuffle. */
 public final class BucketPartition implements HasPartitionKey {
   private static final long serialVersionUID = 1L;
   final InputPartition inner;

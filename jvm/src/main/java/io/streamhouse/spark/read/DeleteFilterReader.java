@@ -12,9 +12,11 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * Reads files by Spark's Parquet reader and leaves out rows that were deleted, by their positions in the file. These
- * are counted where a file is read from its start and no filter leaves out rows, or leaves none out, and read as a
- * column elsewhere.
+ * Reads lake files with Spark's Parquet reader and removes deleted rows by their position in the file.
+ *
+ *
+ * <p>Positions are counted if all rows of the file are returned from its start. Otherwise they are read as a column,
+ * since a filter or a split may skip rows.
  */
 final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
   private final LakeFilePartition partition;
@@ -22,7 +24,7 @@ final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
   private int nextFile;
   private BitSet deleted;
 
-  /** Rows of the file so far; negative where the reader numbers them. */
+  /** Position of the next row of the file, or negative if the reader returns positions as a column. */
   private int nextPosition;
 
   private PartitionReader<ColumnarBatch> fileReader;
@@ -49,7 +51,7 @@ final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
     }
   }
 
-  /** Opens the next file. Its deleted positions are read first. */
+  /** Opens the next file after reading its deleted positions. */
   private boolean openNextFile() throws IOException {
     if (nextFile == partition.files.files().length) return false;
     PartitionedFile file = partition.files.files()[nextFile];
@@ -65,13 +67,13 @@ final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
     return true;
   }
 
-  /** Tells whether all rows of a file come although a filter may leave out some. Opens it, and reads none of them. */
+  /** Returns whether the reader returns all rows of a file despite the filters. Opens the file but reads no rows. */
   private boolean readsAllRows(PartitionedFile file, long rows) {
     FilePartitionReaderFactory factory = (FilePartitionReaderFactory) readers.dataFactory;
     try (PartitionReader<ColumnarBatch> reader = factory.buildColumnarReader(file)) {
       return RowCountHint.of(reader) == rows;
     } catch (IOException | RuntimeException error) {
-      return false; // the reader of its rows says why
+      return false; // the reader of the rows reports the error
     }
   }
 
@@ -88,7 +90,7 @@ final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
     return positions;
   }
 
-  /** Takes off the deleted rows, and the column of positions, which is the last one. */
+  /** Removes the deleted rows and the column of positions, which is the last one. */
   private ColumnarBatch applyDeletes(ColumnarBatch input) {
     int rows = input.numRows();
     if (rows == 0) return input;
@@ -107,7 +109,7 @@ final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
     return new ColumnarBatch(columns, isUnfiltered ? rows : selection.count);
   }
 
-  /** Returns the places of rows that count, of all rows from one position to another. */
+  /** Selects the live rows of a batch whose positions are consecutive. */
   private SelectionVector selectRange(int first, int last) {
     SelectionVector selection = new SelectionVector();
     int from = first;
@@ -120,7 +122,7 @@ final class DeleteFilterReader implements PartitionReader<ColumnarBatch> {
     return selection;
   }
 
-  /** Does the same for rows between which pages were skipped. */
+  /** Selects the live rows of a batch in which pages were skipped. */
   private SelectionVector selectByPosition(ColumnVector positions, int rows) {
     SelectionVector selection = new SelectionVector();
     int from = 0;

@@ -2,7 +2,7 @@ package io.streamhouse.spark.read;
 
 import org.apache.spark.sql.connector.read.PartitionReader;
 
-/** The reader of a partition without rows. */
+/** Reader of a partition without rows. */
 final class EmptyReader<T> implements PartitionReader<T> {
   @Override
   public boolean next() {

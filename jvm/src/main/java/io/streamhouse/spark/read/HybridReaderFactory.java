@@ -10,7 +10,9 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Reads each partition by Spark's Parquet reader or by Python. */
+/**
+ * Creates the reader of each partition: Spark's Parquet reader for lake files, or Python's reader for all other rows.
+ */
 public final class HybridReaderFactory implements PartitionReaderFactory {
   private static final long serialVersionUID = 1L;
   private final PartitionReaderFactory pythonFactory;
@@ -28,14 +30,14 @@ public final class HybridReaderFactory implements PartitionReaderFactory {
     return partition instanceof PythonInputPartition;
   }
 
-  /** Whether a partition is of a bucket without rows. */
+  /** Returns whether the partition is a bucket without rows. */
   private static boolean isEmpty(InputPartition partition) {
     return partition instanceof FilePartition && ((FilePartition) partition).files().length == 0;
   }
 
   /**
-   * Gives one answer for all partitions of a scan, as Spark demands: columns, unless Spark's reader would give rows and
-   * no file has deleted rows, which are left out of columns alone.
+   * Returns the same answer for all partitions of a scan, as Spark requires. Reads are columnar, unless Spark's Parquet
+   * reader would return rows and no file has deleted rows. Deleted rows can only be removed from columnar batches.
    */
   @Override
   public boolean supportColumnarReads(InputPartition partition) {

@@ -16,20 +16,20 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
 /**
- * Parquet files of the lake, of which some have rows that were deleted: each of these with its files of positions, and
- * with those that the lake does not have yet.
+ * A partition of lake files of which some have deleted rows. Each file has its position delete files and the deletes
+ * that the lake does not have yet.
  */
 public final class LakeFilePartition implements InputPartition {
   private static final long serialVersionUID = 1L;
   final FilePartition files;
 
-  /** Files of deleted positions of each file; none for a file of which all rows count. */
+  /** The position delete files of each data file. Empty for a file without. */
   final FilePartition[] deleteFiles;
 
-  /** Positions of each file that the plan itself names, as deflated bits; null for a file without. */
+  /** Deleted positions of each data file from the plan, as a deflated bit set, or null. */
   private final byte[][] inlineDeletes;
 
-  /** Number of rows of each file, deleted ones included. */
+  /** The number of rows of each data file, including deleted rows. */
   private final long[] rowCounts;
 
   private LakeFilePartition(
@@ -40,23 +40,23 @@ public final class LakeFilePartition implements InputPartition {
     this.rowCounts = rowCounts;
   }
 
-  /** Returns the number of rows of a file; -1 if only a part of it is read. */
+  /** Returns the number of rows of a file, or -1 if only a part of the file is read. */
   long rowCount(int file) {
     PartitionedFile part = files.files()[file];
     return part.start() == 0 && part.length() == part.fileSize() ? rowCounts[file] : -1;
   }
 
-  /** Tells whether some rows of a file of a plan are left out. */
+  /** Returns whether a file of a plan has deleted rows. */
   static boolean hasDeletes(JsonNode file) {
     return file.get("deletes").size() > 0 || !file.get("gone").isNull();
   }
 
-  /** Tells whether all rows of a file count. */
+  /** Returns whether all rows of a file are live. */
   boolean hasNoDeletes(int file) {
     return deleteFiles[file].files().length == 0 && inlineDeletes[file] == null;
   }
 
-  /** Returns the deleted positions of a file that the plan names. */
+  /** Returns the deleted positions of a file that the plan contains. */
   BitSet inlineDeletedPositions(int file) throws IOException {
     if (inlineDeletes[file] == null) return new BitSet();
     try (InputStream bits = new InflaterInputStream(new ByteArrayInputStream(inlineDeletes[file]))) {
@@ -69,7 +69,7 @@ public final class LakeFilePartition implements InputPartition {
     return files.preferredLocations();
   }
 
-  /** Makes a partition of a group of a plan; Spark's own kind if no row was deleted. */
+  /** Creates the partition of a file group, which is Spark's own {@code FilePartition} if no row was deleted. */
   public static InputPartition of(int index, JsonNode group) {
     List<PartitionedFile> files = new ArrayList<>();
     List<FilePartition> deleteFiles = new ArrayList<>();

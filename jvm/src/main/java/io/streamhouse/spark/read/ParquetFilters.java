@@ -17,11 +17,14 @@ import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
 
-/** Predicates in the form of Spark's Parquet reader. It may skip row groups by them, so each keeps all that match. */
+/**
+ * Converts predicates to filters of Spark's Parquet reader, which skips row groups by them. Each filter keeps all
+ * matching rows.
+ */
 final class ParquetFilters {
   private ParquetFilters() {}
 
-  /** Converts the predicates that have such a form. */
+  /** Converts the predicates that can be converted as a whole. */
   static Filter[] of(List<Predicate> predicates, StructType schema) {
     List<Filter> filters = new ArrayList<>();
     for (Predicate predicate : predicates) {
@@ -32,7 +35,7 @@ final class ParquetFilters {
     return filters.toArray(new Filter[0]);
   }
 
-  /** Converts a whole predicate, or gives null. Spark's own conversion would give one side of an OR. */
+  /** Converts a whole predicate, or returns null. Spark's own conversion might return one side of an OR. */
   static Filter whole(Expression expression) {
     if (!(expression instanceof Predicate)) return null;
     Predicate predicate = (Predicate) expression;
@@ -56,7 +59,9 @@ final class ParquetFilters {
         : new Or(children[0], children[1]);
   }
 
-  /** Whether a predicate compares floats: Parquet's statistics leave out NaN, for Spark the greatest number. */
+  /**
+   * Returns whether a predicate compares floats. Parquet statistics ignore NaN, which is the greatest number in Spark.
+   */
   static boolean comparesFloats(Predicate predicate, StructType schema) {
     for (NamedReference column : predicate.references()) {
       DataType type = schema;

@@ -21,20 +21,22 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Spark's Parquet readers of earlier queries, which the next ones use with filters of their own. To make one, Spark
- * copies all settings of Hadoop some times, and sends them to the executors: a third of the driver's time of a short
- * query. So they are sent once for all queries that read the same columns with the same settings. Each query compares
- * the settings.
+ * Caches Spark's Parquet reader factories across queries.
+ *
+ *
+ * <p>To create one, Spark copies the Hadoop configuration several times and broadcasts it: a third of the driver's time
+ * in a short query. So queries that read the same columns with the same settings share a factory, each with its own
+ * filters. Every query compares the settings.
  */
 final class ParquetReaderCache {
-  /** Each keeps the settings of Hadoop, some 100 kB, in the driver and in the executors. */
+  /** Each entry holds the Hadoop configuration, about 100 kB, in the driver and in the executors. */
   private static final int READERS_MAX = 32;
 
   private static final Map<List<Object>, ParquetPartitionReaderFactory> READERS = new LinkedHashMap<>(16, 0.75f, true);
 
   private ParquetReaderCache() {}
 
-  /** A reader of some columns of files with the columns of a table, which skips what the filters do not want. */
+  /** Returns a factory that reads {@code required} from files with the schema {@code table}. */
   static ParquetPartitionReaderFactory of(
       StructType table, StructType required, Filter[] filters, Map<String, String> options) {
     SparkSession session = SparkSession$.MODULE$.active();
@@ -49,7 +51,7 @@ final class ParquetReaderCache {
       put(key, cached);
     }
     return new ParquetPartitionReaderFactory(
-        settings, // of the query's session: that of the kept reader may change
+        settings, // of this query's session, since those of the cached factory may have changed
         cached.broadcastedConf(),
         cached.dataSchema(),
         cached.readDataSchema(),
@@ -59,7 +61,7 @@ final class ParquetReaderCache {
         cached.options());
   }
 
-  /** All that goes into the settings of a reader, but for its columns and options. */
+  /** Returns everything that a factory depends on, except its columns and options. */
   private static List<Object> cacheKey(SparkContext context, SQLConf session) {
     Map<String, String> hadoop = new HashMap<>();
     for (Map.Entry<String, String> entry : context.hadoopConfiguration()) hadoop.put(entry.getKey(), entry.getValue());
@@ -79,7 +81,7 @@ final class ParquetReaderCache {
   }
 
   private static synchronized void put(List<Object> key, ParquetPartitionReaderFactory reader) {
-    READERS.keySet().removeIf(other -> !other.get(0).equals(key.get(0))); // Spark was begun anew
+    READERS.keySet().removeIf(other -> !other.get(0).equals(key.get(0))); // Spark was restarted
     READERS.put(key, reader);
     Iterator<List<Object>> oldest = READERS.keySet().iterator();
     while (READERS.size() > READERS_MAX) {

@@ -12,20 +12,20 @@ import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
-/** Spark's own Parquet readers for the given files of a scan: they list nothing and infer nothing. */
+/** Spark's Parquet reader factories for the files of one scan. They neither list files nor infer schemas. */
 public final class ParquetReaderFactories implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** Columns of a scan. */
+  /** Reads the columns of the scan. */
   final PartitionReaderFactory dataFactory;
 
-  /** The same, then each row's position in its file; null where nothing needs it. */
+  /** Reads the same columns and the position of each row in its file. Null if not needed. */
   final PartitionReaderFactory rowIndexFactory;
 
-  /** Whether a reader may leave out rows that a filter does not want, so that they cannot be counted. */
+  /** Whether filters may skip rows, so that positions cannot be counted. */
   final boolean mayFilterRows;
 
-  /** Deleted positions, of files that are about one data file; null where there are none. */
+  /** Reads position delete files. Null if there are none. */
   final PartitionReaderFactory deleteFactory;
 
   /** Whether some files have deleted rows. */
@@ -45,8 +45,8 @@ public final class ParquetReaderFactories implements Serializable {
   }
 
   /**
-   * Makes those readers that the files of a plan need, since each takes some milliseconds and the session's settings to
-   * the executors. Where the plan may change, other parts of the files may be read.
+   * Creates the factories that the files of a plan need. Each costs some milliseconds and a broadcast of the settings.
+   * If the scan may be planned again, other parts of the files may be read.
    */
   public static ParquetReaderFactories of(
       StructType table,
@@ -75,12 +75,12 @@ public final class ParquetReaderFactories implements Serializable {
         hasDeletes);
   }
 
-  /** Tells whether rows that are read from a byte of their file on are those of the file from the first on. */
+  /** Returns whether the positions of rows that are read from byte {@code start} can be counted from 0. */
   boolean canCountPositions(long start) {
     return start == 0 && !mayFilterRows;
   }
 
-  /** Tells whether Spark reads these columns as batches, of which rows can be left out. */
+  /** Returns whether Spark reads these columns in batches, from which rows can be removed. */
   public static boolean supportsBatches(StructType required) {
     return ParquetUtils.isBatchReadSupportedForSchema(SQLConf.get(), required);
   }

@@ -15,7 +15,7 @@ import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Arrow batches from Python: each row that arrives is one Arrow IPC stream of one batch. */
+/** Reads Arrow batches from Python. Each incoming row is an Arrow IPC stream with one batch. */
 final class PythonBatchReader implements PartitionReader<ColumnarBatch> {
   private final PartitionReader<InternalRow> rows;
   private final int columns;
@@ -58,7 +58,7 @@ final class PythonBatchReader implements PartitionReader<ColumnarBatch> {
     return counters.toCustomMetrics();
   }
 
-  /** Goes on with the counts of the part that the task read before. */
+  /** Continues with the counters of the partition that the task read before. */
   @Override
   public void initMetricsValues(CustomTaskMetric[] before) {
     for (CustomTaskMetric count : before) counters.add(count.name(), count.value());

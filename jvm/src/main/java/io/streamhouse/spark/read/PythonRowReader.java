@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
-/** The same rows one by one, for plans that Spark does not run on columns. */
+/** Reads the rows of Arrow batches one by one, for plans that are not columnar. */
 final class PythonRowReader implements PartitionReader<InternalRow> {
   private final PythonBatchReader batches;
   private Iterator<InternalRow> rows = Collections.emptyIterator();

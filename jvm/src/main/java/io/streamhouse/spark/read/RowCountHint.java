@@ -5,14 +5,17 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.execution.datasources.parquet.SpecificParquetRecordReaderBase;
 
 /**
- * How many rows Spark's Parquet reader gives of its file. It knows that once it has opened it, and tells nobody. Where
- * all rows come, their positions can be counted: Spark makes an object for each row that it numbers, which takes longer
- * than reading some columns.
+ * The number of rows that Spark's Parquet reader will return for a file. The reader knows it once the file is open but
+ * does not expose it, so it is read by reflection.
+ *
+ *
+ * <p>If all rows are returned, their positions can be counted. Spark would create an object for each row that it
+ * numbers, which takes longer than reading some columns.
  */
 final class RowCountHint {
   private RowCountHint() {}
 
-  /** The number; -1 for a reader that is made in another way than those that are known. */
+  /** Returns the number, or -1 if this version of the reader is unknown. */
   static long of(PartitionReader<?> reader) {
     try {
       for (Field field : reader.getClass().getDeclaredFields()) {

@@ -6,13 +6,13 @@ import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Some rows of a column, by their places in it. The column is its reader's, which closes it. */
+/** The selected rows of a column, by their position. The reader owns and closes the column. */
 final class SelectedColumnVector extends ColumnVector {
   private final ColumnVector inner;
   private final int[] positions;
   private final int count;
 
-  /** Takes the first {@code count} places. */
+  /** Selects the first {@code count} of the positions. */
   SelectedColumnVector(ColumnVector inner, int[] positions, int count) {
     super(inner.dataType());
     this.inner = inner;

@@ -21,22 +21,25 @@ import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.vectorized.ColumnVector;
 
 /**
- * The rows of a batch that are left, as ranges of their places in ascending order. In the vectors of Spark's Parquet
- * reader they are moved to the front, since the reader fills these anew for its next batch: then operators see vectors
- * of the class that they see elsewhere, and no place is looked up. Other columns are read through a list of places.
+ * The selected rows of a batch, as ascending ranges of positions.
+ *
+ *
+ * <p>In the vectors of Spark's Parquet reader, selected values are moved to the front, since the reader refills the
+ * vectors for its next batch. Operators then see the usual vector class and no position is looked up. Other columns are
+ * read through a list of positions.
  */
 final class SelectionVector {
-  /** Rows of a range, on average, from which on moving ranges takes less time than looking places up. */
+  /** The average length of ranges from which moving values is faster than looking up positions. */
   private static final int RANGE_ROWS_MIN = 8;
 
   private int[] bounds = new int[64];
   private int ranges;
   private int[] positions;
 
-  /** How many rows there are. */
+  /** The number of selected rows. */
   int count;
 
-  /** Adds the rows at places from one on, up to another, if there are any. */
+  /** Selects the rows from {@code start}, inclusive, to {@code end}, exclusive. */
   void addRange(int start, int end) {
     if (start >= end) return;
     if (2 * ranges == bounds.length) bounds = Arrays.copyOf(bounds, 4 * ranges);
@@ -46,7 +49,7 @@ final class SelectionVector {
     count += end - start;
   }
 
-  /** The rows of a column. */
+  /** Returns the selected rows of a column. */
   ColumnVector select(ColumnVector column) {
     if (column instanceof ConstantColumnVector) return column;
     if (column instanceof WritableColumnVector && count >= ranges * RANGE_ROWS_MIN) {
@@ -93,7 +96,7 @@ final class SelectionVector {
     else column.putNotNull(to);
   }
 
-  /** Moves the values of rows to places before theirs. */
+  /** Moves values of rows to lower positions. */
   private interface ValueMover {
     void move(WritableColumnVector column, int to, int from, int rows);
   }
@@ -111,7 +114,7 @@ final class SelectionVector {
   private static final ValueMover DOUBLES =
       (column, to, from, rows) -> column.putDoubles(to, rows, column.getDoubles(from, rows), 0);
 
-  /** Texts and bytes lie one behind another, and a row has the position and the length of its own. */
+  /** Moves the offsets and lengths of strings and binary values. Their bytes stay where they are. */
   private static final ValueMover ARRAYS =
       (column, to, from, rows) -> {
         for (int i = 0; i < rows; i++) {
@@ -119,7 +122,7 @@ final class SelectionVector {
         }
       };
 
-  /** How Spark stores values of a type; null for those that have columns inside. */
+  /** Returns how to move values of a type, or null for a type with nested columns. */
   private static ValueMover moverFor(DataType type) {
     if (type instanceof LongType || type instanceof TimestampType || type instanceof TimestampNTZType) return LONGS;
     if (type instanceof IntegerType || type instanceof DateType) return INTS;

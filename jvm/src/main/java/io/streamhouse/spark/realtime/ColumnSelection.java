@@ -21,28 +21,28 @@ import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.arrow.vector.types.pojo.Schema;
 
 /**
- * Some columns of rows that were written with one schema, and where a batch in Arrow's file format has their bytes: a
- * prefix with the length of the head, the head, and the buffers of all columns, one column behind the other.
+ * The columns that a query reads of rows written with one schema, and where their bytes are in an Arrow IPC batch. A
+ * batch consists of a length prefix, the message header and the buffers of the columns, one after the other.
  */
 final class ColumnSelection {
   private static final int PREFIX_BYTES = 8;
   private static final int ENTRY_BYTES = 16;
   private static final int ALIGNMENT_BYTES = 8;
 
-  /** Everything in a head but the entries of its columns is smaller than this. */
+  /** Upper bound of the size of a header without the entries of its columns. */
   private static final int OTHER_HEAD_BYTES = 256;
 
-  /** The schema of the columns alone, in the order of the file. */
+  /** The schema of the selected columns, in file order. */
   final Schema schema;
 
   final boolean isComplete;
 
-  /** The head of a batch, with its prefix, is no longer than this. */
+  /** Upper bound of the size of a batch header, including its prefix. */
   final int headBytesMax;
 
   private final BitSet nodes = new BitSet();
 
-  /** For each column the number of its first buffer, and the one behind its last. */
+  /** For each column, the indexes of its first buffer and of the one after its last. */
   private final List<int[]> buffers = new ArrayList<>();
 
   ColumnSelection(Schema written, BitSet selected) {
@@ -63,20 +63,20 @@ final class ColumnSelection {
     headBytesMax = PREFIX_BYTES + OTHER_HEAD_BYTES + ENTRY_BYTES * (next[0] + next[1]);
   }
 
-  /** Counts the entries that a field has in the head of a batch: nodes, then buffers. */
+  /** Counts the entries of a field in a batch header: nodes, then buffers. */
   private static void countEntries(Field field, int[] counts) {
     counts[0]++;
     counts[1] += TypeLayout.getTypeBufferCount(field.getType());
     for (Field child : field.getChildren()) countEntries(child, counts);
   }
 
-  /** Where a message ends its head: its body begins there. The piece has the message's prefix at that position. */
+  /** Returns where a message header ends and its body begins. {@code piece} must contain the prefix at {@code at}. */
   static long headEnd(SegmentBytes piece, long at) {
     ByteBuffer bytes = ByteBuffer.wrap(piece.bytes).order(ByteOrder.LITTLE_ENDIAN);
     return at + PREFIX_BYTES + bytes.getInt(piece.indexOf(at) + 4);
   }
 
-  /** The batch whose prefix and head a piece has at that position. */
+  /** Reads the batch header at {@code at}, which {@code piece} contains. */
   static RecordBatch readHead(SegmentBytes piece, long at) {
     int from = piece.indexOf(at) + PREFIX_BYTES;
     int length = (int) (headEnd(piece, at) - at) - PREFIX_BYTES;
@@ -84,7 +84,7 @@ final class ColumnSelection {
     return (RecordBatch) Message.getRootAsMessage(head).header(new RecordBatch());
   }
 
-  /** The ranges of a segment that have the columns' bytes, one for each. */
+  /** Returns the byte range of each selected column within the segment. */
   long[][] columnRanges(RecordBatch head, long body) {
     long[][] ranges = new long[buffers.size()][];
     for (int i = 0; i < ranges.length; i++) {
@@ -95,7 +95,7 @@ final class ColumnSelection {
     return ranges;
   }
 
-  /** Loads the columns alone, from the pieces that have the bytes of each. */
+  /** Loads the selected columns. Each piece contains the bytes of one of them. */
   void load(RecordBatch head, long body, SegmentBytes[] pieces, BufferAllocator allocator, VectorLoader loader) {
     List<ArrowFieldNode> entries = new ArrayList<>();
     for (int i = nodes.nextSetBit(0); i >= 0; i = nodes.nextSetBit(i + 1)) {
@@ -106,7 +106,7 @@ final class ColumnSelection {
         head.compression() == null
             ? NoCompressionCodec.DEFAULT_BODY_COMPRESSION
             : new ArrowBodyCompression(head.compression().codec(), head.compression().method());
-    // Arrow decompresses parts of one buffer, which has to be there until all of them are.
+    // Arrow decompresses slices of one buffer, which must live until all are decompressed.
     try (ArrowBuf bufferSpace = allocator.buffer(bufferBytes(head))) {
       List<ArrowBuf> parts = new ArrayList<>();
       long at = 0;

@@ -5,7 +5,7 @@ import io.streamhouse.spark.storage.LogStore;
 import io.streamhouse.spark.util.Xxh3;
 import java.io.IOException;
 
-/** A record of a table's commit log, as far as a reader of its rows needs it. */
+/** A commit record of a table's log, as far as a reader of its rows needs it. */
 final class CommitRecord {
   private static final int VERSION_MAX = 2;
   private static final int MANIFEST_VERSION_MAX = 1;
@@ -14,7 +14,7 @@ final class CommitRecord {
   final JsonNode header;
   final JsonNode actions;
 
-  /** The file that has the actions and their bytes: the record, or its manifest. */
+  /** The file that contains the actions and inline bytes: the record itself or its manifest. */
   final MetadataFrame body;
 
   private CommitRecord(long number, JsonNode header, MetadataFrame body) {
@@ -24,14 +24,14 @@ final class CommitRecord {
     this.actions = body.header.get("actions");
   }
 
-  /** The name of a record below the table's folder. */
+  /** Returns the name of a record below the table's folder. */
   static String fileName(long number) {
     return String.format("commits/%020d.json", number);
   }
 
   /**
-   * The record in these bytes, if there are any. Null for a record that is not this table's, is damaged, or newer than
-   * this class: Python says what is wrong.
+   * Decodes a record. Returns null if {@code bytes} is null, or the record is damaged, newer than this class or of
+   * another table. Python then reports what is wrong.
    */
   static CommitRecord decode(byte[] bytes, LogStore store, String uuid, long number) throws IOException {
     MetadataFrame frame = bytes == null ? null : MetadataFrame.decode(bytes, "commit", VERSION_MAX);
@@ -54,7 +54,7 @@ final class CommitRecord {
     return header.get("attempt").asText();
   }
 
-  /** Whether the record may be behind the one of this attempt: most say which one they follow. */
+  /** Returns whether this record may follow the one of {@code attempt}. Most records name their predecessor. */
   boolean follows(String attempt) {
     return !header.has("after") || attempt == null || header.get("after").asText().equals(attempt);
   }

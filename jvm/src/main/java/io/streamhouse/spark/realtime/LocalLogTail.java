@@ -4,7 +4,7 @@ import io.streamhouse.spark.storage.LogStore;
 import java.io.IOException;
 import java.util.concurrent.locks.LockSupport;
 
-/** A log whose files are looked at all the time, which costs nothing on a disk. For one reader. */
+/** Tails a log on a local disk for one reader by reading the next record's file, which is cheap. */
 final class LocalLogTail implements LogTail {
   private static final long POLL_INTERVAL_NS = 500_000;
 

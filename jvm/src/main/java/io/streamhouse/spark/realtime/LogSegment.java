@@ -15,14 +15,14 @@ import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.VectorLoader;
 
-/** Adjacent rows of one bucket: an Arrow file, a part of one, or inline in a commit record. */
+/** A segment: consecutive rows of one bucket in an Arrow file, in a part of one, or inline in a commit record. */
 final class LogSegment {
   private static final int FILE_HEAD_BYTES = 8;
 
-  /** So many bytes are read with all their columns: that takes no longer than another request. */
+  /** Up to this size, a batch is read with all its columns, since that takes no longer than another request. */
   private static final long ONE_REQUEST_BYTES_MAX = 1 << 20;
 
-  /** Bytes between two ranges that are read together: about those that move in the time of a request. */
+  /** Ranges closer than this are read together. About as many bytes arrive in the time of a request. */
   private static final long GAP_BYTES_MAX = 256 << 10;
 
   final int bucket;
@@ -39,14 +39,14 @@ final class LogSegment {
   private final long[] timeStarts;
   private final long[] timesMs;
 
-  /** The rows behind an update, by turns the first of some and the one behind their last. */
+  /** Ranges of rows that resulted from updates, as alternating starts and ends. */
   private final long[] updatedRuns;
 
   private LogStore.Read<SegmentBytes[]> prefetched;
 
   /**
-   * Takes a segment as a record describes it, and its index: the record's own or one that Python sent along. Of inline
-   * rows the record is there that holds them.
+   * Creates a segment from its entry and its index, which comes from the record or from Python. {@code record} contains
+   * the rows if they are inline.
    */
   LogSegment(JsonNode entry, byte[] index, LogStore store, CommitRecord record) {
     this.entry = entry;
@@ -75,7 +75,7 @@ final class LogSegment {
     for (int i = 0; i < updatedRuns.length; i++) updatedRuns[i] = runs.get(i / 2).get(i % 2).asLong();
   }
 
-  /** A segment of an action of the record. */
+  /** Creates the segment of an action of a commit record. */
   static LogSegment of(JsonNode entry, LogStore store, CommitRecord record) {
     JsonNode span = entry.get("index");
     int payload = record.body.payload;
@@ -98,20 +98,20 @@ final class LogSegment {
     return (int) batchRows[batch];
   }
 
-  /** The commit time of a row, by its number in the segment. Times of merged segments may decrease. */
+  /** Returns the commit time of a row. Times in a compacted segment may decrease. */
   long timeMs(long row) {
     int at = timeStarts.length - 1;
     while (at > 0 && timeStarts[at] > row) at--;
     return timesMs[Math.max(at, 0)];
   }
 
-  /** Whether a row, by its number in the segment, is one behind an update, of a table without a primary key. */
+  /** Returns whether a row resulted from an update, in a table without a primary key. */
   boolean isUpdated(long row) {
     int at = Arrays.binarySearch(updatedRuns, row);
     return ((at < 0 ? -at - 2 : at) & 1) == 0;
   }
 
-  /** Loads some columns of a batch of the rows, once their bytes match their checksums. */
+  /** Loads the selected columns of a batch after verifying their checksums. */
   void load(int batch, ColumnSelection columns, BufferAllocator allocator, VectorLoader loader) throws IOException {
     JsonNode inline = entry.get("inline");
     if (inline != null) {
@@ -124,7 +124,8 @@ final class LogSegment {
     boolean isNarrow = !columns.isComplete && end - start > ONE_REQUEST_BYTES_MAX;
     long readEnd = isNarrow ? Math.min(end, start + columns.headBytesMax + (start == 0 ? blockBytes : 0)) : end;
     SegmentBytes first = (prefetched == null ? readRanges(new long[] {start, readEnd}) : prefetched.get())[0];
-    long at = start == 0 ? ColumnSelection.headEnd(first, FILE_HEAD_BYTES) : start; // the first lies behind the schema
+    // the schema precedes the first batch
+    long at = start == 0 ? ColumnSelection.headEnd(first, FILE_HEAD_BYTES) : start;
     if (!isNarrow) {
       loadWhole(first, at, columns, allocator, loader);
       return;
@@ -137,14 +138,14 @@ final class LogSegment {
     columns.load(head, body, readRanges(columns.columnRanges(head, body)), allocator, loader);
   }
 
-  /** Begins to read a small object beside others, where reads take long: its rows are asked for soon. */
+  /** Starts to read a small segment in the background if reads are slow, because its rows are needed soon. */
   void prefetch() {
     long bytes = entry.path("bytes").asLong(0);
     if (prefetched != null || entry.has("inline") || bytes > ONE_REQUEST_BYTES_MAX) return;
     prefetched = store.prefetch(() -> readRanges(new long[] {0, bytes}));
   }
 
-  /** A batch all of whose bytes are in one piece. */
+  /** Loads a batch whose bytes are in one piece. */
   private static void loadWhole(
       SegmentBytes piece, long at, ColumnSelection columns, BufferAllocator allocator, VectorLoader loader) {
     SegmentBytes[] pieces = new SegmentBytes[columns.schema.getFields().size()];
@@ -152,7 +153,7 @@ final class LogSegment {
     columns.load(ColumnSelection.readHead(piece, at), ColumnSelection.headEnd(piece, at), pieces, allocator, loader);
   }
 
-  /** The verified bytes of ranges, given in ascending order; neighbours are read together. */
+  /** Reads and verifies byte ranges, which must ascend. Neighboring ranges are read together. */
   private SegmentBytes[] readRanges(long[]... ranges) throws IOException {
     long size = entry.get("bytes").asLong();
     long part = entry.path("part").asLong(0);
@@ -179,7 +180,7 @@ final class LogSegment {
     return pieces;
   }
 
-  /** Compares the checksums of bytes that begin with a block, at a position of the segment. */
+  /** Verifies the checksums of bytes that start at a block boundary. */
   private void verifyChecksums(byte[] contents, long low, long part, String name) {
     for (int from = 0; from < contents.length; from += blockBytes) {
       int length = Math.min(blockBytes, contents.length - from);

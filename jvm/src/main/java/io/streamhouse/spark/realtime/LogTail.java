@@ -2,15 +2,15 @@ package io.streamhouse.spark.realtime;
 
 import java.io.IOException;
 
-/** The records of a log behind the position of a reader, as they come. Asked with numbers that ascend by one. */
+/** The commit records after a reader's position, as they arrive. Each call must ask for the same number or the next. */
 interface LogTail extends AutoCloseable {
-  /** Whether there is anything at the number. */
+  /** Returns whether there is a record with this number. */
   boolean hasRecord(long number) throws IOException;
 
-  /** The record that is there; null for one that cannot be read here, which Python decides about. */
+  /** Returns the record, or null if it cannot be read here and Python must decide about it. */
   CommitRecord getRecord(long number) throws IOException;
 
-  /** Waits for news, some milliseconds at most. */
+  /** Waits some milliseconds for new records. */
   void awaitRecord();
 
   @Override

@@ -25,14 +25,14 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.util.TaskCompletionListener;
 
 /**
- * Reads the rows of some buckets that Python names, and follows the commit log from there: new records that append
- * rows.
+ * Reads the rows of the buckets of one task, then follows the commit log and reads the rows that new records append.
  *
- * <p>A record with an action that Python does not list, or one that cannot be read here, ends the reader's part of the
- * batch. All readers of the log end there; Python sees it at the beginning of the next batch, and decides.
+ *
+ * <p>A record that cannot be read here, or has an action that Python did not list, ends the reader's part of the batch.
+ * All readers of the log end at that record, and Python handles it when it plans the next batch.
  */
 final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
-  /** Segments that are read beside the one whose rows are handed out, where reads take long. */
+  /** Number of segments that are prefetched if reads are slow. */
   private static final int PREFETCH_SEGMENTS = 8;
 
   private final BufferAllocator allocator =
@@ -59,7 +59,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
   private boolean isStarted;
   private boolean isClosed;
 
-  /** Takes the files of the task's log, and its records behind the position of the task. */
+  /** Creates the reader of a task. {@code tail} starts at the task's position. */
   LogTailReader(JsonNode task, StructType schema, LogStore store, LogTail tail) {
     this.store = store;
     this.tail = tail;
@@ -87,7 +87,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     if (running != null) running.addTaskCompletionListener((TaskCompletionListener) taskContext -> close());
   }
 
-  /** The records that hold rows which the log had when the batch began. Where reads take long they begin together. */
+  /** Reads the records that hold inline rows of the planned segments, concurrently if reads are slow. */
   private Map<Long, CommitRecord> readInlineRecords(JsonNode bucketsJson) {
     Map<Long, LogStore.Read<CommitRecord>> reads = new TreeMap<>();
     for (JsonNode bucket : bucketsJson) {
@@ -121,18 +121,18 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     return record;
   }
 
-  /** A segment that the log had when the batch began. */
+  /** Creates a segment that the log had when the batch was planned. */
   private LogSegment plannedSegment(JsonNode segmentJson, Map<Long, CommitRecord> records) {
     CommitRecord record = records.get(segmentJson.get("commit").asLong());
     return new LogSegment(segmentJson, Base64.getDecoder().decode(segmentJson.get("sums").asText()), store, record);
   }
 
-  /** Spark 4.1 asks so. */
+  /** Called by Spark 4.1. */
   public RecordStatus nextWithTimeout(Long timeoutMs) throws IOException {
     return nextWithTimeout(System.currentTimeMillis(), timeoutMs);
   }
 
-  /** Spark 4.2 and newer ask so. */
+  /** Called by Spark 4.2 and newer. */
   public RecordStatus nextWithTimeout(Long startMs, Long timeoutMs) throws IOException {
     long deadlineMs = startMs + timeoutMs;
     if (!isStarted) attachToWriter();
@@ -148,7 +148,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     return RecordStatus.newStatusWithArrivalTimeMs(segment.timeMs(firstRow + row - 1));
   }
 
-  /** Meets the writer of the task, which is there once it asks for rows. */
+  /** Connects to the writer of the same task, which exists once it requests rows. */
   private void attachToWriter() {
     isStarted = true;
     writer = RealTimeWriter.ofCurrentTask();
@@ -156,7 +156,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
   }
 
   /**
-   * Leaves out the rows of a bucket below an offset, which may lie behind all rows that are known: Python has seen that
+   * Skips the rows of a bucket below an offset. The offset may be beyond the rows known here: Python has verified that
    * the log has them.
    */
   void advanceTo(int bucket, long offset) {
@@ -164,12 +164,12 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     if (followed != null) followed.offset = Math.max(followed.offset, offset);
   }
 
-  /** The bucket of the row that was handed out last. */
+  /** Returns the bucket of the current row. */
   int currentBucket() {
     return segment.bucket;
   }
 
-  /** The offset of the row that was handed out last. */
+  /** Returns the offset of the current row. */
   long currentOffset() {
     return segment.baseOffset + firstRow + row - 1;
   }
@@ -186,7 +186,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     return nextWithTimeout(System.currentTimeMillis(), 0L).hasRecord();
   }
 
-  /** Moves to the next row of those that are known. */
+  /** Advances to the next row of the queued segments. */
   private boolean advance() throws IOException {
     while (true) {
       if (batch != null) {
@@ -233,7 +233,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     }
   }
 
-  /** Loads the next batch that has rows to hand out. */
+  /** Loads the next batch, or skips it if all its rows are below the offset. */
   private void loadBatch() throws IOException {
     TailedBucket bucket = buckets.get(segment.bucket);
     int rows = segment.rowCount(batchNumber);
@@ -247,8 +247,8 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
   }
 
   /**
-   * Takes the next record, if there is one. What is read behind the end of the batch does not count: records are
-   * deleted a day after newer ones, and a process may sleep for longer.
+   * Reads the next record, if there is one. A record that arrives after the end of the batch is ignored: it may have
+   * been deleted if the process slept for more than a day.
    */
   private boolean pollRecord(long deadlineMs) throws IOException {
     if (!tail.hasRecord(nextRecord)) return false;
@@ -261,7 +261,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     return true;
   }
 
-  /** Queues the rows of a record; false if the record does more than that. */
+  /** Queues the rows of a record. Returns false if the record has actions that readers must not pass. */
   private boolean enqueue(CommitRecord record) {
     Deque<LogSegment> segments = new ArrayDeque<>();
     boolean hasRows = false;

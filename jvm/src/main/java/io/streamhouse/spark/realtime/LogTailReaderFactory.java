@@ -16,16 +16,16 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.SerializableConfiguration;
 
-/** Makes the readers of the tasks that follow a log. */
+/** Creates the readers of tasks that follow a log. */
 final class LogTailReaderFactory implements PartitionReaderFactory {
   private static final long serialVersionUID = 1L;
   private final StructType schema;
   private final String batch;
 
-  /** Settings of the file system that reaches the log, secrets among them; null for a log on the disk. */
+  /** Settings of the file system, which include secrets. Null for a log on the local disk. */
   private final SerializableConfiguration logConfiguration;
 
-  /** Takes a name of the batch, which no other one has. */
+  /** Creates a factory. {@code batch} must be unique. */
   LogTailReaderFactory(StructType schema, String batch, Configuration logConfiguration) {
     this.schema = schema;
     this.batch = batch;

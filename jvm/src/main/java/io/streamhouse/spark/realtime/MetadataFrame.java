@@ -7,7 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** A metadata file of a table's log, verified: a line with kind and checksum, a line of JSON, and bytes behind it. */
+/** A verified metadata file of a log: a line with kind, version and checksum, a line of JSON, and a binary payload. */
 final class MetadataFrame {
   private static final Pattern FIRST_LINE =
       Pattern.compile("\\{\"streamhouse\":\"([a-z]+)\",\"version\":(\\d{1,9}),\"xxh3\":\"([0-9a-f]{32})\"\\}\n");
@@ -16,7 +16,7 @@ final class MetadataFrame {
   final JsonNode header;
   final byte[] bytes;
 
-  /** The position in the bytes from which the header counts. */
+  /** The offset of the payload. */
   final int payload;
 
   private MetadataFrame(JsonNode header, byte[] bytes, int payload) {
@@ -25,7 +25,9 @@ final class MetadataFrame {
     this.payload = payload;
   }
 
-  /** Null for damaged bytes, another kind or a format that is newer: Python reads these, and says what they are. */
+  /**
+   * Decodes a file, or returns null if it is damaged, of another kind or of a newer version. Python then reports why.
+   */
   static MetadataFrame decode(byte[] bytes, String kind, int newest) {
     String begin = new String(bytes, 0, Math.min(bytes.length, FIRST_LINE_MAX), StandardCharsets.ISO_8859_1);
     Matcher first = FIRST_LINE.matcher(begin);

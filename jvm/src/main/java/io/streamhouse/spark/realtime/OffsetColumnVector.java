@@ -9,7 +9,7 @@ import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** A column that follows from where a row lies in the log, such as its offset: of whole numbers, or of texts. */
+/** A column that is computed from the position of a row in the log, such as its offset. */
 final class OffsetColumnVector extends ColumnVector {
   private final IntToLongFunction longs;
   private final IntFunction<UTF8String> strings;

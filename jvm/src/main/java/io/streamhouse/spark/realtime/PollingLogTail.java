@@ -8,18 +8,19 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * A log in a store, which one thread looks at for all tasks of a batch that run in this process.
+ * Tails a log in an object store with one polling thread for all tasks of a batch in this process.
  *
- * <p>A look is a request for the next record, that somebody pays for. While records come there are looks without a
- * pause, then each 20 ms, and ever fewer the longer no record came, down to one in two seconds. The thread reads some
- * records ahead of the readers, and a reader that is far behind reads for itself. Records are never shared between
- * batches: at the beginning of each, Python has looked whether the log is still the one that it was.
+ *
+ * <p>A poll requests the next record, which costs money. While records arrive, the thread polls without a pause, then
+ * every 20 ms, then ever more rarely, down to once in two seconds. It prefetches some records. A reader that is far
+ * behind reads for itself. Records are not shared between batches, because Python checks at the start of each batch
+ * whether the log is still the same.
  */
 final class PollingLogTail implements LogTail, Runnable {
   static final long INTERVAL_MIN_NS = 20_000_000;
   static final long INTERVAL_MAX_NS = 2_000_000_000L;
 
-  /** Part of the time without news that passes until the next look. */
+  /** The pause is the time since the last record divided by this. */
   static final long QUIET_SHARE = 16;
 
   private static final int PREFETCH_RECORDS = 16;
@@ -28,7 +29,7 @@ final class PollingLogTail implements LogTail, Runnable {
 
   private static final Map<String, PollingLogTail> RUNNING = new HashMap<>();
 
-  /** When the newest record of each log was found: a new batch goes on as seldom as the one before ended. */
+  /** When the last record of each log arrived, so that a new batch polls as rarely as the one before. */
   private static final Map<String, Long> LAST_RECORD_NS = new HashMap<>();
 
   private final String key;
@@ -51,7 +52,7 @@ final class PollingLogTail implements LogTail, Runnable {
     lastRecordNs = LAST_RECORD_NS.computeIfAbsent(uuid, id -> System.nanoTime());
   }
 
-  /** The one of a batch in this process, from the record on with which the batch begins. */
+  /** Returns the tail of a batch that starts at record {@code next}, and starts its thread. */
   static PollingLogTail of(String batch, LogStore store, String uuid, long next) {
     synchronized (RUNNING) {
       String key = batch + " " + uuid + " " + next;
@@ -85,29 +86,29 @@ final class PollingLogTail implements LogTail, Runnable {
         byte[] bytes = store.read(CommitRecord.fileName(number));
         CommitRecord record = bytes == null ? null : CommitRecord.decode(bytes, store, uuid, number);
         if (bytes != null) add(number, record);
-        if (bytes != null && record == null) return; // Python says what it is
+        if (bytes != null && record == null) return; // Python reports what is wrong with it
         if (bytes == null) pause(sinceNs);
       }
     } catch (InterruptedException error) {
-      // nobody reads any more
-    } catch (Throwable error) { // also of a class that is missing: the reader says it
+      // the last reader has closed the tail
+    } catch (Throwable error) { // even a missing class: readers rethrow it
       fail(error);
     }
   }
 
-  /** Waits while the readers are far behind; the number of the record that is looked for then. */
+  /** Waits while the readers are far behind. Returns the number of the record to request next. */
   private synchronized long awaitDemand() throws InterruptedException {
     while (next > requested + PREFETCH_RECORDS) wait();
     return next;
   }
 
-  /** Waits until another look is due, which is some time behind the beginning of the one before. */
+  /** Waits until the next poll is due, measured from the start of the last one. */
   private void pause(long sinceNs) throws InterruptedException {
     long restNs = sinceNs + pollIntervalNs(System.nanoTime() - lastRecordNs) - System.nanoTime();
     if (restNs > 0) Thread.sleep(restNs / 1_000_000, (int) (restNs % 1_000_000));
   }
 
-  /** The time between two looks, when the newest record came so long ago. */
+  /** Returns the time between two polls, given the time since the last record. */
   static long pollIntervalNs(long quietNs) {
     return Math.min(INTERVAL_MAX_NS, Math.max(INTERVAL_MIN_NS, quietNs / QUIET_SHARE));
   }
@@ -149,7 +150,7 @@ final class PollingLogTail implements LogTail, Runnable {
     try {
       wait(WAIT_MS);
     } catch (InterruptedException error) {
-      Thread.currentThread().interrupt(); // the reader looks at it
+      Thread.currentThread().interrupt(); // the reader checks the flag
     }
   }
 }

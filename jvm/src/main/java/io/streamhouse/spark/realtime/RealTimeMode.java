@@ -11,30 +11,27 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Spark's real-time mode: a batch ends when its time is over, and not at an offset that was chosen before. So a batch
- * that runs again has other rows than it had before.
+ * Access to what Spark's real-time mode does not tell sources and sinks. In this mode a batch ends after a time, not at
+ * an offset that was planned. So a batch that runs again has other rows.
  */
 public final class RealTimeMode {
   private static final String TASKS_OPTION = "realTimeTasks";
   private static final String ALLOWED_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck";
 
-  /** Steps of a plan that hand out what they make of a row before they take the next one. */
+  /** Plan nodes that output a row before they take the next one. */
   private static final Set<String> ROW_BY_ROW_NODES = Set.of("Project", "Filter", "SubqueryAlias", "View");
 
   private RealTimeMode() {}
 
-  /**
-   * Whether the query that this thread runs has a real-time trigger. Spark tells neither sources nor sinks: the
-   * thread's query has it.
-   */
+  /** Returns whether the query of this thread has a real-time trigger, which only the query object tells. */
   static boolean isEnabled() {
     Boolean isRealTime = isRealTime(Thread.currentThread());
     if (isRealTime != null) return isRealTime;
-    // Another Spark: real-time mode takes no sink of others unless the list of allowed sinks is switched off.
+    // an unknown Spark: its real-time mode rejects our sink unless the allowlist check is off
     return "false".equals(SparkSession.active().conf().get(ALLOWED_CHECK, "true"));
   }
 
-  /** Null where the thread is not one that runs a query of its own. */
+  /** Returns whether the thread's query is real-time, or null if the thread does not run a query. */
   public static Boolean isRealTime(Thread thread) {
     try {
       Object trigger = invoke(queryOf(thread), "trigger");
@@ -50,14 +47,14 @@ public final class RealTimeMode {
     return query.get(thread);
   }
 
-  /** Refuses a stream into a table where Spark does not say which rows the query reads. */
+  /** Rejects a real-time stream into a table if Spark does not tell which rows the query reads. */
   public static void rejectSink(String table) {
     if (isEnabled()) throw unsupported(table, "this Spark does not tell which rows the query reads");
   }
 
   /**
-   * The table whose rows the query of this thread writes in real-time mode; null in any other mode. Refuses a query
-   * that is more than filters and columns of one such table: its rows' places would not tell which are stored.
+   * Returns the table that the real-time query of this thread reads, or null in any other mode. Rejects a query that is
+   * more than filters and projections of one table, because offsets would not identify its rows.
    */
   public static LoadedTable sourceTable(String table) {
     if (!Boolean.TRUE.equals(isRealTime(Thread.currentThread()))) return null;
@@ -92,9 +89,9 @@ public final class RealTimeMode {
   }
 
   /**
-   * The tasks that the query of this thread needs at the same time for what it reads: of a table of the catalog
-   * those that its buckets are shared out to, of any other source one, because its plan does not tell how many. 0
-   * where this Spark does not tell what the query reads.
+   * Returns how many tasks the query of this thread runs concurrently to read its sources. A table of the catalog needs
+   * at most one per bucket. Any other source counts as one, because its plan does not tell. Returns 0 if this Spark
+   * does not tell what the query reads.
    */
   static int requiredTasks() {
     try {
@@ -117,8 +114,8 @@ public final class RealTimeMode {
   }
 
   /**
-   * The tasks of the queries in real-time mode that began before the one of this thread, which needs so many, and still
-   * run. 0 where this Spark does not tell.
+   * Returns the tasks of running real-time queries that started before the query of this thread, or 0 if this Spark
+   * does not tell. Registers the query with {@code tasks}.
    */
   static int tasksOfEarlierQueries(int tasks) {
     try {

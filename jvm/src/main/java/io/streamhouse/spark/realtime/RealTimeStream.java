@@ -24,7 +24,7 @@ import org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl;
 import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.types.StructType;
 
-/** A stream of a table in real-time mode: Python says at the beginning of each batch what its tasks follow. */
+/** The stream of a table in real-time mode. Python plans at the start of each batch what its tasks follow. */
 public final class RealTimeStream implements UnprunedStream, SupportsAdmissionControl, SupportsRealTimeMode {
   private final LoadedTable table;
   private final Map<String, String> options;
@@ -37,7 +37,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
   private JsonNode initialSchema = Json.parse("null");
   private ObjectNode plannedOffset;
 
-  /** Takes the number of tasks that run at once, and the session's settings of Hadoop. */
+  /** Creates a stream. {@code parallelism} is the number of tasks that run concurrently. */
   public RealTimeStream(
       LoadedTable table, Map<String, String> options, StructType schema, int parallelism,
       Configuration hadoopConfiguration) {
@@ -62,7 +62,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
     return new TableStreamOffset(answer.get("offset").toString());
   }
 
-  /** In real-time mode Spark asks for an end and does not use it. */
+  /** Returns {@code start}: in real-time mode Spark requests an end offset and ignores it. */
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
     return start;
@@ -106,7 +106,10 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
     return planPartitions(start, null, requirement);
   }
 
-  /** Of what a query needs the columns count here. Filters choose no segments: Spark looks at each row as it comes. */
+  /**
+   * Plans a batch with the required columns. Filters do not prune segments here, since Spark filters each row as it
+   * arrives.
+   */
   @Override
   public InputPartition[] planPartitions(Offset start, Offset end, ObjectNode requirement) {
     int needed = RealTimeMode.requiredTasks();
@@ -125,7 +128,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
     return tasks.toArray(new InputPartition[0]);
   }
 
-  /** The settings by which tasks reach the log; null for one on a disk. */
+  /** Returns the configuration with which tasks access the log, or null for a log on the local disk. */
   private Configuration logConfiguration(JsonNode answer) {
     if (answer.get("tasks").get(0).path("folder").asText("/").startsWith("/")) return null;
     Configuration configuration = new Configuration(hadoopConfiguration);
@@ -149,8 +152,8 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
   }
 
   /**
-   * The position behind what the tasks of a batch have read. It names the oldest of the records that they know: a
-   * deletion behind that one is news to some of them.
+   * Returns the offset after the rows that the tasks have read. Its history names the oldest of their last records,
+   * since a later deletion is new to some of the tasks.
    */
   @Override
   public Offset mergeOffsets(PartitionOffset[] offsets) {
@@ -182,7 +185,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
   @Override
   public void stop() {}
 
-  /** Spark finds the scan of a batch by the source that it knows, and so takes the one for the other. */
+  /** Equals the pushdown stream of a batch, because Spark finds the scan of a batch by its source. */
   @Override
   public boolean equals(Object other) {
     return this == other || other instanceof PushdownStream && ((PushdownStream) other).unpruned == this;

@@ -5,10 +5,11 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The tasks of a query in real-time mode, each of which has a core for as long as the query runs.
+ * Registry of the tasks of running real-time queries, each of which occupies a core for as long as its query runs.
  *
- * <p>Queries of one application share its cores. They are counted in the order in which they began, so a query that
- * runs is never refused because of one that begins later.
+ *
+ * <p>Queries of an application share its cores. They are counted in the order in which they started, so a running query
+ * is never rejected because of a later one.
  */
 final class RealTimeTaskRegistry {
   private static final List<RealTimeTaskRegistry> RUNNING = new ArrayList<>();
@@ -21,7 +22,7 @@ final class RealTimeTaskRegistry {
     this.count = count;
   }
 
-  /** Notes how many tasks a query needs. Returns how many those have that began before it and still run. */
+  /** Registers the tasks of a query. Returns those of queries that started earlier and still run. */
   static synchronized int registerAndCountEarlier(Object query, int count) {
     RUNNING.removeIf(entry -> !entry.isRunning());
     int earlierTasks = 0;

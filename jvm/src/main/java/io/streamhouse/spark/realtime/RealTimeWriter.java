@@ -30,19 +30,20 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Commits the rows of a task while it runs: where none waits to be read, or the last commit is a while ago.
+ * Commits rows while its task runs: when no row is waiting to be read, or some time after the last commit.
  *
- * <p>The reader of the same task asks for the commit, each time before it hands out another row. What the query made of
- * the rows before is here by then, and so the reader's offsets say which rows of the source the commit has.
+ *
+ * <p>The reader of the same task triggers the commit before it returns another row. By then all rows that the query
+ * derived from earlier rows have arrived. So the offsets of the reader tell which source rows the commit contains.
  */
 public final class RealTimeWriter implements DataWriter<InternalRow> {
   private static final long COMMIT_INTERVAL_NS = 100_000_000;
   private static final long CHUNK_BYTES = 8L << 20;
 
-  /** Counts the records of commits: one for each bucket of the source that has rows in it. */
+  /** Metric for commit records: one for each bucket of the source that has rows in a commit. */
   static final String COMMITS = "commits";
 
-  /** Stands before the offsets in the message of a Python writer that got no rows. */
+  /** Precedes the stored offsets in the message of a Python writer that got no rows. */
   static final String STORED_KEY = "streamhouse.stored";
 
   private static final String CONFLICT = "COMMIT_CONFLICT";
@@ -61,7 +62,9 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
   private long bytes;
   private long committedNs = System.nanoTime() - COMMIT_INTERVAL_NS;
 
-  /** Takes the rows of {@code schema}; up to which offset those of a bucket of the source are {@code stored}. */
+  /**
+   * Creates a writer of rows with {@code schema}. {@code storedOffsets} has the next offset to store per source bucket.
+   */
   public RealTimeWriter(
       String table,
       StructType schema,
@@ -75,13 +78,13 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
     positionProjection = UnsafeProjection.create(written);
   }
 
-  /** The writer of the running task; null where it has none. */
+  /** Returns the writer of the running task, or null. */
   static RealTimeWriter ofCurrentTask() {
     TaskContext task = TaskContext.get();
     return task == null ? null : BY_TASK.get(task.taskAttemptId());
   }
 
-  /** Begins with the rows of a reader: it leaves out those that are stored. */
+  /** Connects the reader of the task, which skips rows that are already stored. */
   void attachReader(LogTailReader logReader) {
     if (reader != null) throw new IllegalStateException("two readers in one task");
     reader = logReader;
@@ -90,7 +93,9 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
     storedOffsets.forEach(reader::advanceTo);
   }
 
-  /** Asks Python how far rows are stored: an attempt of this task before may have stored some in this batch. */
+  /**
+   * Asks Python how far rows are stored, because an earlier attempt of this task may have stored rows of this batch.
+   */
   private void refreshStored() {
     String text = new String(writeWithPython(Collections.emptyIterator()), StandardCharsets.ISO_8859_1);
     int at = text.lastIndexOf(STORED_KEY + "{") + STORED_KEY.length();
@@ -99,7 +104,7 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
         storedOffsets.put(Integer.valueOf(entry.getKey()), entry.getValue().asLong()));
   }
 
-  /** What Python answers to rows. */
+  /** Sends rows to Python's writer and returns its commit message. */
   private byte[] writeWithPython(Iterator<InternalRow> batch) {
     return SparkErrors.unwrapPythonErrors(
         () -> {
@@ -132,7 +137,7 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
     bytes += copy.getSizeInBytes();
   }
 
-  /** Called by the reader between two rows. */
+  /** Commits if it is time. The reader calls this between two rows. */
   void commitIfDue() {
     if (rows.isEmpty()) return;
     if (bytes >= CHUNK_BYTES || System.nanoTime() - committedNs >= COMMIT_INTERVAL_NS) commitRows();
@@ -142,7 +147,7 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
     while (!rows.isEmpty()) {
       try {
         tryCommit();
-      } catch (Exception error) { // Python's own, which is checked and not declared
+      } catch (Exception error) { // Python's errors are checked exceptions that are not declared
         if (!SparkErrors.hasCondition(error, CONFLICT) || !dropStoredRows()) {
           throw SparkErrors.<RuntimeException>sneakyThrow(error);
         }
@@ -151,8 +156,8 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
   }
 
   /**
-   * Leaves out the rows that another run of the query has stored since this one began: a stopped query's last commit
-   * may come behind the beginning of its successor. Returns whether there are any.
+   * Drops the rows that another run of the query has stored since this one started. The last commit of a stopped query
+   * may come after its successor started. Returns whether anything was stored.
    */
   private boolean dropStoredRows() {
     TreeMap<Integer, Long> before = new TreeMap<>(storedOffsets);

@@ -26,8 +26,8 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * How rows that were written with one schema become Spark's rows, as Python describes it: for each of Spark's columns
- * the stored one, or -1 where the rows have none, or the name of one that follows from the place in the log.
+ * Maps rows that were written with one schema to the rows of the query. Python describes the source of each column: the
+ * ordinal of a stored column, -1 for none, or the name of a column that is computed from the position in the log.
  */
 final class RowLayout implements AutoCloseable {
   private static final String CHANGE_TYPE = "_change_type";
@@ -57,7 +57,7 @@ final class RowLayout implements AutoCloseable {
     loader = new VectorLoader(root, CommonsCompressionFactory.INSTANCE);
   }
 
-  /** Chooses the stored columns that are asked for. */
+  /** Selects the stored columns that the query reads. */
   private ColumnSelection selectColumns(Schema written) {
     isChangelog = written.getFields().get(0).getName().equals(CHANGE_TYPE);
     for (JsonNode column : columns) {
@@ -67,12 +67,12 @@ final class RowLayout implements AutoCloseable {
     return new ColumnSelection(written, storedOrdinals);
   }
 
-  /** The vector of a stored column, by its number among all. */
+  /** Returns the vector of a stored column by its ordinal in the written schema. */
   private FieldVector storedVector(int number) {
     return root.getVector(storedOrdinals.get(0, number).cardinality());
   }
 
-  /** The rows of a batch of a segment. They are valid until the next batch is loaded. */
+  /** Loads a batch of a segment. The result is valid until the next batch is loaded. */
   ColumnarBatch load(LogSegment segment, int batch, long firstRow, long firstRowId) throws IOException {
     segment.load(batch, selection, allocator, loader);
     if (root.getRowCount() != segment.rowCount(batch)) {

@@ -1,6 +1,6 @@
 package io.streamhouse.spark.realtime;
 
-/** Some verified bytes of a segment, and the position in it of the first one. */
+/** Verified bytes of a segment and their position in it. */
 final class SegmentBytes {
   final byte[] bytes;
   private final long start;
@@ -10,7 +10,7 @@ final class SegmentBytes {
     this.start = start;
   }
 
-  /** The index of the byte at a position of the segment. */
+  /** Returns the index in {@code bytes} of a position of the segment. */
   int indexOf(long position) {
     return Math.toIntExact(position - start);
   }

@@ -2,7 +2,7 @@ package io.streamhouse.spark.realtime;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
-/** One bucket that a task follows: the offset of the next row, and offsets behind it whose rows are deleted. */
+/** A bucket that a task follows: the next offset, and the later offsets of deleted rows. */
 final class TailedBucket {
   final int bucket;
   final long firstRowId;
@@ -19,7 +19,7 @@ final class TailedBucket {
     deletedEnds = bucketJson.get("deleted").get(1);
   }
 
-  /** Whether the row is to be handed out. Asked with ascending offsets. */
+  /** Returns whether to emit a row. Offsets must ascend from call to call. */
   boolean shouldEmit(long rowOffset) {
     if (rowOffset < offset) return false;
     while (deletedRun < deletedEnds.size() && deletedEnds.get(deletedRun).asLong() <= rowOffset) deletedRun++;

@@ -15,13 +15,14 @@ import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * An answer and the files that it rests on. Python chooses them; here is only looked whether they are as they were.
- * Of a store that is no disk these are objects that have to be absent, which are asked for at the same time.
+ * A cached answer of Python and the validators that tell whether it is still current, as an ETag does. Python chooses
+ * them: files that must be unchanged, or on an object store, keys that must not exist yet, which are requested
+ * concurrently.
  */
 final class CacheValidators {
   /**
-   * Beyond this age Python is asked in any case. It looks from time to time at more than the files that change with
-   * each commit, so that a log that was restored from a backup is noticed.
+   * After this time Python is called in any case. It sometimes checks more than the files that each commit changes, and
+   * so notices a log that was restored from a backup.
    */
   private static final long AGE_MAX_NS = TimeUnit.SECONDS.toNanos(30);
 
@@ -37,15 +38,15 @@ final class CacheValidators {
   }
 
   /**
-   * Takes a moment before the question was asked, of {@link System#nanoTime}. Gives null for an answer without grounds,
-   * which holds for its question alone.
+   * Returns the validators of an answer, or null if it has none and must not be cached. {@code sinceNs} is the {@link
+   * System#nanoTime} before the call.
    */
   static CacheValidators of(JsonNode answer, long sinceNs) {
     JsonNode validators = answer.path("grounds");
     return validators.isArray() ? new CacheValidators(answer, validators, sinceNs) : null;
   }
 
-  /** Whether the answer still is what Python would say. */
+  /** Returns whether Python would still give the same answer. */
   boolean areValid(PythonRpc python) {
     if (System.nanoTime() - sinceNs > AGE_MAX_NS) return false;
     for (JsonNode validator : validators) {

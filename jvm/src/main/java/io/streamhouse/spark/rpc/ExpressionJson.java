@@ -9,11 +9,14 @@ import org.apache.spark.sql.connector.expressions.GeneralScalarExpression;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 
-/** Predicates as JSON. */
+/** Encodes predicates as JSON. */
 public final class ExpressionJson {
   private ExpressionJson() {}
 
-  /** A predicate as a tree. A part that has no form here is named as unknown, and Python takes it for anything. */
+  /**
+   * Encodes an expression as a tree. A part that has no encoding is marked as unknown, and Python assumes that it may
+   * match.
+   */
   public static ObjectNode of(Expression expression) {
     if (expression instanceof NamedReference) {
       ObjectNode node = Json.object();
@@ -38,7 +41,7 @@ public final class ExpressionJson {
     return Json.object().put("unknown", expression.toString());
   }
 
-  /** A chain of ANDs or ORs as one: each of its links would nest deeper than JSON is read in Python. */
+  /** Flattens a chain of ANDs or ORs, which would nest deeper than Python's JSON parser accepts. */
   private static void addChildren(GeneralScalarExpression expression, ArrayNode children) {
     boolean chains = expression.name().equals("AND") || expression.name().equals("OR");
     for (Expression child : expression.children()) {

@@ -10,20 +10,20 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.util.VersionInfo;
 import org.apache.spark.sql.SparkSession;
 
-/** The file systems of the session. Python chooses among them, and names their settings; secrets are added here. */
+/** The file systems of the session. Python chooses among them and names their settings. Secrets are added here. */
 public final class HadoopFileSystems {
-  /** Those whose settings Python knows. */
+  /** File system classes whose settings Python knows. */
   private static final Map<String, String> NATIVE_CLASSES =
       Map.of("s3a", ".S3AFileSystem", "abfss", "AzureBlobFileSystem");
 
   private HadoopFileSystems() {}
 
-  /** The session's settings of Hadoop. */
+  /** Returns the Hadoop configuration of the session. */
   public static Configuration hadoopConfiguration() {
     return SparkSession.active().sparkContext().hadoopConfiguration();
   }
 
-  /** Says in a request which file systems there are, whose gs is, and for which version of Hadoop others have to be. */
+  /** Adds the available file systems to a request, whether gs is Google's connector, and the version of Hadoop. */
   public static void addNativeSchemes(ObjectNode request, Configuration session) {
     ArrayNode schemes = request.putArray("native_schemes").add("file");
     for (String scheme : new String[] {"s3a", "gs", "abfss", "hdfs"}) {
@@ -34,7 +34,7 @@ public final class HadoopFileSystems {
     request.put("hadoop_version", VersionInfo.getVersion());
   }
 
-  /** The name of a file system's class; empty where there is none. */
+  /** Returns the name of a file system's class, or an empty string if there is none. */
   private static String fileSystemClass(String scheme, Configuration session) {
     try {
       return FileSystem.getFileSystemClass(scheme, session).getName();
@@ -43,7 +43,7 @@ public final class HadoopFileSystems {
     }
   }
 
-  /** Adds the settings of file systems, which go to the tasks that read and are part of no plan. */
+  /** Passes the settings of the chosen file systems to a reader. They go to its tasks and are not part of the plan. */
   public static void configure(
       JsonNode entries, PythonRpc python, Configuration session, BiConsumer<String, String> reader) {
     for (JsonNode entry : entries) {

@@ -1,6 +1,6 @@
 package io.streamhouse.spark.rpc;
 
-/** An error of Python's that the caller turns into one that Spark knows. */
+/** An error of Python with a condition that the caller maps to one of Spark's own exceptions. */
 public final class MappedException extends RuntimeException {
   private static final long serialVersionUID = 1L;
   private final String condition;

@@ -3,7 +3,7 @@ package io.streamhouse.spark.rpc;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 
-/** What Python reads of a plan: a partition for each of its groups, and their reader, which belong together. */
+/** The input partitions of a Python plan and the factory of their readers. */
 public final class PythonPartitions {
   public final InputPartition[] partitions;
   public final PartitionReaderFactory readerFactory;

@@ -19,19 +19,19 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Calls of Python, with the settings of one catalog.
+ * Calls operations of Python with the settings of one catalog.
  *
- * <p>A call is the schema inference of the data source {@code streamhouse} with two options, an operation and its
- * arguments as JSON. The answer is JSON in the metadata of the one field of the schema that comes back. It runs in
- * Spark's planner worker, which is reused, and costs about 20 ms. An answer with {@link CacheValidators} is given again
- * while
- * these hold: a query of a table that did not change asks Python nothing.
+ *
+ * <p>A call is a schema inference of the data source {@code streamhouse} with two options: the operation and its
+ * arguments as JSON. The answer is JSON in the metadata of the only field of the inferred schema. It runs in Spark's
+ * planner worker, which is reused, and takes about 20 ms. An answer with {@link CacheValidators} is cached while they
+ * are valid, so a query of an unchanged table does not call Python.
  */
 public class PythonRpc {
   public static final String SOURCE_NAME = "streamhouse";
   private static final long CACHE_CHARS_MAX = 4 << 20;
 
-  /** While the worker begins, calls take turns: Spark would start another worker for a call beside it. */
+  /** Calls are serialized while the worker starts, since Spark would start a second worker for a concurrent call. */
   static final ReentrantLock WARM_UP_LOCK = new ReentrantLock(true);
 
   private static volatile Thread warmUpThread;
@@ -39,14 +39,17 @@ public class PythonRpc {
   private final Map<String, String> settings;
   private final WeightedLruCache<CacheValidators> cachedAnswers = new WeightedLruCache<>(CACHE_CHARS_MAX);
   private final WeightedLruCache<PythonPartitions> cachedPartitions = new WeightedLruCache<>(CACHE_CHARS_MAX);
-  /** Whether Spark looks for the data source: where its Python has no such module, it says so in its own words. */
+  /**
+   * Whether Spark looks up the data source by name. It then reports in its own words if Python does not have the
+   * module.
+   */
   private volatile boolean usesLookup;
 
   public PythonRpc(Map<String, String> settings) {
     this.settings = new HashMap<>(settings);
   }
 
-  /** Calls of the data source that Spark has found for the user by its name. */
+  /** Returns calls for a data source that the user named and Spark has looked up. */
   public static PythonRpc forUserSource(Map<String, String> settings) {
     PythonRpc rpc = new PythonRpc(settings);
     rpc.usesLookup = true;
@@ -54,8 +57,8 @@ public class PythonRpc {
   }
 
   /**
-   * Has Spark start the worker of calls, and that load modules, while the caller goes on. Where this fails, the first
-   * call does too, and tells why.
+   * Starts the planner worker and loads its modules in the background. If this fails, the first call fails as well and
+   * reports why.
    */
   public Thread warmUp() {
     Thread thread = new Thread(() -> loadParts("reads", "lakes"), "streamhouse-begin");
@@ -70,38 +73,40 @@ public class PythonRpc {
     for (String part : parts) this.call("begin", Json.object().put("part", part));
   }
 
-  /** The package's own data source. */
+  /** Returns the connector's data source. */
   public PythonDataSourceV2 dataSource() {
     PythonDataSourceV2 source = usesLookup ? new PythonDataSourceV2() : new StreamhouseSource();
     source.setShortName(SOURCE_NAME);
     return source;
   }
 
-  /** Settings of the catalog, with those of a query or a call. The caller may change the map. */
+  /**
+   * Returns the settings of the catalog, overridden by the options of a query or call. The caller may modify the map.
+   */
   public Map<String, String> mergeOptions(Map<String, String> extraOptions) {
     Map<String, String> options = new HashMap<>(settings);
     options.putAll(extraOptions);
     return options;
   }
 
-  /** The session's settings of Hadoop. */
+  /** Returns the Hadoop configuration of the session. Tests override it. */
   Configuration hadoopConfiguration() {
     return HadoopFileSystems.hadoopConfiguration();
   }
 
-  /** A setting of the catalog, by its name in any case. It may be a secret. */
+  /** Returns a setting of the catalog by its case-insensitive name. It may be a secret. */
   String setting(String name) {
     return new CaseInsensitiveStringMap(settings).get(name);
   }
 
-  /** The options of a call. */
+  /** Returns the options of a call. */
   static Map<String, String> callOptions(String operation, String arguments) {
     return Map.of(InternalOptions.CALL, operation, InternalOptions.ARGUMENTS, arguments);
   }
 
   /**
-   * Python's answer. An error is an AnalysisException with Python's text. The conditions that the caller handles are
-   * thrown as {@link MappedException}.
+   * Calls an operation and returns its answer. An error becomes an AnalysisException with Python's message, or a {@link
+   * MappedException} if its condition is in {@code handled}.
    */
   public JsonNode call(String operation, ObjectNode arguments, String... handled) {
     String json = arguments.toString();
@@ -116,7 +121,7 @@ public class PythonRpc {
     return answer;
   }
 
-  /** Python's reply as text. */
+  /** Calls an operation and returns the reply as text. */
   String invoke(String operation, String arguments) {
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(mergeOptions(callOptions(operation, arguments)));
     if (warmUpThread == null || !warmUpThread.isAlive()) return invoke(options);
@@ -128,7 +133,7 @@ public class PythonRpc {
     }
   }
 
-  /** The one call of Python here. */
+  /** Calls Python. All calls end here. */
   String invoke(CaseInsensitiveStringMap options) {
     try {
       return dataSource().inferSchema(options).fields()[0].metadata().getString("json");
@@ -139,12 +144,12 @@ public class PythonRpc {
     }
   }
 
-  /** The partitions and the reader of a plan that Python made, by its text: Spark asks Python for them. */
+  /** Returns the partitions of a plan that Python made. They are cached by the text of the plan. */
   public PythonPartitions partitions(String text) {
     return partitions("read", text);
   }
 
-  /** What Python reads by another operation than that of plans, {@code read}. */
+  /** Returns the partitions of an operation other than {@code read}. */
   public PythonPartitions partitions(String operation, String text) {
     String key = operation + text;
     PythonPartitions cached = cachedPartitions.get(key);
@@ -154,7 +159,7 @@ public class PythonRpc {
     return fresh;
   }
 
-  /** The same, asked anew. */
+  /** Plans partitions without the cache. */
   public PythonPartitions planPartitions(String operation, String text) {
     Map<String, String> options = mergeOptions(callOptions(operation, text));
     StructType batches = new StructType().add("batch", DataTypes.BinaryType, true);
@@ -163,13 +168,13 @@ public class PythonRpc {
     return new PythonPartitions(batch.planInputPartitions(), batch.createReaderFactory());
   }
 
-  /** Asks Python again for all that is asked from now on. */
+  /** Invalidates all cached answers and partitions. */
   public void invalidate() {
     cachedAnswers.clear();
     cachedPartitions.clear();
   }
 
-  /** The answer in a reply. */
+  /** Returns the answer in a reply, or throws its error. */
   public static JsonNode parseReply(String text, String... handled) {
     JsonNode reply = Json.parse(text);
     if (!reply.has("error")) return reply.get("ok");

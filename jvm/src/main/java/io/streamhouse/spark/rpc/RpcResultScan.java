@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.types.StructType;
 
-/** Rows of an answer by Python. */
+/** A scan of rows that an answer of Python contained. */
 public final class RpcResultScan implements LocalScan {
   private final StructType schema;
   private final InternalRow[] rows;

@@ -7,13 +7,13 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 
 /**
- * The data source by the name of its Python class. Spark would look for all sources first, with a daemon and a worker
- * that do nothing else.
+ * The connector's data source, addressed by its Python class. Spark would otherwise start a daemon and a worker only to
+ * look up all data sources.
  */
 public final class StreamhouseSource extends PythonDataSourceV2 {
   private static final String MODULE = "pyspark_streamhouse";
 
-  /** Python's pickle of a class is its module and its name. */
+  /** The pickle of a Python class: its module and name. */
   private static final String PICKLE = "c" + MODULE + "\nDefaultSource\n.";
 
   private static final UserDefinedPythonDataSource SOURCE =
@@ -25,12 +25,12 @@ public final class StreamhouseSource extends PythonDataSourceV2 {
     return SOURCE;
   }
 
-  /** Whether a table is one of this source, by whichever way Spark found it. */
+  /** Returns whether a table is one of this data source, however Spark found the source. */
   public static boolean isTable(Object table) {
     return table instanceof PythonTable && ((PythonTable) table).name().equalsIgnoreCase(PythonRpc.SOURCE_NAME);
   }
 
-  /** Whether there is no such class, or no Python. */
+  /** Returns whether an error means that the Python module, or Python itself, is missing. */
   static boolean isMissingModule(Throwable error) {
     return error instanceof LinkageError
         || String.valueOf(error.getMessage()).contains("No module named '" + MODULE + "'");

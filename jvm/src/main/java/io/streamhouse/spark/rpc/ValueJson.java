@@ -25,11 +25,11 @@ import org.apache.spark.sql.types.TimestampNTZType;
 import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Single values, to and from Spark's internal form. */
+/** Encodes single values in Spark's internal form as JSON and decodes them. */
 public final class ValueJson {
   private ValueJson() {}
 
-  /** A value in Spark's internal form; null where its type has none here. */
+  /** Encodes a value in Spark's internal form. Returns null if its type has no encoding. */
   public static JsonNode of(Object value) {
     ArrayNode holder = Json.array();
     if (value == null) return holder.addNull().get(0);
@@ -46,7 +46,7 @@ public final class ValueJson {
     return null;
   }
 
-  /** A value of an answer in Spark's internal form. */
+  /** Decodes a value of an answer into Spark's internal form. */
   static Object read(JsonNode node, DataType type) {
     if (node == null || node.isNull()) return null;
     if (type instanceof BooleanType) return node.asBoolean();

@@ -16,22 +16,23 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The way of one DataFrame of {@code format("streamhouse")}: the catalog's, with the state that its table had at the
- * DataFrame's first use, or Python's. It is decided once, because each way keeps a state of its own.
+ * How one DataFrame of {@code format("streamhouse")} is read: by the catalog, with the version that the table had at
+ * the DataFrame's first use, or by Python's data source. The choice is made once, because each way pins its own
+ * version.
  */
 final class DataFrameRead {
   private static final Map<PythonTable, DataFrameRead> BY_SOURCE = new WeakHashMap<>();
   private boolean isDecided;
   private ReadableTable table;
 
-  /** The way of the DataFrames that were made by one {@code load}. */
+  /** Returns the choice for the DataFrames of one {@code load}. */
   static DataFrameRead of(PythonTable source) {
     synchronized (BY_SOURCE) {
       return BY_SOURCE.computeIfAbsent(source, key -> new DataFrameRead());
     }
   }
 
-  /** The catalog's table; null if Python reads the columns that are asked for. */
+  /** Returns the catalog's table, or null if Python's data source reads the requested columns. */
   synchronized ReadableTable table(
       StructType requested, CaseInsensitiveStringMap options, boolean isEnabled,
       Supplier<PythonCatalog> catalogFactory) {
@@ -43,20 +44,20 @@ final class DataFrameRead {
     return table;
   }
 
-  /** The table now; null if Python refuses it, and then says why in its own way. */
+  /** Loads the table. Returns null if Python rejects it, since the data source then reports the error. */
   private static ReadableTable loadTable(CaseInsensitiveStringMap options, PythonCatalog catalog) {
     catalog.initialize(PythonRpc.SOURCE_NAME, options);
     try {
       return ReadableTable.loadSource(catalog, options.asCaseSensitiveMap());
-    } catch (Exception error) { // Scala throws checked ones without saying so
+    } catch (Exception error) { // Scala throws checked exceptions without declaring them
       if (error instanceof AnalysisException) return null;
       throw error;
     }
   }
 
   /**
-   * Whether the table has the columns that are asked for, by these very names, with these types and with nulls only
-   * where they are expected. Python reads or refuses all others.
+   * Returns whether the table has the requested columns with the same names and types, and nulls only where they are
+   * expected. Python reads or rejects anything else.
    */
   static boolean supportsSchema(StructType requested, StructType table) {
     List<String> names = Arrays.asList(requested.fieldNames());

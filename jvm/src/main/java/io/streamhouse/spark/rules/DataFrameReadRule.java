@@ -24,18 +24,18 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Gives batch reads of {@code format("streamhouse")} the table that the catalog reads, and so its plan and its readers;
- * and its streams that append the writer of small batches.
+ * Optimizer rule that lets batch reads of {@code format("streamhouse")} use the catalog's table with its plan and
+ * readers. It also gives appending streams the writer of small batches.
  *
- * <p>Spark makes this rule anew for each query, and asks it several times. So {@link DataFrameRead} remembers the
- * answers.
+ *
+ * <p>Spark creates this rule for each query and applies it several times. {@link DataFrameRead} remembers the choice.
  */
 public final class DataFrameReadRule extends Rule<LogicalPlan> {
   private static final String ENABLED_CONF = "spark.sql.streamhouse.jvmReads";
 
   private final Supplier<PythonCatalog> catalogFactory;
 
-  /** Takes the maker of a catalog for the tables of one {@code load}. */
+  /** Creates the rule. The factory creates a catalog for the tables of one {@code load}. */
   public DataFrameReadRule(Supplier<PythonCatalog> catalogFactory) {
     this.catalogFactory = catalogFactory;
   }
@@ -61,7 +61,7 @@ public final class DataFrameReadRule extends Rule<LogicalPlan> {
         });
   }
 
-  /** Whether the session wants the jar's way of reading. */
+  /** Returns whether the session enables reads through the jar. */
   static boolean isEnabled() {
     return Boolean.parseBoolean(SQLConf.get().getConfString(ENABLED_CONF, "true").trim());
   }
@@ -84,7 +84,7 @@ public final class DataFrameReadRule extends Rule<LogicalPlan> {
     return columns.equals(requested) ? read : new Project(toSeq(requested), read);
   }
 
-  /** All columns of the table, as Spark has them of a catalog: also those whose buckets tell how rows are spread. */
+  /** Returns all columns of the table, as for a catalog relation, including those that define its partitioning. */
   private static List<AttributeReference> outputColumns(ReadableTable table, List<AttributeReference> requested) {
     Map<String, AttributeReference> byName = new HashMap<>();
     for (AttributeReference column : requested) byName.put(column.name(), column);

@@ -9,7 +9,10 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
-/** Gives streams of {@code format("streamhouse")} a table whose batches {@link StreamPushdownRule} can narrow. */
+/**
+ * Analyzer rule that gives streams of {@code format("streamhouse")} a table whose batches {@link StreamPushdownRule}
+ * can prune.
+ */
 public final class DataFrameStreamRule extends Rule<LogicalPlan> {
   @Override
   public LogicalPlan apply(LogicalPlan plan) {

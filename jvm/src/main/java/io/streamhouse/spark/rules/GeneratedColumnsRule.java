@@ -30,11 +30,12 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Sets generated columns that UPDATE and MERGE do not set to null, so that Python computes them for the new rows, and
- * refuses to set an identity column that the table alone gives its numbers.
+ * Sets generated columns that UPDATE and MERGE do not set to null, so that Python computes them for the new rows.
+ * Rejects assignments to columns that are GENERATED ALWAYS AS IDENTITY.
  *
- * <p>Spark would write the value of the old row, which may not be that of the new one. When it has found the columns it
- * rewrites the statement at once, so this rule runs before it looks for them.
+ *
+ * <p>Spark would write the value of the old row, which may be outdated. It rewrites the statement as soon as columns
+ * are resolved, so this rule runs before that.
  */
 public final class GeneratedColumnsRule extends Rule<LogicalPlan> {
   private final SparkSession session;
@@ -67,7 +68,7 @@ public final class GeneratedColumnsRule extends Rule<LogicalPlan> {
         : Map.of();
   }
 
-  /** The rest of the names that begin so. */
+  /** Returns the rest of the property names that start with {@code prefix}. */
   private static Set<String> namesWithPrefix(Map<String, String> properties, String prefix) {
     Set<String> names = new TreeSet<>(String.CASE_INSENSITIVE_ORDER);
     for (String name : properties.keySet()) {
@@ -76,7 +77,7 @@ public final class GeneratedColumnsRule extends Rule<LogicalPlan> {
     return names;
   }
 
-  /** Throws if the statement, or one of its actions, sets the column in rows that are there. */
+  /** Throws if the statement or one of its actions assigns the column in existing rows. */
   private static void rejectIdentityAssignment(TreeNode<?> node, String name) {
     for (Object part : CollectionConverters.asJava(node.productIterator().toSeq())) {
       if (!(part instanceof Seq)) continue;
@@ -92,7 +93,7 @@ public final class GeneratedColumnsRule extends Rule<LogicalPlan> {
     }
   }
 
-  /** The name of the column that is set; null where it is none. */
+  /** Returns the name of the assigned column, or null if it is not a column. */
   private static String assignedColumn(Assignment assignment) {
     Expression key = assignment.key();
     if (key instanceof UnresolvedAttribute) {
@@ -102,7 +103,7 @@ public final class GeneratedColumnsRule extends Rule<LogicalPlan> {
     return key instanceof NamedExpression ? ((NamedExpression) key).name() : null;
   }
 
-  /** The statement, or one of its actions, whose assignments set all of these columns. */
+  /** Returns the statement, or one of its actions, with an assignment for each of these columns. */
   private static Object withNullAssignments(TreeNode<?> node, Set<String> generated) {
     Object[] parts = CollectionConverters.asJava(node.productIterator().toSeq()).toArray();
     for (int i = 0; i < parts.length; i++) {

@@ -22,9 +22,10 @@ import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Adds the columns that a table of the catalog lacks, for a DataFrame that is written by name with {@code mergeSchema}.
+ * Adds missing columns to a table of the catalog when a DataFrame is written by name with {@code mergeSchema}.
  *
- * <p>It runs before Spark compares the columns. The option leaves the plan with it, so columns are added once.
+ *
+ * <p>It runs before Spark compares the columns. It removes the option from the plan, so that columns are added once.
  */
 public final class MergeSchemaRule extends Rule<LogicalPlan> {
   private static final String OPTION = "mergeSchema";
@@ -74,7 +75,7 @@ public final class MergeSchemaRule extends Rule<LogicalPlan> {
 
   private void addMissingColumns(PythonCatalog catalog, Identifier identifier, LogicalPlan query) {
     LogicalPlan rows = query.resolved() ? query : session.sessionState().analyzer().execute(query);
-    if (!rows.resolved()) return; // Spark says why
+    if (!rows.resolved()) return; // Spark reports why
     catalog.mergeColumns(identifier, rows.schema());
   }
 
@@ -98,7 +99,7 @@ public final class MergeSchemaRule extends Rule<LogicalPlan> {
     return remaining;
   }
 
-  /** The command with another table and without the option, whatever else this version of Spark keeps in it. */
+  /** Returns the command with another table and without the option, whatever other fields this version of Spark has. */
   private static LogicalPlan replaceTable(
       LogicalPlan plan, Map<String, String> options, LogicalPlan before, LogicalPlan after) {
     Object[] parts = CollectionConverters.asJava(plan.productIterator().toSeq()).toArray();

@@ -30,12 +30,13 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Has each batch of a stream read the columns that its query needs, and leave out what its filters surely do not want.
+ * Pushes columns and filters down to each batch of a stream.
  *
- * <p>Spark pushes neither to the scan of a stream, which it builds before it optimizes. So this rule does, for each
- * batch, once filters and projections are where they belong. Filters stay in the plan. A query that uses one stream
- * several times reads in each place what all of them need: so Spark's counts of the stream's rows stay right, and scans
- * that are equal to Spark read the same.
+ *
+ * <p>Spark does not, because it builds the scan of a stream before it optimizes the plan. This rule runs on the plan of
+ * each batch, after filters and projections were pushed down. Filters stay in the plan. If a query uses a stream
+ * several times, each use reads what all of them need. So Spark's row counts of the stream stay right, and scans that
+ * are equal to Spark read the same.
  */
 public final class StreamPushdownRule extends Rule<LogicalPlan> {
   @Override
@@ -57,7 +58,7 @@ public final class StreamPushdownRule extends Rule<LogicalPlan> {
         });
   }
 
-  /** The stream of a batch's scan; null for another node. */
+  /** Returns the stream of a batch's scan, or null for another node. */
   private static UnprunedStream batchStream(LogicalPlan node) {
     if (!(node instanceof StreamingDataSourceV2ScanRelation)) return null;
     StreamingDataSourceV2ScanRelation scan = (StreamingDataSourceV2ScanRelation) node;
@@ -78,12 +79,12 @@ public final class StreamPushdownRule extends Rule<LogicalPlan> {
         new Requirement(stream)).add(scan, operation.get()._1(), operation.get()._2());
   }
 
-  /** What a query needs of a stream, in all the places where it uses it. */
+  /** What all uses of a stream in a query need. */
   private static final class Requirement {
     private final UnprunedStream stream;
     private final BitSet columnOrdinals = new BitSet();
 
-    /** The filters of each place; a place without any wants all rows. */
+    /** The filters of each use. A use without filters needs all rows. */
     private final List<List<Predicate>> filters = new ArrayList<>();
 
     Requirement(UnprunedStream stream) {
@@ -115,7 +116,7 @@ public final class StreamPushdownRule extends Rule<LogicalPlan> {
       return predicates;
     }
 
-    /** The filters of the only place, or one that is true wherever those of a place are. */
+    /** Returns the filters of the only use, or the disjunction of the filters of all uses. */
     private List<Predicate> combinedFilter() {
       if (filters.size() == 1) return filters.get(0);
       if (filters.contains(Collections.<Predicate>emptyList())) return List.of();
@@ -126,7 +127,7 @@ public final class StreamPushdownRule extends Rule<LogicalPlan> {
       return predicates.stream().reduce(And::new).get();
     }
 
-    /** The scan with what is needed alone. */
+    /** Returns the scan with the required columns and filters only. */
     LogicalPlan pushDown(StreamingDataSourceV2ScanRelation scan) {
       List<AttributeReference> output = new ArrayList<>();
       StructType required = new StructType();

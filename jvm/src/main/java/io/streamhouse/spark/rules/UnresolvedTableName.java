@@ -11,7 +11,7 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** The name of a table in one of our catalogs, as a statement says it before Spark looks for the table. */
+/** The name of a table in a catalog of the connector, before Spark resolves it. */
 final class UnresolvedTableName {
   final PythonCatalog catalog;
   final Identifier identifier;
@@ -21,7 +21,7 @@ final class UnresolvedTableName {
     this.identifier = identifier;
   }
 
-  /** The table of this name; null if the name is none of our catalogs'. */
+  /** Resolves the name, or returns null if its catalog is not one of the connector. */
   static UnresolvedTableName resolve(SparkSession session, UnresolvedRelation relation) {
     List<String> parts = new ArrayList<>(CollectionConverters.asJava(relation.multipartIdentifier()));
     CatalogManager manager = session.sessionState().catalogManager();
@@ -35,12 +35,15 @@ final class UnresolvedTableName {
       String name = parts.remove(parts.size() - 1);
       if (!parts.isEmpty()) namespace = parts.toArray(new String[0]);
       return new UnresolvedTableName((PythonCatalog) catalog, Identifier.of(namespace, name));
-    } catch (ReflectiveOperationException | RuntimeException error) { // Spark says it when it looks for the table
+    } catch (ReflectiveOperationException | RuntimeException error) { // Spark reports it when it resolves the table
       return null;
     }
   }
 
-  /** The type is a class in Spark 4.1 and an interface later, so a compiled call would fit one of them alone. */
+  /**
+   * Calls by reflection, because the type is a class in Spark 4.1 and an interface later, which need different
+   * bytecode.
+   */
   private static Object invoke(
       CatalogManager manager, String method, String... name) throws ReflectiveOperationException {
     return name.length == 0
@@ -48,7 +51,7 @@ final class UnresolvedTableName {
         : CatalogManager.class.getMethod(method, String.class).invoke(manager, name[0]);
   }
 
-  /** The table; null if there is none, which Spark says when it looks for it. */
+  /** Loads the table, or returns null if there is none, which Spark reports when it resolves the name. */
   Table loadTable() {
     try {
       return catalog.loadTable(identifier);

@@ -7,7 +7,7 @@ import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The changes of tables, for Spark from 4.2 on. 4.1 lacks the types of the method, which nobody calls there. */
+/** Adds Spark's {@code CHANGES} queries to the catalog. Spark 4.1 lacks the types of the method and never calls it. */
 public interface ChangelogCatalog extends PythonCatalog {
   @Override
   default Changelog loadChangelog(

@@ -14,13 +14,13 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A name that can be read: the table, its lake, its changelog, a system or metadata table; at one pinned state. */
+/** A table that can be read: a table of rows, its lake, its changelog, a system table or a metadata table. */
 public class ReadableTable extends LoadedTable implements SupportsRead {
   public ReadableTable(PythonCatalog catalog, Identifier identifier, JsonNode metadata) {
     super(catalog, identifier, metadata);
   }
 
-  /** The table that the data source's options name, to be read alone. An error is one of Python's. */
+  /** Loads the table that the data source's options name, for reads only. Errors are those of Python. */
   public static ReadableTable loadSource(PythonCatalog catalog, Map<String, String> options) {
     ObjectNode arguments = Json.object();
     arguments.set("options", Json.object(options));

@@ -20,7 +20,10 @@ import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The changes of a table in a range of commits. Spark 4.1 knows none, so nothing that it loads may name this class. */
+/**
+ * The changes of a table in a range of commits. Spark 4.1 does not have the API, so no class that it loads may refer to
+ * this one.
+ */
 final class TableChangelog implements Changelog {
   private final ReadableTable table;
 
@@ -28,7 +31,10 @@ final class TableChangelog implements Changelog {
     this.table = table;
   }
 
-  /** Gives the type that its caller gives: for any other the JVM would look the two up, also where they are absent. */
+  /**
+   * Returns exactly the type that the caller returns. For a subtype, the JVM's verifier would load both types, even
+   * where they do not exist.
+   */
   static Changelog load(PythonCatalog catalog, Identifier identifier, ChangelogContext context)
       throws NoSuchTableException {
     ObjectNode arguments = PythonCatalog.nameArguments(identifier).put("mode", context.deduplicationMode().value());
@@ -41,7 +47,7 @@ final class TableChangelog implements Changelog {
     }
   }
 
-  /** The range; without one Spark has no bounds either, and throws where it is asked for them. */
+  /** Encodes the range. An unbounded range has no bounds, and throws if it is asked for them. */
   private static void describeRange(ObjectNode json, ChangelogRange range) {
     if (range instanceof ChangelogRange.VersionRange) {
       ChangelogRange.VersionRange versions = (ChangelogRange.VersionRange) range;
@@ -77,7 +83,9 @@ final class TableChangelog implements Changelog {
     return false;
   }
 
-  /** Without a primary key Python leaves out what does not count, and Spark need not look for it. */
+  /**
+   * Returns whether a row may change several times. Without a primary key, Python already removes intermediate changes.
+   */
   @Override
   public boolean containsIntermediateChanges() {
     return table.metadata.get("row_id").size() > 0;
@@ -95,7 +103,7 @@ final class TableChangelog implements Changelog {
     return references.toArray(new NamedReference[0]);
   }
 
-  /** The range is pinned already; the options say no more. */
+  /** The range is already pinned, so the options are only validated. */
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     table.checkOptions("changes", options.asCaseSensitiveMap());

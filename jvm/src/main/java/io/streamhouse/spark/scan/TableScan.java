@@ -52,7 +52,10 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** One read of a pinned table: files for Spark's own Parquet reader, and groups that Python reads as Arrow batches. */
+/**
+ * A scan of a pinned table. Its plan consists of file groups for Spark's Parquet reader and of groups that Python reads
+ * as Arrow batches.
+ */
 class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReportPartitioning {
   final ReadableTable table;
   final StructType required;
@@ -96,7 +99,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return request;
   }
 
-  /** The number of tasks that run at once. */
+  /** Returns the number of tasks that run concurrently. */
   private static int parallelism() {
     return SparkSession.active().sparkContext().defaultParallelism();
   }
@@ -178,8 +181,8 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   }
 
   /**
-   * The columns of a stream. Spark asks it for none by name: it adds the hidden columns to the output behind the others
-   * if a query selects one, and finds them by their positions. So they are always there; Spark drops unused ones.
+   * Returns the columns of a stream, which always include the metadata columns. Spark appends these to the output if a
+   * query selects one, and finds them by position. It drops unused columns.
    */
   private StructType streamSchema() {
     StructType columns = table.schema;
@@ -232,7 +235,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return readerFactory;
   }
 
-  /** Whether the rows that are wanted may be told once more, when the query runs. */
+  /** Returns whether Spark may push more predicates when the query runs. */
   boolean mayReplan() {
     return false;
   }
@@ -247,7 +250,8 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     readerOptions.put("ignoreCorruptFiles", "false");
     readerOptions.put("datetimeRebaseMode", "CORRECTED");
     readerOptions.put("int96RebaseMode", "CORRECTED");
-    readerOptions.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
+    // a flipped bit is an error instead of another value
+    readerOptions.put("parquet.page.verify-checksum.enabled", "true");
     HadoopFileSystems.configure(plan().get("file_systems"), table.python, HadoopFileSystems.hadoopConfiguration(),
         readerOptions::put);
     return ParquetReaderFactories.of(table.schema, required, predicates, readerOptions, files, mayReplan());
@@ -258,14 +262,14 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return TaskCounters.scanMetrics();
   }
 
-  /** What is known of a batch read before its tasks run. */
+  /** Reports what the plan skipped, before tasks run. */
   @Override
   public CustomTaskMetric[] reportDriverMetrics() {
     long skipped = plan == null ? 0 : plan.path("skipped").asLong();
     return new CustomTaskMetric[] {new TaskMetricValue(SegmentsSkipped.NAME, skipped)};
   }
 
-  /** Equal scans read the same rows: Spark reuses their exchanges. */
+  /** Equal scans read the same rows, so that Spark reuses their exchanges. */
   @Override
   public boolean equals(Object other) {
     return other != null

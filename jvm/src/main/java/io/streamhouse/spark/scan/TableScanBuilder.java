@@ -29,7 +29,7 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** Collects the columns, predicates, limit and aggregates that Spark pushes to a read. */
+/** Collects the columns, predicates, limit and aggregates that Spark pushes down to a scan. */
 public final class TableScanBuilder
     implements SupportsPushDownV2Filters,
         SupportsPushDownRequiredColumns,
@@ -43,7 +43,10 @@ public final class TableScanBuilder
   private int limit = -1;
   private Scan aggregateResult;
 
-  /** Takes whether the statement of a row-level operation reads the table once; null for a scan without operation. */
+  /**
+   * Creates a builder. For the scan of a row-level operation, {@code readsOnce} tells whether its statement reads the
+   * table once. It is null for any other scan.
+   */
   public TableScanBuilder(ReadableTable table, Map<String, String> options, BooleanSupplier readsOnce) {
     this.table = table;
     this.options = options;
@@ -51,7 +54,7 @@ public final class TableScanBuilder
     this.required = table.schema;
   }
 
-  /** Takes all predicates for pruning and leaves all to Spark, which applies them again. */
+  /** Uses all predicates for pruning and returns all of them to Spark, which evaluates them again. */
   @Override
   public Predicate[] pushPredicates(Predicate[] pushed) {
     predicates = pushed;
@@ -66,7 +69,7 @@ public final class TableScanBuilder
   @Override
   public void pruneColumns(StructType requested) {
     required = new StructType();
-    // nested fields are read with the column that they are in
+    // a nested field is read with its top-level column
     Map<String, StructField> topLevelFields = new HashMap<>();
     for (StructField field : table.schema.fields()) topLevelFields.put(field.name(), field);
     for (StructField field : requested.fields()) {
@@ -109,7 +112,7 @@ public final class TableScanBuilder
     return true;
   }
 
-  /** The functions in Python's form; null if metadata can never answer one of them. */
+  /** Encodes the functions, or returns null if metadata can never answer one of them. */
   private ArrayNode describeAggregates(Aggregation aggregation) {
     if (aggregation.groupByExpressions().length > 0 || predicates.length > 0) return null;
     ArrayNode functions = Json.array();

@@ -17,10 +17,13 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.StreamCapabilities;
 
 /**
- * A file of a lake on a store, whose end comes by one request: a Parquet reader asks for the footer's length, the
- * footer and the indexes before it one after the other. So much of the end is taken as files beside it turned out to
- * need; a small file is taken whole. All else goes to the store as it is asked for. Ends are kept in this process for
- * whoever reads the file again, as it is never written again: at most a 64th of the heap, and 64 MiB.
+ * Reads the end of a lake file on an object store with one request. A Parquet reader requests the length of the footer,
+ * the footer, and the indexes before it one after the other.
+ *
+ *
+ * <p>The stream prefetches as much of the end as files in the same folder needed before, or all of a small file. Other
+ * reads go to the store. Ends are cached in the process, since a lake file is immutable. The cache is limited to a 64th
+ * of the heap and 64 MiB.
  */
 final class FooterPrefetchStream extends FSInputStream implements StreamCapabilities {
   static final int FIRST_TAIL_BYTES = 16 << 10;
@@ -30,7 +33,7 @@ final class FooterPrefetchStream extends FSInputStream implements StreamCapabili
   private static final WeightedLruCache<byte[]> TAILS =
       new WeightedLruCache<>(Math.min(64 << 20, Runtime.getRuntime().maxMemory() / 64));
 
-  /** What a store's stream may be capable of, and this one is not. */
+  /** Capabilities that the store's stream may have and this one does not. */
   private static final Set<String> UNSUPPORTED = Set.of(UNBUFFER, READBYTEBUFFER, PREADBYTEBUFFER);
 
   private final FSDataInputStream store;
@@ -58,7 +61,7 @@ final class FooterPrefetchStream extends FSInputStream implements StreamCapabili
     tailStart = Math.max(0, length - bytes);
   }
 
-  /** Forgets the ends of files, and how much of them was needed. */
+  /** Clears the caches of file ends and of their sizes. For tests. */
   static void clearCaches() {
     FOOTER_SIZES.clear();
     TAILS.clear();
@@ -87,10 +90,11 @@ final class FooterPrefetchStream extends FSInputStream implements StreamCapabili
     if (count == 0) return 0;
     if (position >= length) return -1;
     boolean isOfEnd = length - position <= TAIL_BYTES_MAX && count <= SMALL_FILE_BYTES;
-    // else the rest of a read
+    // otherwise it continues a read
     if (isOfEnd && position != sequentialPosition) neededBytes = Math.max(neededBytes, length - position);
     if (position < tailStart) {
-      store.seek(position); // not by position: what follows is mostly asked for next, and is under way
+      // not a positioned read: the bytes that follow are usually read next and are already on the way
+      store.seek(position);
       int bytesRead = store.read(target, offset, count);
       sequentialPosition = position + Math.max(0, bytesRead);
       return bytesRead;
@@ -183,7 +187,8 @@ final class FooterPrefetchStream extends FSInputStream implements StreamCapabili
   public void close() throws IOException {
     Integer footerBytes = FOOTER_SIZES.get(folder);
     if (neededBytes > (footerBytes == null ? 0 : footerBytes)) FOOTER_SIZES.put(folder, (int) neededBytes, 0);
-    if (tail != null && neededBytes > tail.length) TAILS.remove(name); // so the whole of what is needed comes next time
+    // the next reader then fetches all that is needed
+    if (tail != null && neededBytes > tail.length) TAILS.remove(name);
     store.close();
   }
 }

@@ -18,15 +18,14 @@ import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
 /**
- * S3A for the files of a lake. Spark's Parquet reader asks for the size of each file before it opens it: of a file that
- * a plan names the size is known, so that takes no request, and its end comes by one ({@link FooterPrefetchStream}). A
- * lake's
- * file is never written again under its name.
+ * S3A for the files of a lake, with fewer requests. Spark's Parquet reader requests the size of each file before it
+ * opens it. The plan already has the sizes, and {@link FooterPrefetchStream} reads the end with one request. Lake files
+ * are immutable.
  */
 public final class LakeFileSystem extends FilterFileSystem {
   private static final WeightedLruCache<Long> SIZES = new WeightedLruCache<>(4 << 20);
 
-  /** Notes the sizes of files that are about to be read in this process. */
+  /** Registers the sizes of files that this process is about to read. */
   public static void registerSizes(FilePartition partition) {
     for (PartitionedFile file : partition.files()) SIZES.put(file.toPath().toString(), file.fileSize(), 0);
   }

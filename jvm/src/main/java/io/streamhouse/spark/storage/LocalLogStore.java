@@ -8,7 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 
-/** A log on a disk of this host. */
+/** A log on the local disk. */
 public final class LocalLogStore implements LogStore {
   private final Path folder;
 
@@ -19,7 +19,7 @@ public final class LocalLogStore implements LogStore {
   @Override
   public byte[] read(String name) throws IOException {
     Path path = folder.resolve(name);
-    if (!Files.exists(path)) return null; // an exception would cost more, some thousand times a second
+    if (!Files.exists(path)) return null; // cheaper than an exception, some thousand times a second
     try {
       return Files.readAllBytes(path);
     } catch (NoSuchFileException error) {

@@ -2,27 +2,27 @@ package io.streamhouse.spark.storage;
 
 import java.io.IOException;
 
-/** The files of one table's log, by their names below its folder. Files are never changed once they are there. */
+/** The files of one table's log, named relative to its folder. Files are immutable. */
 public interface LogStore {
-  /** All bytes of a file; null where it is not there. */
+  /** Returns the contents of a file, or null if it does not exist. */
   byte[] read(String name) throws IOException;
 
   /**
-   * The bytes of ranges of a file, each given by its begin and its end; null where the file is not there. The commit
-   * record says how many bytes it has: exactly or at least so many.
+   * Reads ranges of a file, each with its start and end, or returns null if the file does not exist. {@code bytes} is
+   * the size from the commit record. It must match if {@code isExact}, and is a lower bound otherwise.
    */
   byte[][] read(String name, long bytes, boolean isExact, long[]... ranges) throws IOException;
 
-  /** A read that waits for its answer. */
+  /** A read that blocks until its result is available. */
   interface Read<T> {
     T get() throws IOException;
   }
 
-  /** Begins a read beside others, where reads take long; null elsewhere. Errors come where the answer is asked for. */
+  /** Starts a read in the background if reads are slow, otherwise returns null. The returned read throws the errors. */
   default <T> Read<T> prefetch(Read<T> read) {
     return null;
   }
 
-  /** A file as errors name it. */
+  /** Returns a file's path as error messages show it. */
   String displayPath(String name);
 }

@@ -24,11 +24,11 @@ import org.apache.hadoop.security.AccessControlException;
 import org.apache.hadoop.util.functional.FutureIO;
 
 /**
- * A log that a file system of Spark reaches. On S3 each read is one request: the length of a file is given and never
- * asked for. What fails is asked again for a minute, because reading a file twice does no harm.
+ * A log that is read through a Hadoop file system. On S3 each read is one request, because the size of a file is passed
+ * and not requested. Failed reads are retried for a minute.
  */
 public final class RemoteLogStore implements LogStore {
-  /** Reads that run beside each other in this process. */
+  /** Runs concurrent reads of this process. */
   private static final ExecutorService READ_POOL =
       Executors.newFixedThreadPool(
           16,
@@ -45,7 +45,7 @@ public final class RemoteLogStore implements LogStore {
   private static final String ADVICE =
       "start the query again once it can be: from its checkpoint the query goes on where it was";
 
-  /** What stands behind the name of a file system that has the settings of one warehouse. */
+  /** The suffix of a scheme that has the settings of one warehouse. */
   private static final String WAREHOUSE_SCHEME = "^(s3a|abfss?)-[0-9a-f]{8}(?:-log)?:";
 
   private final FileSystem fileSystem;
@@ -58,7 +58,7 @@ public final class RemoteLogStore implements LogStore {
     this.retryTimeoutNs = retryTimeoutNs;
   }
 
-  /** The log at a URI, by the settings that the driver gave along. */
+  /** Opens the log at a URI with the settings from the driver. */
   public static RemoteLogStore of(String uri, Configuration settings) throws IOException {
     return of(uri, settings, RETRY_TIMEOUT_NS);
   }
@@ -88,7 +88,7 @@ public final class RemoteLogStore implements LogStore {
         retry(
             name,
             () -> {
-              // No file is so long: the store gives what there is.
+              // larger than any file, so the store returns the whole file
               try (FSDataInputStream file = open(name, Integer.MAX_VALUE, "whole-file")) {
                 return new byte[][] {file.readAllBytes()};
               }
@@ -127,7 +127,7 @@ public final class RemoteLogStore implements LogStore {
             .build());
   }
 
-  /** The answer of a request; null where the file is not there. Fails once patience is over. */
+  /** Sends a request, and retries it until the timeout. Returns null if the file does not exist. */
   private byte[][] retry(String name, Read<byte[][]> request) throws IOException {
     long beginNs = System.nanoTime();
     long backoffNs = BACKOFF_MIN_NS;

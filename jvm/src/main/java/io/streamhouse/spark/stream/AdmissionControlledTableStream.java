@@ -7,7 +7,7 @@ import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl;
 import org.apache.spark.sql.types.StructType;
 
-/** A stream that Spark asks for the end of a batch with the batch's limit. */
+/** A stream that applies Spark's read limits when it determines the end of a batch. */
 class AdmissionControlledTableStream extends TableStream implements SupportsAdmissionControl {
   private final SupportsAdmissionControl pythonStream;
 

@@ -4,7 +4,7 @@ import io.streamhouse.spark.rpc.PythonRpc;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.types.StructType;
 
-/** A stream that can end with the rows that are there when it begins, in batches that Spark limits. */
+/** A stream that supports {@code Trigger.AvailableNow}: it ends with the rows that exist when it starts. */
 final class AvailableNowTableStream extends AdmissionControlledTableStream implements SupportsTriggerAvailableNow {
   private final SupportsTriggerAvailableNow pythonStream;
 

@@ -14,8 +14,8 @@ import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 
 /**
- * A stream of the changes of a table. A batch ends between two commits, and shows later times than all before it:
- * Spark takes the times for event times, and drops what is late without a word.
+ * A stream of the changes of a table. A batch ends between two commits and has later commit times than all batches
+ * before it. Spark uses these as event times and silently drops late rows.
  */
 public final class ChangelogStream implements MicroBatchStream, SupportsTriggerAvailableNow {
   private final LoadedTable table;
@@ -24,7 +24,7 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
   private Long endBound;
   private PartitionReaderFactory pythonFactory;
 
-  /** Takes the scan's request of a plan. */
+  /** Creates a stream from the plan request of a scan. */
   public ChangelogStream(LoadedTable table, ObjectNode scan) {
     this.table = table;
     this.scan = scan;
@@ -37,7 +37,7 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
     return table.python.call("end_of_changes", arguments);
   }
 
-  /** The stream ends with what is there now, so that Spark knows when all of it was shown. */
+  /** Fixes the end of the stream at the latest commit, so that Spark knows when it has read everything. */
   @Override
   public void prepareForTriggerAvailableNow() {
     endBound = requestEnd(null).get("newest").asLong();
@@ -83,7 +83,7 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
     return pythonPartitions.partitions;
   }
 
-  /** The reader of one batch reads those of all: they have the same columns. */
+  /** Returns the factory of the last planned batch, which reads all batches, since they have the same columns. */
   @Override
   public PartitionReaderFactory createReaderFactory() {
     return new HybridReaderFactory(pythonFactory, null, columns);

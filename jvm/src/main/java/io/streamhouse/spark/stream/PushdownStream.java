@@ -18,7 +18,7 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.types.StructType;
 
-/** One batch of a stream with the columns that its query needs, without rows that surely no filter of it wants. */
+/** One batch of a stream with only the columns that its query needs, and without rows that no filter can match. */
 public final class PushdownStream implements SupportsRealTimeMode, MicroBatchStream, Scan {
   public final UnprunedStream unpruned;
   private final StructType required;
@@ -109,8 +109,8 @@ public final class PushdownStream implements SupportsRealTimeMode, MicroBatchStr
   }
 
   /**
-   * Scans of equal streams read the same rows: Spark reuses their exchanges. See {@code equals} of each
-   * {@link UnprunedStream}.
+   * Equal streams read the same rows, so that Spark reuses their exchanges. See {@code equals} of each {@link
+   * UnprunedStream}.
    */
   @Override
   public boolean equals(Object other) {

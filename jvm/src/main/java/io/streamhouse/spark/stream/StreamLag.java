@@ -8,26 +8,26 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 
-/** The newest offset of a table when a stream asked for it, and how far the stream is behind that. */
+/** The latest offset of a table when the stream polled it, and how far the stream is behind it. */
 final class StreamLag {
   private static final String BUCKETS = "buckets";
   private static final String NEWEST = "newestOffsets";
   private static final String ROWS = "lagRows";
   private static final String TIME = "lagMs";
 
-  /** The newest offset in Python's own text. */
+  /** The latest offset as Python encoded it. */
   final String latestOffset;
 
   private final JsonNode reportedLag;
 
-  /** Takes the newest offset that Python reports, behind which it tells the time. */
+  /** Parses an offset that Python reports, to which it appends the lag in time. */
   StreamLag(String reported) {
     int end = reported.lastIndexOf(", \"" + InternalOptions.LAG + "\":");
     this.latestOffset = end < 0 ? reported : reported.substring(0, end) + "}";
     this.reportedLag = end < 0 ? Json.object() : Json.parse(reported).get(InternalOptions.LAG);
   }
 
-  /** What a stream's progress shows once everything before an offset is read. */
+  /** Returns the metrics of the stream's progress after everything before {@code read} was read. */
   Map<String, String> metrics(Offset read) {
     JsonNode offsets = Json.parse(read.json()).get("offsets");
     JsonNode ends = Json.parse(latestOffset).get("offsets");

@@ -15,7 +15,10 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The table of {@code format("streamhouse")} that a stream reads: Python's, told what queries need of its batches. */
+/**
+ * The table of {@code format("streamhouse")} that a stream reads. It wraps the table of Python's data source and
+ * enables pushdown.
+ */
 public final class StreamReadTable implements SupportsRead {
   private final PythonTable source;
 
@@ -43,7 +46,7 @@ public final class StreamReadTable implements SupportsRead {
     return () -> new StreamScan(source.schema(), options);
   }
 
-  /** Two DataFrames of one {@code load} are one stream to Spark. */
+  /** DataFrames of one {@code load} are the same stream to Spark. */
   @Override
   public boolean equals(Object other) {
     return other instanceof StreamReadTable && ((StreamReadTable) other).source == source;
@@ -54,7 +57,7 @@ public final class StreamReadTable implements SupportsRead {
     return System.identityHashCode(source);
   }
 
-  /** The scan that Spark takes the stream from, before it knows what the query needs. */
+  /** The scan from which Spark creates the stream, before it knows what the query needs. */
   private static final class StreamScan implements Scan {
     private final StructType schema;
     private final CaseInsensitiveStringMap options;

@@ -21,8 +21,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourc
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The stream of a table's rows or changes. Python's stream decides about offsets and batches; this one also plans a
- * batch of fewer columns and rows, for {@link PushdownStream}.
+ * The stream of a table's rows or changes. It delegates offsets and batches to the stream of Python's data source, and
+ * plans batches with fewer columns and rows for {@link PushdownStream}.
  */
 public class TableStream implements UnprunedStream, ReportsSourceMetrics {
   final MicroBatchStream pythonStream;
@@ -31,7 +31,7 @@ public class TableStream implements UnprunedStream, ReportsSourceMetrics {
   private final String name;
   private final PythonRpc python;
 
-  /** The newest offset that Python told; null before the first. */
+  /** The latest offset that Python reported, or null before the first. */
   StreamLag lag;
 
   TableStream(String name, PythonRpc python, StructType schema, MicroBatchStream pythonStream) {
@@ -41,7 +41,7 @@ public class TableStream implements UnprunedStream, ReportsSourceMetrics {
     this.pythonStream = pythonStream;
   }
 
-  /** The stream around Python's, with limits where Python's has them: before 4.2 it has none. */
+  /** Wraps Python's stream, with read limits if it supports them, which it does from Spark 4.2 on. */
   public static TableStream of(String name, PythonRpc python, StructType schema, MicroBatchStream pythonStream) {
     if (pythonStream instanceof SupportsTriggerAvailableNow) {
       return new AvailableNowTableStream(name, python, schema, (SupportsTriggerAvailableNow) pythonStream);
@@ -76,12 +76,12 @@ public class TableStream implements UnprunedStream, ReportsSourceMetrics {
     return parts;
   }
 
-  /** The same part in the form that Python's readers of batches take. */
+  /** Converts a partition to the form that Python's batch readers take. */
   private static InputPartition toBatchPartition(PythonStreamingInputPartition part) {
     return new PythonInputPartition(part.index(), part.pickedPartition());
   }
 
-  /** Each part says itself which columns it has. */
+  /** Returns a factory for any batch, because each partition describes its own columns. */
   @Override
   public PartitionReaderFactory createReaderFactory(StructType required) {
     return new HybridReaderFactory(python.partitions("read_stream", "{}").readerFactory, null, required.length());
@@ -99,7 +99,7 @@ public class TableStream implements UnprunedStream, ReportsSourceMetrics {
     return latest;
   }
 
-  /** How far the stream is behind, by what Python told when the batch began: Python and the store are asked nothing. */
+  /** Returns the lag, computed from what Python reported at the start of the batch. No call or request is made. */
   @Override
   public Map<String, String> metrics(Optional<Offset> read) {
     return lag == null || read.isEmpty() ? Map.of() : lag.metrics(read.get());
@@ -130,7 +130,7 @@ public class TableStream implements UnprunedStream, ReportsSourceMetrics {
     pythonStream.stop();
   }
 
-  /** Spark finds the rows of a batch's scan by the source that it knows, and so takes the one for the other. */
+  /** Equals the pushdown stream of a batch, because Spark finds the rows of a batch's scan by its source. */
   @Override
   public boolean equals(Object other) {
     return this == other || other instanceof PushdownStream && ((PushdownStream) other).unpruned == this;

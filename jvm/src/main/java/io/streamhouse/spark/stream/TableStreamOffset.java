@@ -2,7 +2,7 @@ package io.streamhouse.spark.stream;
 
 import org.apache.spark.sql.connector.read.streaming.Offset;
 
-/** The position of a stream of a table, as Python makes it: the same text for micro-batches and in real-time mode. */
+/** The offset of a stream, as Python encodes it. Micro-batches and real-time mode use the same encoding. */
 public final class TableStreamOffset extends Offset {
   private final String json;
 

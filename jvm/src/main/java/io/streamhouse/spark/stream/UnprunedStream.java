@@ -8,20 +8,20 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.types.StructType;
 
-/** A stream of a table as Spark knows it, of which each batch may read less, by a {@link PushdownStream}. */
+/** The stream of a table as Spark knows it, of which a {@link PushdownStream} may read less. */
 public interface UnprunedStream extends MicroBatchStream {
-  /** The name of the table. */
+  /** Returns the name of the table. */
   String tableName();
 
-  /** The columns that Spark knows, by their places: the table's and the hidden ones. */
+  /** Returns the columns by position: those of the table, then the metadata columns. */
   StructType schema();
 
-  /** The parts of a batch with the columns and the rows that a query needs; without an end in real-time mode. */
+  /** Plans a batch with the required columns and filters. {@code end} is null in real-time mode. */
   InputPartition[] planPartitions(Offset start, Offset end, ObjectNode requirement);
 
-  /** The reader of planned parts. */
+  /** Creates the factory that reads the planned partitions. */
   PartitionReaderFactory createReaderFactory(StructType required);
 
-  /** Whether the reader gives columns or rows. */
+  /** Returns whether the reader is columnar. */
   ColumnarSupportMode columnarSupport();
 }

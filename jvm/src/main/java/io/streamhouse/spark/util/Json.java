@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** Trees of JSON, and plain texts in them. */
+/** Creates and parses JSON trees. */
 public final class Json {
   private static final ObjectMapper MAPPER = new ObjectMapper();
 

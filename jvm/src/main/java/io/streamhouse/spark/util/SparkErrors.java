@@ -7,26 +7,29 @@ import org.apache.spark.QueryContext;
 import org.apache.spark.sql.AnalysisException;
 import scala.Option;
 
-/** Errors as Spark shows them. */
+/** Creates and recognizes errors as Spark shows them. */
 public final class SparkErrors {
   private static final Pattern TYPED_ERROR = Pattern.compile("(?m)^streamhouse_spark\\.errors\\.\\w+: (.+)$");
   private static final Pattern CONDITION = Pattern.compile("^([A-Z][A-Z_]+): ");
 
   private SparkErrors() {}
 
-  /** An error that Spark shows by its text alone. Declared as unchecked, because Spark's own methods throw it so. */
+  /**
+   * Creates an error of which Spark shows only the message. Its type is checked, but Spark's interfaces throw it
+   * undeclared.
+   */
   public static RuntimeException analysisException(String message) {
     return analysisException(message, null);
   }
 
   /**
-   * Runs an action of a Python worker, on the driver or in a task. The package's own errors show their text, in one
-   * line; Spark's error, with the traceback, is the cause.
+   * Runs an action of a Python worker on the driver or in a task. An error of the connector is rethrown with its
+   * one-line message, and Spark's error with the Python traceback as its cause.
    */
   public static <T> T unwrapPythonErrors(Callable<T> action) {
     try {
       return action.call();
-    } catch (Exception error) { // Scala throws checked ones without saying so
+    } catch (Exception error) { // Scala throws checked exceptions without declaring them
       String text = null;
       for (Throwable cause = error; cause != null && text == null; cause = cause.getCause()) {
         Matcher matcher = TYPED_ERROR.matcher(String.valueOf(cause.getMessage()));
@@ -36,7 +39,10 @@ public final class SparkErrors {
     }
   }
 
-  /** Sets the condition at the text's beginning: Spark then shows a task's error itself, and not the job's. */
+  /**
+   * Creates an error with the condition at the start of the message. With a condition, Spark shows the error of a task
+   * instead of that of the job.
+   */
   public static RuntimeException analysisException(String message, Throwable cause) {
     Matcher condition = CONDITION.matcher(message);
     AnalysisException error =
@@ -51,17 +57,17 @@ public final class SparkErrors {
     return SparkErrors.<RuntimeException>sneakyThrow(error);
   }
 
-  /** A file that is damaged or missing. */
+  /** Creates the error for a file that is damaged or missing. */
   public static RuntimeException corruptData(String damage) {
     return analysisException("CORRUPT_DATA: " + damage + "; restore this file");
   }
 
-  /** Whether an error of {@link #plainly} is of this condition. */
+  /** Returns whether an error of {@link #unwrapPythonErrors} has this condition. */
   public static boolean hasCondition(Throwable error, String condition) {
     return error instanceof AnalysisException analysisError && condition.equals(analysisError.getCondition());
   }
 
-  /** Throws an error of any kind as it is. */
+  /** Throws any exception without declaring it. */
   @SuppressWarnings("unchecked")
   public static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
     throw (E) error;

@@ -4,7 +4,7 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** Values by a text, each with its weight, of a bounded weight in all: the least recently used leave first. */
+/** An LRU cache of bounded total weight. */
 public final class WeightedLruCache<V> {
   private final long weightMax;
   private final Map<String, Map.Entry<V, Long>> values = new LinkedHashMap<>(16, 0.75f, true);
@@ -14,13 +14,13 @@ public final class WeightedLruCache<V> {
     this.weightMax = weightMax;
   }
 
-  /** Gives null if there is none. */
+  /** Returns the value, or null. */
   public synchronized V get(String key) {
     Map.Entry<V, Long> entry = values.get(key);
     return entry == null ? null : entry.getKey();
   }
 
-  /** A value that weighs more than all may is not kept. The key's own length counts too. */
+  /** Adds a value. The key's length counts towards its weight. A value heavier than the whole cache is not added. */
   public synchronized void put(String key, V value, long valueWeight) {
     remove(key);
     long entryWeight = valueWeight + key.length();

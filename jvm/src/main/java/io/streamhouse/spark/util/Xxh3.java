@@ -4,7 +4,7 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
 
-/** XXH3, the checksum of every file of a table's log, without a seed. */
+/** XXH3 without a seed, the checksum of every file of a log. */
 public final class Xxh3 {
   private static final VarHandle LONGS = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
   private static final VarHandle INTS = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
@@ -20,10 +20,10 @@ public final class Xxh3 {
   private static final int STRIPES_OF_BLOCK = 16;
   private static final int MIDDLE_MAX = 240;
 
-  /** The most bytes that have no XXH3-128 here: no file is as short. */
+  /** XXH3-128 of up to this many bytes is not implemented, because no file is that short. */
   public static final int MIDDLE_MIN = 128;
 
-  /** The algorithm's default secret. */
+  /** The default secret of the algorithm. */
   private static final byte[] SECRET =
       parseHex(
           "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
@@ -63,7 +63,7 @@ public final class Xxh3 {
         longAt(data, from + 8) ^ longAt(SECRET, secret + 8));
   }
 
-  /** XXH3-64 of some bytes of an array. */
+  /** Returns the XXH3-64 of a range of an array. */
   public static long hash64(byte[] data, int from, int length) {
     if (length <= 16) return short64(data, from, length);
     if (length <= 128) return under128(data, from, length);
@@ -92,7 +92,7 @@ public final class Xxh3 {
     return avalanche64((first << 16 | middle << 24 | last | (long) length << 8) ^ intAt(SECRET, 0) ^ intAt(SECRET, 4));
   }
 
-  /** The avalanche of XXH64. */
+  /** Applies the avalanche of XXH64. */
   private static long avalanche64(long hash) {
     hash ^= hash >>> 33;
     hash *= PRIME64_2;
@@ -117,7 +117,7 @@ public final class Xxh3 {
     return avalanche(sum + mix16(data, from + length - 16, 136 - 17));
   }
 
-  /** XXH3-128 of some bytes of an array, at least 129, as 32 hexadecimal digits. */
+  /** Returns the XXH3-128 of a range of at least 129 bytes as 32 hexadecimal digits. */
   public static String hex128(byte[] data, int from, int length) {
     if (length <= MIDDLE_MIN) throw new IllegalArgumentException(length + " bytes");
     if (length <= MIDDLE_MAX) return middle128(data, from, length);

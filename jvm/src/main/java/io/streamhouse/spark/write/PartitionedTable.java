@@ -17,7 +17,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** A table whose partitions can be listed and dropped. */
+/** A table whose partitions can be listed, dropped and truncated. */
 public class PartitionedTable extends WritableTable implements SupportsAtomicPartitionManagement {
   public PartitionedTable(PythonCatalog catalog, Identifier identifier, JsonNode metadata) {
     super(catalog, identifier, metadata);
@@ -66,7 +66,9 @@ public class PartitionedTable extends WritableTable implements SupportsAtomicPar
     return true;
   }
 
-  /** TRUNCATE TABLE … PARTITION: a partition without rows is gone, and one that is not there is empty already. */
+  /**
+   * Implements TRUNCATE TABLE … PARTITION. The partition no longer exists afterwards. A missing one is already empty.
+   */
   @Override
   public boolean truncatePartitions(InternalRow[] partitions) {
     python.call("truncate_partitions", partitionArguments(partitions));

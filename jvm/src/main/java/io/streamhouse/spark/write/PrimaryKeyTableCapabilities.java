@@ -9,8 +9,9 @@ import java.util.Set;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 
 /**
- * The capabilities of a table with a primary key: no stream of its rows, only one of their changes. Spark asks for that
- * one by name, only when it analyzes a stream. Its own error would say no more than that there is none.
+ * The capabilities of a table with a primary key, which has a stream of changes and none of rows. Spark tests for the
+ * stream capability only when it analyzes a stream. The error then names the changelog, which Spark's own error would
+ * not.
  */
 final class PrimaryKeyTableCapabilities extends AbstractSet<TableCapability> {
   private final WritableTable table;

@@ -14,8 +14,8 @@ import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 
 /**
- * Python's write; its errors on the driver and in tasks, such as a row that does not fit, are shown plainly. Tasks of a
- * stream may carry few rows to the driver.
+ * The write of Python's data source, with its errors shown by their message. Tasks of a stream may send a few rows to
+ * the driver inline, in their commit message.
  */
 final class PythonWrite implements BatchWrite, StreamingWrite {
   private static final long INLINE_BYTES_MAX = 256 << 10;
@@ -38,8 +38,8 @@ final class PythonWrite implements BatchWrite, StreamingWrite {
   }
 
   /**
-   * Carries rows if the id of the table is told; it need not be this one's alone. What a batch wrote is {@code told}
-   * behind its commit.
+   * Creates a streaming write. Tasks send inline rows if {@code table} is not null; it need not be unique. The metrics
+   * of a batch are reported after its commit.
    */
   PythonWrite(
       StreamingWrite stream, LogicalWriteInfo info, String table, Consumer<Map<String, String>> metricsListener) {
@@ -65,8 +65,8 @@ final class PythonWrite implements BatchWrite, StreamingWrite {
   }
 
   /**
-   * Takes Python's plan of an earlier batch of the query for a while, because tasks that carry their rows need none.
-   * The commit is planned by the present table, and refuses rows of a task that do not fit it any more.
+   * Reuses Python's plan of an earlier batch for a while, since tasks with inline rows need no plan. The commit uses
+   * the current table and rejects rows of a task that no longer fit it.
    */
   private StreamingDataWriterFactory reuseOrCreateFactory(PhysicalWriteInfo physical) {
     if (table == null) return stream.createStreamingWriterFactory(physical);
@@ -110,7 +110,7 @@ final class PythonWrite implements BatchWrite, StreamingWrite {
     batch.abort(messages);
   }
 
-  /** Does nothing, as Python does. Asking it would only fail again where the commit did, and hide the first error. */
+  /** Does nothing, like Python's abort. A call would fail where the commit failed and hide the first error. */
   @Override
   public void abort(long epoch, WriterCommitMessage[] messages) {}
 }

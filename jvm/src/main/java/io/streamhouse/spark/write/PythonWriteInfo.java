@@ -5,7 +5,7 @@ import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The facts of another write, with a schema and options of their own. */
+/** The info of another write with a different schema and options. */
 final class PythonWriteInfo implements LogicalWriteInfo {
   private final LogicalWriteInfo info;
   private final StructType schema;

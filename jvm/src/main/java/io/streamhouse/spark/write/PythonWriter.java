@@ -26,11 +26,11 @@ import org.apache.spark.sql.types.StructType;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Python's writer in a task. A task of a stream may carry few rows to the driver, in its commit message: the worker
- * that commits stages them, so that a small batch waits for no worker in its tasks.
+ * Python's writer in a task. A task of a stream may send a few rows inline, in its commit message. The worker that
+ * commits stages them, so that a small batch starts no worker in its tasks.
  */
 final class PythonWriter implements DataWriter<InternalRow> {
-  /** A pickle's beginning: a call of this class of Python's, whose arguments follow. */
+  /** Start of a pickle that calls this Python class with the arguments that follow. */
   private static final String INLINE_ROWS_CALL =
       "\u0080\u0003cstreamhouse_spark.datasource.write.inline_rows\nInlineRows\n(B";
 
@@ -43,7 +43,10 @@ final class PythonWriter implements DataWriter<InternalRow> {
   private DataWriter<InternalRow> pythonWriter;
   private WriterCommitMessage pythonMessage;
 
-  /** Tells the driver of its counts in the message if {@code tellsCounts}: Spark's progress has no metrics of tasks. */
+  /**
+   * Creates a writer. If {@code reportsMetrics}, the commit message contains the counters, because a stream's progress
+   * has no task metrics.
+   */
   PythonWriter(
       Callable<DataWriter<InternalRow>> writerFactory, StructType schema, long inlineBytesMax, boolean reportsMetrics) {
     this.reportsMetrics = reportsMetrics;
@@ -83,7 +86,7 @@ final class PythonWriter implements DataWriter<InternalRow> {
         () -> {
           pythonWriter = writerFactory.call();
           pythonWriter.writeAll(allRows);
-          // Python's answer, which came behind the rows: Spark asks for counts before it commits
+          // committed here, because Spark requests metrics before it calls commit
           pythonMessage = pythonWriter.commit();
           return null;
         });
@@ -110,7 +113,7 @@ final class PythonWriter implements DataWriter<InternalRow> {
   private byte[] pickleInlineRows() throws IOException {
     ByteArrayOutputStream pickle = new ByteArrayOutputStream();
     DataOutputStream out = new DataOutputStream(pickle);
-    out.writeBytes(INLINE_ROWS_CALL); // a byte a character
+    out.writeBytes(INLINE_ROWS_CALL); // one byte per character
     writeBytes(out, inlineRows.isEmpty() ? new byte[0] : toArrowStream());
     String query = TaskContext.get().getLocalProperty("sql.streaming.queryId");
     out.writeByte(query == null ? 'N' : 'X');
@@ -124,13 +127,13 @@ final class PythonWriter implements DataWriter<InternalRow> {
     out.write(data);
   }
 
-  /** The rows as a stream of Arrow's format, of one batch. */
+  /** Encodes the inline rows as an Arrow IPC stream of one batch. */
   private byte[] toArrowStream() {
     scala.collection.Iterator<byte[]> batches =
         ArrowConverters$.MODULE$.toBatchWithSchemaIterator(
             asScala(inlineRows.iterator()), schema, Long.MAX_VALUE, Long.MAX_VALUE, "UTC", true, false);
     byte[] stream = batches.next();
-    if (batches.hasNext()) throw new IllegalStateException(); // asked in any case, because this frees the buffers
+    if (batches.hasNext()) throw new IllegalStateException(); // hasNext must be called, because it frees the buffers
     return stream;
   }
 

@@ -7,14 +7,14 @@ import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.types.StructType;
 
-/** Makes the plain writers of tasks, of a batch's or of a stream's. */
+/** Creates the writers of the tasks of a batch or streaming write. */
 final class PythonWriterFactory implements DataWriterFactory, StreamingDataWriterFactory {
   private static final long serialVersionUID = 1L;
   private final Serializable pythonFactory;
   private final StructType schema;
   private final long inlineBytesMax;
 
-  /** Carries no rows if the most bytes of a task are 0. */
+  /** Creates a factory. {@code inlineBytesMax} is 0 if tasks must not send rows inline. */
   PythonWriterFactory(Serializable pythonFactory, StructType schema, long inlineBytesMax) {
     this.pythonFactory = pythonFactory;
     this.schema = schema;

@@ -26,8 +26,8 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A stream into a table in real-time mode. Its tasks commit while they run, and the places of the rows in the log that
- * the query reads tell which are stored. Update mode, the only one there is, hands over rows one after the other.
+ * A stream into a table in real-time mode. Its tasks commit while they run, and the source offsets of the rows tell
+ * which are already stored. Update mode, the only one there is, passes rows on one by one.
  */
 final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppend, Write, StreamingWrite {
   private static final String BATCH_ID = "streaming.sql.batchId";
@@ -58,7 +58,7 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
     return this;
   }
 
-  /** The rows as Python takes them, with their places in front. */
+  /** Returns the schema of the rows with their source positions in front, as Python takes them. */
   private StructType schemaWithPositions() {
     StructType schema =
         new StructType()
@@ -98,13 +98,13 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
         new RealTimeWriter(name, schema, written, storedOffsets, () -> inner.createWriter(partition, task, epoch));
   }
 
-  /** Each task commits by itself. */
+  /** Returns false, because each task commits by itself. */
   @Override
   public boolean useCommitCoordinator() {
     return false;
   }
 
-  /** The rows are stored. Spark notes the end of the batch next, and the table has to know of it before. */
+  /** Ends the batch. All rows are stored, and the table must know that before Spark records the end. */
   @Override
   public void commit(long epoch, WriterCommitMessage[] messages) {
     table.python.call("end_real_time_write", newRequest());

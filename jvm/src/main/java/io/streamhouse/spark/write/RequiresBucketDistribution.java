@@ -9,11 +9,14 @@ import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
 
-/** A write whose tasks own whole buckets, so that a commit has few segments and tasks can make changes of upserts. */
+/**
+ * A write that clusters rows by bucket, so that each task has all rows of its buckets. A commit then has few segments,
+ * and tasks can compute the changes of upserts.
+ */
 interface RequiresBucketDistribution extends RequiresDistributionAndOrdering {
   WritableTable table();
 
-  /** Whether the rows have the bucket key. If not, Spark distributes them as it likes. */
+  /** Returns whether the rows have the bucket key. If not, Spark chooses the distribution. */
   boolean isClusteredByBucket();
 
   @Override

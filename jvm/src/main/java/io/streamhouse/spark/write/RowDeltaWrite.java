@@ -15,8 +15,8 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The changes of an operation on rows. Python's writer is called once a chunk in each task: it takes an iterator, and
- * Spark hands rows over one by one.
+ * The changes of a row-level operation. Each task writes them in chunks, because Python's writer takes an iterator and
+ * Spark passes on rows one by one.
  */
 final class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite, RequiresBucketDistribution {
   private final WritableTable table;
@@ -25,7 +25,10 @@ final class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite, RequiresBucket
   private final StructType written;
   private BatchWrite batch;
 
-  /** Makes the writer when the statement runs, because it needs the statement's other reads; another one is shown. */
+  /**
+   * Creates a write. The Python write is created when the statement runs, because it depends on what else the statement
+   * reads. {@code displayWrite} is shown until then.
+   */
   RowDeltaWrite(WritableTable table, Write displayWrite, Supplier<Write> writeSupplier, StructType written) {
     this.table = table;
     this.displayWrite = displayWrite;
@@ -57,7 +60,7 @@ final class RowDeltaWrite implements DeltaWrite, DeltaBatchWrite, RequiresBucket
   @Override
   public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
     DataWriterFactory pythonWriters = batch.createBatchWriterFactory(info);
-    StructType schema = written; // the factory is sent to tasks, this write is not
+    StructType schema = written; // captured in place of this write, which is not serializable
     int columns = table.schema.length();
     return (partition, task) -> new RowDeltaWriter(pythonWriters, partition, task, schema, columns);
   }

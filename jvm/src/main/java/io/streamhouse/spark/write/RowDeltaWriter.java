@@ -17,7 +17,10 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Rows in Python's form: the kind of change, the key of the row that was read, and the columns of the one to write. */
+/**
+ * Writes row changes in the form that Python takes: the kind of change, the key of the row that was read, and the new
+ * row.
+ */
 final class RowDeltaWriter implements DeltaWriter<InternalRow> {
   private static final int CHUNK_ROWS = 1 << 16;
   private static final long CHUNK_BYTES = 32L << 20;
@@ -61,7 +64,7 @@ final class RowDeltaWriter implements DeltaWriter<InternalRow> {
     chunk.add(copy);
     chunkBytes += copy.getSizeInBytes();
     if (chunk.size() < CHUNK_ROWS && chunkBytes < CHUNK_BYTES) return;
-    // From now on; with a local master also for the stage's other tasks, so the driver makes their changes.
+    // with a local master this also affects other tasks of the stage, whose changes the driver then computes
     TaskContext.get().getLocalProperties().setProperty(InternalOptions.PART_PROPERTY, "true");
     writeChunk();
   }
@@ -82,7 +85,7 @@ final class RowDeltaWriter implements DeltaWriter<InternalRow> {
     return messages;
   }
 
-  /** Does nothing: nobody sees the files of staged chunks, and cleaning removes them. */
+  /** Does nothing. Files of staged chunks are invisible orphans, which cleaning removes. */
   @Override
   public void abort() {}
 

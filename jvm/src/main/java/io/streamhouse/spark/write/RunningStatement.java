@@ -13,18 +13,18 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** The statement that is running. */
+/** The statement that is running on the driver. */
 final class RunningStatement {
   private RunningStatement() {}
 
-  /** The statement's analyzed plan; null if none is known. */
+  /** Returns the analyzed plan of the statement, or null if it is unknown. */
   static LogicalPlan analyzedPlan() {
     String id = SparkSession.active().sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
     QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
     return running == null ? null : running.analyzed();
   }
 
-  /** The leaves of the statement's plan, of subqueries too. */
+  /** Returns the leaves of the plan, including those of subqueries. */
   static List<LogicalPlan> leaves() {
     List<LogicalPlan> leaves = new ArrayList<>();
     LogicalPlan plan = analyzedPlan();
@@ -36,7 +36,10 @@ final class RunningStatement {
     return leaves;
   }
 
-  /** Whether a leaf may read this table or something derived from it. Only Python knows the data source's own path. */
+  /**
+   * Returns whether a leaf may read the table or something derived from it. Which table a leaf of the data source reads
+   * is only known to Python.
+   */
   static boolean mayRead(LogicalPlan leaf, LoadedTable table) {
     if (!(leaf instanceof DataSourceV2Relation)) return false;
     Table read = ((DataSourceV2Relation) leaf).table();

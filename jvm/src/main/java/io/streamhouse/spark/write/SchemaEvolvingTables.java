@@ -9,8 +9,8 @@ import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.TableChange;
 
 /**
- * Tables that tell which changes of columns WITH SCHEMA EVOLUTION may ask for. Spark 4.1 lacks the type, asks for every
- * change, and cannot load these classes.
+ * Tables that tell Spark which column changes WITH SCHEMA EVOLUTION may make. Spark 4.1 lacks the interface, requests
+ * every change, and cannot load these classes.
  */
 public final class SchemaEvolvingTables {
   private SchemaEvolvingTables() {}
@@ -37,7 +37,9 @@ public final class SchemaEvolvingTables {
     }
   }
 
-  /** Spark casts values where a type cannot change. A column that cannot be added is an error, not left out. */
+  /**
+   * Returns whether Python can change the type. If not, Spark casts values. Columns that cannot be added are errors.
+   */
   private static boolean supportsTypeChange(WritableTable table, TableChange.ColumnChange change) {
     if (!(change instanceof TableChange.UpdateColumnType)) return true;
     ObjectNode arguments = PythonCatalog.nameArguments(table.identifier).put("uuid", table.id());

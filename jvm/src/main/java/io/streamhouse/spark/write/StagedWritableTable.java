@@ -14,13 +14,13 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A table that one statement creates or replaces, and fills. A replacement either is the table itself, whose rows go,
- * or another one that gets the name when it has its rows.
+ * A table that one statement creates or replaces and then fills. A replacement is either the same table, whose rows are
+ * removed, or a new table that gets the name once it has its rows.
  */
 public final class StagedWritableTable extends WritableTable implements StagedTable {
   private final boolean isNew;
 
-  /** The table whose name this one gets; null for a table that has its name. */
+  /** The UUID of the table that this one replaces, or null if this table already has its name. */
   private final String replaces;
 
   private boolean isPublishRequested;
@@ -44,7 +44,7 @@ public final class StagedWritableTable extends WritableTable implements StagedTa
     return super.newPythonWriteBuilder(info, written, options);
   }
 
-  /** Publishes a table that has no name. Else the rows committed themselves. */
+  /** Publishes a replacement under its name. In any other case the rows were committed by their write. */
   @Override
   public void commitStagedChanges() {
     if (replaces == null) return;
@@ -61,7 +61,9 @@ public final class StagedWritableTable extends WritableTable implements StagedTa
     return new CustomTaskMetric[0];
   }
 
-  /** Drops what nobody will see. What was told to be published may be so, whatever the answer was. */
+  /**
+   * Drops a table that will not be seen. A requested publication may have succeeded, whatever its outcome looked like.
+   */
   @Override
   public void abortStagedChanges() {
     if (isNew) catalog.dropTable(identifier);

@@ -15,7 +15,10 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.streaming.OutputMode;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** The table of {@code format("streamhouse")} that a stream appends to, and its write: Python's, as a plain one. */
+/**
+ * The table of {@code format("streamhouse")} that a stream appends to, and its write. It wraps the table of Python's
+ * data source.
+ */
 public final class StreamWriteTable implements SupportsWrite, WriteBuilder, Write {
   private final SupportsWrite source;
   private final LogicalWriteInfo info;
@@ -25,13 +28,13 @@ public final class StreamWriteTable implements SupportsWrite, WriteBuilder, Writ
     this.info = info;
   }
 
-  /** A batch of a stream that appends, with this table in the place of Python's; any other batch as it is. */
+  /** Replaces Python's table in the batch of an appending stream. Returns any other batch unchanged. */
   public static <T extends TreeNode<?>> T replaceIn(T batch) {
     boolean appends = CollectionConverters.asJava(batch.productIterator().toSeq()).contains(OutputMode.Append());
     return appends ? replaceTables(batch) : batch;
   }
 
-  /** Spark before 4.2 names the table itself, later a relation of it. */
+  /** Replaces the table itself, which Spark before 4.2 uses, or its relation. */
   @SuppressWarnings("unchecked")
   private static <T extends TreeNode<?>> T replaceTables(T node) {
     boolean isChanged = false;

@@ -29,7 +29,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** An operation on rows that are told by their primary key. Python decides whether the table takes it. */
+/** The row-level operation of an UPDATE, DELETE or MERGE. Python decides whether the table supports it. */
 final class TableRowLevelOperation implements SupportsDelta {
   private final WritableTable table;
   private final Command command;
@@ -49,7 +49,10 @@ final class TableRowLevelOperation implements SupportsDelta {
     return table.python.call("row_level_operation", arguments);
   }
 
-  /** The state and rows that were read, in the writer's form. The filters are of the one scan; null: all rows. */
+  /**
+   * Returns the write options that tell Python which version and rows the statement read. {@code filters} is null for
+   * all rows.
+   */
   static Map<String, String> readOptions(JsonNode metadata, boolean readsOnce, Predicate[] filters) {
     ObjectNode scope = Json.object().put("reads_once", readsOnce);
     scope.set("schema_id", metadata.get("schema_id"));
@@ -62,7 +65,9 @@ final class TableRowLevelOperation implements SupportsDelta {
     return readOptions(metadata, readsTableOnce(), scans.size() == 1 ? scans.get(0).pushedPredicates() : null);
   }
 
-  /** Whether the running statement reads the table by this operation's scan and in no other way, such as a subquery. */
+  /**
+   * Returns whether the running statement reads the table only by this operation's scan, and not also in a subquery.
+   */
   boolean readsTableOnce() {
     int reads = 0;
     for (LogicalPlan leaf : RunningStatement.leaves()) {
@@ -85,7 +90,7 @@ final class TableRowLevelOperation implements SupportsDelta {
     return "streamhouse " + command + " of " + table.tableName();
   }
 
-  /** All scans of the table that the operation writes are of one state, and nothing else prunes them. */
+  /** Creates a scan of the pinned version. All scans of the target read that version. */
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ObjectNode pinnedMetadata = ((ObjectNode) table.metadata.deepCopy()).put("pin", metadata.get("pin").asText());

@@ -15,7 +15,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 
-/** A write that refuses impossible options in the query itself; later the error would be a Python worker's. */
+/** A write of rows. It rejects invalid options before tasks run, when the error would come from a Python worker. */
 final class TableWrite implements RequiresBucketDistribution {
   private final WritableTable table;
   private final LogicalWriteInfo info;
@@ -50,7 +50,7 @@ final class TableWrite implements RequiresBucketDistribution {
   public BatchWrite toBatch() {
     table.checkOptions("write", options);
     if (overwriteFilter != null) {
-      // New rows that were made of the table's own are right only while these are as they were.
+      // rows that were derived from the table are right only while it is unchanged
       if (RunningStatement.leaves().stream().anyMatch(leaf -> RunningStatement.mayRead(leaf, table))) {
         overwriteFilter.put("pin", table.metadata.get("pin").asText());
       }
@@ -69,9 +69,9 @@ final class TableWrite implements RequiresBucketDistribution {
   }
 
   /**
-   * The relation that is written, if this is a MERGE that only inserts; else null. Spark makes an append of it and
-   * asks for no operation. The append's query reads the very relation that it appends to. An INSERT that reads the
-   * table has a relation of its own for that.
+   * Returns the target of an insert-only MERGE, else null. Spark rewrites such a MERGE to an append without a row-level
+   * operation. The query of that append contains the very relation that is written. An INSERT that reads the table has
+   * a second relation.
    */
   private static LogicalPlan insertOnlyMergeTarget() {
     LogicalPlan running = RunningStatement.analyzedPlan();
@@ -85,7 +85,7 @@ final class TableWrite implements RequiresBucketDistribution {
   public StreamingWrite toStreaming() {
     table.checkOptions("writeStream", options);
     RealTimeMode.rejectSink(table.name());
-    // By key, tasks prepare changes by rows that their hosts keep.
+    // tasks of tables with a primary key prepare changes with state on their hosts, so they send no inline rows
     boolean isKeyed = table.metadata.get("takes_updates").asBoolean();
     return new PythonWrite(inner.toStreaming(), info, isKeyed ? null : table.id(), table::recordMetrics);
   }

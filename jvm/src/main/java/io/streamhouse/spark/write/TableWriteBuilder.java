@@ -14,13 +14,13 @@ import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 
-/** Builds a write: an append, or one that replaces all rows or a part of them. */
+/** Builds an append, or a write that overwrites all rows or a part of them. */
 class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
   private final WritableTable table;
   private final LogicalWriteInfo info;
   private WriteBuilder inner;
 
-  /** The part that the rows replace, as Python reads it; null for none or all. */
+  /** The part of the table to overwrite, or null for none or all. */
   private ObjectNode overwriteFilter;
 
   TableWriteBuilder(WritableTable table, LogicalWriteInfo info, WriteBuilder inner) {
@@ -35,7 +35,7 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
     return this;
   }
 
-  /** Handles REPLACE WHERE, and INSERT OVERWRITE of a named partition. */
+  /** Implements REPLACE WHERE, and INSERT OVERWRITE of a named partition. */
   @Override
   public WriteBuilder overwrite(Predicate[] predicates) {
     if (predicates.length == 0 || Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance)) return truncate();
@@ -45,7 +45,10 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
     return this;
   }
 
-  /** Without partitions the table is its only one. Buckets are none: all rows of one are not a part that users know. */
+  /**
+   * Overwrites the whole table if it has no partitions. Buckets do not count as partitions, because users do not know
+   * them.
+   */
   @Override
   public WriteBuilder overwriteDynamicPartitions() {
     if (!Arrays.stream(table.partitioning()).anyMatch(part -> !part.name().equals("bucket"))) return truncate();

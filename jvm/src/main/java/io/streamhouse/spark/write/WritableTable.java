@@ -29,7 +29,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
-/** A table of rows: reads, writes and operations on single rows. */
+/** A table of rows, with writes, deletes and row-level operations. */
 public class WritableTable extends ReadableTable
     implements SupportsWrite, SupportsDeleteV2, SupportsRowLevelOperations, ReportsSinkMetrics {
   private volatile Map<String, String> lastBatchMetrics = Map.of();
@@ -49,7 +49,7 @@ public class WritableTable extends ReadableTable
             TableCapability.TRUNCATE,
             TableCapability.OVERWRITE_BY_FILTER,
             TableCapability.OVERWRITE_DYNAMIC,
-            // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the present columns.
+            // for WITH SCHEMA EVOLUTION: Spark first alters the table and then plans with its current columns
             TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
     return metadata.get("streams_rows").asBoolean()
         ? capabilities
@@ -68,7 +68,10 @@ public class WritableTable extends ReadableTable
     return PipelineRuns.isRefreshingView() ? builder.truncate() : builder;
   }
 
-  /** What the batch of a stream wrote that was committed last: Spark asks the table of the query, and only then. */
+  /**
+   * Returns the metrics of the last committed batch of a stream. Spark reads them from the table of the query after
+   * each commit.
+   */
   @Override
   public Map<String, String> metrics() {
     return lastBatchMetrics;
@@ -78,13 +81,13 @@ public class WritableTable extends ReadableTable
     lastBatchMetrics = counts;
   }
 
-  /** Whether rows of this schema can be clustered by bucket. Python refuses a stream whose rows cannot. */
+  /** Returns whether rows of this schema can be clustered by bucket. Python rejects a stream whose rows cannot. */
   public boolean canClusterByBucket(StructType written) {
     String key = bucketColumn();
     return key != null && bucketCount() > 1 && Arrays.stream(written.fieldNames()).anyMatch(key::equalsIgnoreCase);
   }
 
-  /** The data source's own writer, for rows of this schema. */
+  /** Creates the write builder of Python's data source for rows of this schema. */
   WriteBuilder newPythonWriteBuilder(LogicalWriteInfo info, StructType written, Map<String, String> extraOptions) {
     Map<String, String> options = python.mergeOptions(info.options().asCaseSensitiveMap());
     options.put("path", tableName());
@@ -104,7 +107,10 @@ public class WritableTable extends ReadableTable
     return !metadata.get("streams_rows").asBoolean();
   }
 
-  /** Rows with a key go by what Spark reads of them; others by a condition that Python understands whole. */
+  /**
+   * Returns whether the rows can be deleted by a condition. Tables with a primary key only support deleting all rows
+   * this way.
+   */
   @Override
   public boolean canDeleteWhere(Predicate[] predicates) {
     return matchesAllRows(predicates)
@@ -128,7 +134,7 @@ public class WritableTable extends ReadableTable
     return arguments;
   }
 
-  /** Leaves the rows of a pipeline's view to be replaced by its new ones, in one commit. */
+  /** Truncates the table, unless a pipeline will replace the rows of its view in one commit. */
   @Override
   public boolean truncateTable() {
     if (PipelineRuns.defersTruncate(catalog.name(), identifier)) return true;

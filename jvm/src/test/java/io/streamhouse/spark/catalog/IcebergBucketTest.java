@@ -29,7 +29,7 @@ class IcebergBucketTest {
     return new IcebergBucket(type).produceResult(new GenericInternalRow(new Object[] {buckets, key}));
   }
 
-  /** Of as many buckets as there can be, the number of the bucket is the hash without its sign. */
+  /** With the maximum number of buckets, the bucket is the hash without its sign. */
   private static void assertHash(int hash, DataType type, Object key) {
     for (int buckets : new int[] {1, 2, 7, 16, 1000, ALL}) {
       assertEquals((hash & Integer.MAX_VALUE) % buckets, bucket(type, buckets, key), type + " of " + buckets);
@@ -96,7 +96,7 @@ class IcebergBucketTest {
     assertThrows(UnsupportedOperationException.class, () -> new BucketFunction(true).bind(two));
   }
 
-  /** Each bucket has a slot of its own, and Spark's hash partition of the slot is the bucket modulo the tasks. */
+  /** Each bucket has a distinct slot whose Spark hash partition is the bucket modulo the number of tasks. */
   @Test
   void slotsSpreadBucketsEvenlyOverTasks() {
     for (int tasks : new int[] {1, 2, 3, 8}) {

@@ -56,7 +56,7 @@ class TableChangeJsonTest {
         added + "'default':null}", TableChange.addColumn(PATH, DataTypes.IntegerType, true, null, null, null));
   }
 
-  /** An empty text is how Spark says DROP DEFAULT. */
+  /** Spark encodes DROP DEFAULT as an empty string. */
   @Test
   void aDefaultIsItsTextOrNull() {
     String head = "{'change':'update_default','path':['s','a.b'],'default':";
@@ -82,7 +82,7 @@ class TableChangeJsonTest {
       assertEquals(transform.toString(), returned.toString());
       assertEquals(transform.references()[0].fieldNames()[0], returned.references()[0].fieldNames()[0]);
     }
-    Transform identity = Expressions.identity("x"); // Spark tells a partition column by its class
+    Transform identity = Expressions.identity("x"); // Spark recognizes a partition column by its class
     assertEquals(identity.getClass(), TransformJson.of(TransformJson.of(identity)).getClass());
     assertEquals(
         "{\"transform\":\"bucket\",\"columns\":[[\"s\",\"x\"]],\"arguments\":[4]}",

@@ -119,7 +119,7 @@ class AvroEventsTest {
   @Test
   void aSchemaWithinItselfThatDoesNotEndIsNoError() {
     byte[] deep = new byte[200_000];
-    Arrays.fill(deep, (byte) 2); // one branch, one key, and again
+    Arrays.fill(deep, (byte) 2); // one branch, one key, and so on
     assertNotNull(events().call(deepWithHead(deep)).getString(1));
   }
 

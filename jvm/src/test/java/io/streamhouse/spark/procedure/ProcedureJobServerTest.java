@@ -11,7 +11,7 @@ import java.nio.file.Path;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Folders of temporary files, for a socket whose address has about a hundred bytes. */
+/** Temporary folders for a socket, whose address is limited to about a hundred bytes. */
 class ProcedureJobServerTest {
   @Test
   void aSocketHasRoomHoweverDeepTheFolderOfAContainer(@TempDir Path folder) throws IOException {

@@ -13,7 +13,7 @@ import java.time.Duration;
 import org.apache.spark.sql.classic.SparkSession;
 import org.junit.jupiter.api.Test;
 
-/** The way into a session is open as long as its call, and only for whoever has the token. */
+/** A gateway is open as long as its call, and only for a client that has the token. */
 class SessionGatewayTest {
   @Test
   void theSessionIsGivenForTheTokenUntilItIsClosed() throws IOException {
@@ -35,7 +35,7 @@ class SessionGatewayTest {
     }
   }
 
-  /** The socket of a server is closed only once its thread no longer waits for a connection. */
+  /** A server's socket is closed once its thread no longer waits for a connection. */
   private static boolean connects(int port) {
     try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), port)) {
       return socket.isConnected();

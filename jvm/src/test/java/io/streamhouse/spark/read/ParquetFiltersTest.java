@@ -35,7 +35,7 @@ class ParquetFiltersTest {
     return predicate(">", FieldReference.apply(column), new LiteralValue<>(value, DataTypes.IntegerType));
   }
 
-  /** Spark knows no Parquet filter for it. */
+  /** A predicate without a Parquet filter. */
   private static Predicate strange() {
     return predicate("STRANGE", FieldReference.column("a"));
   }

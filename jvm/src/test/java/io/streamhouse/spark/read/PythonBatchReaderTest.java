@@ -36,11 +36,11 @@ import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.junit.jupiter.api.Test;
 
-/** Batches as they come from Python, their columns and rows; and readers of partitions without Python. */
+/** Batches from Python with their columns and rows, and readers of partitions without Python. */
 class PythonBatchReaderTest {
   private boolean closed;
 
-  /** An Arrow stream of one batch; a null id is a null in both columns. */
+  /** Returns an Arrow stream of one batch. A null id is null in both columns. */
   private static byte[] stream(Long... ids) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
     try (BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("test", 0, Long.MAX_VALUE);
@@ -65,7 +65,7 @@ class PythonBatchReaderTest {
     return bytes.toByteArray();
   }
 
-  /** What Python counted, as it comes behind the rows. */
+  /** Returns Python's counters, which follow the rows. */
   private static byte[] counts(String json) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
     Schema schema = new Schema(List.of(), Map.of(TaskCounters.COUNTS_KEY, json));

@@ -23,7 +23,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Spark's reader of a file knows how many rows it gives, with and without a filter that skips pages. */
+/** Spark's reader of a file knows how many rows it returns, with and without a filter that skips pages. */
 class RowCountHintTest {
   private static final int ROWS = 100_000;
 

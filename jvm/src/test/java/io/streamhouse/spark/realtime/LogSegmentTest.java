@@ -36,7 +36,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Some columns of large batches are read by their ranges, and each range is verified. */
+/** Selected columns of large batches are read by ranges, and each range is verified. */
 class LogSegmentTest {
   private static final int BLOCK_BYTES = 64 << 10;
   private static final int ROWS = 1000;
@@ -55,7 +55,7 @@ class LogSegmentTest {
   private Path file;
   private int partBytes;
 
-  /** Files of the disk; notes how many bytes each read asks for. */
+  /** Files on the local disk. Records how many bytes each read requests. */
   private final class Counted implements LogStore {
     private final LogStore files = new LocalLogStore(folder);
 
@@ -91,7 +91,7 @@ class LogSegmentTest {
       second = writer.getRecordBlocks().get(1).getOffset();
     }
     byte[] bytes = out.toByteArray();
-    partBytes = 1234; // it lies behind another one in a shared object
+    partBytes = 1234; // it follows another one in a packed object
     byte[] shared = new byte[partBytes + bytes.length + 77];
     System.arraycopy(bytes, 0, shared, partBytes, bytes.length);
     Files.createDirectories(folder.resolve("segments"));
@@ -124,7 +124,7 @@ class LogSegmentTest {
 
   @AfterEach
   void close() {
-    allocator.close(); // Arrow says here what was not given back
+    allocator.close(); // Arrow reports leaked buffers here
   }
 
   private static ColumnSelection chosen(int... columns) {

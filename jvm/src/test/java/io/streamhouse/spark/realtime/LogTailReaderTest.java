@@ -31,18 +31,18 @@ import org.apache.spark.sql.types.StructType;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Logs that Python wrote, from positions that Python planned, give the rows that Python reads of them. */
+/** Logs that Python wrote, read from positions that Python planned, return the rows that Python reads. */
 class LogTailReaderTest {
   private static final Path GOLDEN = Path.of(System.getProperty("streamhouse.golden"));
 
-  /** Long enough for a machine that does much else: all readers here come to an end before. */
+  /** Long enough for a busy machine. All readers here end earlier. */
   private static final long WAIT_MS = 20_000;
 
   private static JsonNode cases() throws IOException {
     return Json.parse(Files.readString(GOLDEN.resolve("follow").resolve("cases.json")));
   }
 
-  /** A reader of the log as it lies on the disk. */
+  /** Returns a reader of the log on the local disk. */
   static LogTailReader reader(JsonNode task, StructType schema, Path folder) {
     LogStore files = new LocalLogStore(folder);
     return new LogTailReader(task, schema, files, new LocalLogTail(files, task.get("uuid").asText()));
@@ -53,7 +53,7 @@ class LogTailReaderTest {
     return reader(testCase.get("task"), schema, warehouse.resolve(testCase.get("task").get("folder").asText()));
   }
 
-  /** The same by a file system of Hadoop's, as it is read in a store. */
+  /** Returns a reader of the log through a Hadoop file system, as for an object store. */
   private static LogTailReader ofStore(JsonNode testCase, Path warehouse) throws IOException {
     String folder = warehouse.resolve(testCase.get("task").get("folder").asText()).toUri().toString();
     ObjectNode task = testCase.get("task").deepCopy();
@@ -86,7 +86,7 @@ class LogTailReaderTest {
     return expected(testCase, null);
   }
 
-  /** The rows as Python reads them, or some of their columns. */
+  /** Returns the rows as Python reads them, or some of their columns. */
   private static List<String> expected(JsonNode testCase, List<Integer> chosen) {
     List<String> expected = new ArrayList<>();
     for (JsonNode row : testCase.get("rows")) {
@@ -100,7 +100,7 @@ class LogTailReaderTest {
   @Test
   void eachRowOnceAndThenTheRecordThatPythonDecidesAbout() throws IOException {
     for (JsonNode testCase : cases()) {
-      // else the log ends: no waiting
+      // otherwise the log ends: do not wait
       boolean ends = testCase.get("last").asLong() >= testCase.get("task").get("next").asLong();
       ((ObjectNode) testCase.get("task")).put("follows", ends);
       Path warehouse = GOLDEN.resolve(testCase.get("warehouse").asText());
@@ -109,12 +109,12 @@ class LogTailReaderTest {
         TailOffsets reached = reader.getOffset();
         assertTrue(reached.record <= testCase.get("last").asLong());
         assertFalse(reader.nextWithTimeout(System.currentTimeMillis(), WAIT_MS).hasRecord());
-        reader.close(); // Arrow says here what was not given back
+        reader.close(); // Arrow reports leaked buffers here
       }
     }
   }
 
-  /** The same log read with some of its columns, which is what a query that needs no others reads. */
+  /** A query that needs some columns reads the same values. */
   @Test
   void someColumnsAreThoseOfAllOfThem() throws IOException {
     JsonNode testCase = cases().get(0);
@@ -159,7 +159,7 @@ class LogTailReaderTest {
     whole.close();
   }
 
-  /** The one record of the log that has the number. */
+  /** Copies the warehouse of a test case and returns the folder of its log. */
   private static Path copied(JsonNode testCase, Path folder) throws IOException {
     Path from = GOLDEN.resolve(testCase.get("warehouse").asText());
     try (Stream<Path> paths = Files.walk(from)) {

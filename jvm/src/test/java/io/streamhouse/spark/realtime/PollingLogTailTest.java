@@ -26,12 +26,12 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-/** One thread looks for the records of a log on behalf of all tasks of a batch. */
+/** One thread polls a log for all tasks of a batch. */
 class PollingLogTailTest {
   private static final Path GOLDEN = Path.of(System.getProperty("streamhouse.golden"));
   private static final long WAIT_MS = 20_000;
 
-  /** A log that grows as it is told, and counts what is asked of it. */
+  /** A log that tests append to. It counts the requests. */
   private static final class Log implements LogStore {
     final String uuid = UUID.randomUUID().toString().replace("-", "");
     final Map<String, byte[]> files = new ConcurrentHashMap<>();
@@ -57,7 +57,7 @@ class PollingLogTailTest {
       return name;
     }
 
-    /** Appends a record of this log's own, with a header as the golden one has it. */
+    /** Appends a record of this log with a header like that of the golden one. */
     void append(long number) {
       files.put(CommitRecord.fileName(number), record(number, uuid));
     }

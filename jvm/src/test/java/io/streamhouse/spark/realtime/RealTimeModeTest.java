@@ -10,7 +10,7 @@ class RealTimeModeTest {
 
   static final class ProcessingTimeTrigger {}
 
-  /** A query as Spark has it: its thread is a class within it. */
+  /** Like Spark's query, whose thread is an inner class. */
   static final class Query {
     private final Object trigger;
 

@@ -36,7 +36,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-/** Rows that a reader hands out of a log that Python wrote are committed with their places, each once. */
+/** Rows that are read from a log that Python wrote are committed with their positions, each exactly once. */
 class RealTimeWriterTest {
   private static final Path GOLDEN = Path.of(System.getProperty("streamhouse.golden"));
   private static final StructType SCHEMA = new StructType().add("bucket", "int").add("offset", "bigint");
@@ -45,7 +45,7 @@ class RealTimeWriterTest {
           .add("__bucket", "int").add("__begin", "bigint").add("__end", "bigint").add("__record", "bigint")
           .add("__attempt", "string").add("bucket", "int").add("offset", "bigint");
 
-  /** What came of the rows of one bucket in one commit. */
+  /** The rows of one bucket in one commit. */
   private record Chunk(int bucket, long begin, long end, long record, String attempt, List<Long> offsets) {}
 
   private final List<Chunk> chunks = new ArrayList<>();
@@ -75,7 +75,7 @@ class RealTimeWriterTest {
   private LogTailReader reader() {
     ObjectNode task = testCase.get("task").deepCopy();
     Path folder = GOLDEN.resolve(testCase.get("warehouse").asText()).resolve(task.get("folder").asText());
-    task.put("follows", true); // up to a record that Python decides about
+    task.put("follows", true); // up to a record that Python must handle
     return LogTailReaderTest.reader(task, schema(), folder);
   }
 
@@ -83,7 +83,7 @@ class RealTimeWriterTest {
     return (StructType) DataType.fromJson(testCase.get("schema").asText());
   }
 
-  /** Python's writer, which commits what it gets, and tells what is stored where it gets nothing. */
+  /** Stands for Python's writer, which commits its rows, or reports the stored offsets if it gets none. */
   private DataWriter<InternalRow> python() {
     return new DataWriter<>() {
       private final Map<Integer, Chunk> found = new TreeMap<>();
@@ -123,7 +123,7 @@ class RealTimeWriterTest {
     return new RealTimeWriter("sales.target", SCHEMA, WRITTEN, new TreeMap<>(initialOffsets), this::python);
   }
 
-  /** The rows of a query that takes those of even offsets, as the places that they had. */
+  /** Returns the rows of a query that selects even offsets, as their positions. */
   private Iterator<InternalRow> query(LogTailReader reader) {
     int bucket = schema().fieldIndex("_bucket");
     int offset = schema().fieldIndex("_log_offset");
@@ -216,7 +216,7 @@ class RealTimeWriterTest {
     reader.close();
   }
 
-  /** The query was stopped, and its last commit came when its successor had begun. */
+  /** The query was stopped, and its last commit came after its successor had started. */
   @Test
   void rowsThatThePredecessorStoredMeanwhileAreLeftOut() {
     conflicts = 1;

@@ -17,7 +17,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** An answer with grounds is given again while they hold, and its question costs no call of Python. */
+/** An answer is served from the cache while its validators are valid, without a call of Python. */
 class CacheValidatorsTest {
   @TempDir Path folder;
   private String place;

@@ -42,7 +42,7 @@ class ExpressionJsonTest {
         new LiteralValue<>(Double.NaN, DataTypes.DoubleType));
   }
 
-  /** Python reads JSON no deeper than its stack: a long chain stays flat. */
+  /** Python's JSON parser is limited by its stack, so a long chain is flattened. */
   @Test
   void longChainsAreFlat() {
     for (String name : new String[] {"AND", "OR"}) {

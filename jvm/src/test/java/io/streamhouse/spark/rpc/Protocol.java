@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** The names that Java and Python pass to each other: {@code protocol.json}, which Python's tests read too. */
+/** The names that Java and Python pass to each other, from {@code protocol.json}, which Python's tests read as well. */
 public final class Protocol {
   public static final JsonNode NAMES = Json.parse(text(Path.of(System.getProperty("streamhouse.protocol"))));
 
@@ -25,7 +25,7 @@ public final class Protocol {
     return new TreeSet<>(Json.toList(NAMES.get("operations").get(operation).get("answer")));
   }
 
-  /** All names in a part of the list, at any depth. */
+  /** Returns all names in a part of the protocol, at any depth. */
   static Set<String> within(JsonNode part) {
     Set<String> names = new TreeSet<>();
     if (part.isTextual()) names.add(part.asText());
@@ -33,7 +33,7 @@ public final class Protocol {
     return names;
   }
 
-  /** The texts of the Java sources, but for change events, whose names are those of other systems. */
+  /** Returns the Java sources without those of change events, whose names belong to other systems. */
   static List<String> sources() {
     List<String> texts = new ArrayList<>();
     try (var paths = Files.walk(Path.of(System.getProperty("streamhouse.sources")))) {

@@ -12,17 +12,17 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
 
-/** The names in Java's sources are those of {@code protocol.json}, each of them and no others. */
+/** The names in the Java sources are exactly those of {@code protocol.json}. */
 class ProtocolTest {
-  /** Names of Spark's own: options of its Parquet reader, and the field that an answer comes in. */
+  /** Names that Spark defines: options of its Parquet reader, and the field that contains an answer. */
   private static final Set<String> SPARKS =
       Set.of("paths", "__globPaths__", "recursiveFileLookup", "mergeSchema", "ignoreMissingFiles", "ignoreCorruptFiles",
           "datetimeRebaseMode", "int96RebaseMode", "parquet.page.verify-checksum.enabled");
 
-  /** Names of facts of a file. */
+  /** Names of file attributes. */
   private static final Set<String> OF_FILES = Set.of("ino", "size", "lastModifiedTime");
 
-  /** An option and a property that users see too. */
+  /** An option and a property that users see as well. */
   private static final Set<String> OF_USERS = Set.of("onDifferentHistory", "status.buckets");
 
   private static Set<String> named(String pattern) {
@@ -83,13 +83,13 @@ class ProtocolTest {
     assertEquals(listed, names);
   }
 
-  /** Java need not read all that it is answered. */
+  /** Java does not have to read everything that an answer contains. */
   @Test
   void namesThatAreRead() {
     Set<String> listed = Protocol.within(Protocol.NAMES.get("answered"));
     Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.addAll(Protocol.answer(name)));
     listed.addAll(Protocol.within(Protocol.NAMES.get("stored")));
-    listed.addAll(Protocol.within(Protocol.NAMES.get("given").get("aggregate"))); // read again where the answer comes
+    listed.addAll(Protocol.within(Protocol.NAMES.get("given").get("aggregate"))); // read again when the answer arrives
     Set<String> names = named("\\.(?:get|path|has)\\(\\s*\"([^\"]+)\"");
     names.removeAll(listed);
     names.removeAll(OF_FILES);

@@ -12,14 +12,14 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 
-/** Calls that are answered from a list. Each is checked against the protocol. */
+/** Answers calls from a list and checks each against the protocol. */
 public final class RecordingRpc extends PythonRpc {
   private final Map<String, String> replies = new HashMap<>();
 
-  /** Of each operation, the names of all arguments that it was given. */
+  /** The names of all arguments that each operation received. */
   public final Map<String, Set<String>> argumentNames = new TreeMap<>();
 
-  /** Of each operation, the arguments that it was given last. */
+  /** The arguments of the last call of each operation. */
   public final Map<String, ObjectNode> lastByOperation = new HashMap<>();
 
   public ObjectNode last;

@@ -18,7 +18,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 import org.junit.jupiter.api.Test;
 
 class ValueJsonTest {
-  /** Through the text, as a value goes to Python and comes back. */
+  /** Encodes a value as text, as it is sent to Python, and decodes it. */
   private static Object returned(Object value, DataType type) {
     return ValueJson.read(Json.parse(ValueJson.of(value).toString()), type);
   }
@@ -43,7 +43,7 @@ class ValueJsonTest {
     assertReturns(3.4028235e38f, DataTypes.FloatType);
   }
 
-  /** JSON has no numbers for them: they go as texts that Python's float takes. */
+  /** JSON has no such numbers. They are encoded as strings that Python's float parses. */
   @Test
   void floatsThatAreNoNumbersComeBack() {
     assertEquals("\"NaN\"", ValueJson.of(Double.NaN).toString());

@@ -12,7 +12,7 @@ import org.apache.spark.sql.SparkSessionExtensionsProvider;
 import org.apache.spark.sql.types.StructType;
 import org.junit.jupiter.api.Test;
 
-/** Which columns a read of {@code format("streamhouse")} may ask of the catalog's table. */
+/** Which columns a read of {@code format("streamhouse")} may request from the catalog's table. */
 class DataFrameReadTest {
   private static final StructType TABLE =
       StructType.fromDDL("id BIGINT NOT NULL, name STRING, item STRUCT<a: INT, b: STRING>");

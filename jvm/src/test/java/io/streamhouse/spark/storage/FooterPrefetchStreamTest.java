@@ -22,12 +22,12 @@ import org.apache.hadoop.fs.StreamCapabilities;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-/** The end of a file comes by one request, and all bytes are the file's. */
+/** The end of a file is read with one request, and all bytes are those of the file. */
 class FooterPrefetchStreamTest {
   private int requests;
   private int files;
 
-  /** A file of a store: a read that does not follow the one before is a request, so is each vectored range. */
+  /** A file of a store. A read that does not continue the last one is a request, and so is each vectored range. */
   private final class Stored extends FSInputStream implements StreamCapabilities {
     private final byte[] bytes;
     private long cursor;
@@ -95,7 +95,7 @@ class FooterPrefetchStreamTest {
     return bytes;
   }
 
-  /** Opens a file that was not read before. */
+  /** Opens a file that was never read. */
   private FSDataInputStream opened(byte[] bytes) {
     return opened("of test " + files++, bytes);
   }
@@ -110,7 +110,7 @@ class FooterPrefetchStreamTest {
     return requestsOfFooter("of test " + files++, bytes, footer, indexes);
   }
 
-  /** Reads as a Parquet reader does: the footer's length, the footer, the indexes before it. */
+  /** Reads like a Parquet reader: the footer's length, the footer, then the indexes before it. */
   private int requestsOfFooter(String name, byte[] bytes, int footer, int indexes) throws IOException {
     requests = 0;
     try (FSDataInputStream file = opened(name, bytes)) {

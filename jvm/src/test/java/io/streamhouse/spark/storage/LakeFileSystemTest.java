@@ -21,7 +21,7 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The size of a file that a plan names is not asked for. */
+/** The size of a file that a plan names is not requested. */
 class LakeFileSystemTest {
   private static final List<String> REQUESTS = new ArrayList<>();
 

@@ -31,14 +31,14 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Files of a log in a store that is away, denies, breaks off, or has no such file. */
+/** Files of a log in a store that is unavailable, denies access, breaks connections, or does not have the file. */
 class RemoteLogStoreTest {
   private static final byte[] BYTES = new byte[1000];
   private static final long SOME_NS = 20_000_000_000L;
 
   @TempDir java.nio.file.Path folder;
 
-  /** Counts the files that are opened, and fails as it is told. */
+  /** Counts opened files and fails on demand. */
   private static final class Store extends FilterFileSystem {
     final Deque<IOException> failures = new ArrayDeque<>();
     final List<String> asked = new ArrayList<>();

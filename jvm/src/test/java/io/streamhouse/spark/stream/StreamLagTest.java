@@ -6,7 +6,7 @@ import java.util.Map;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceOffset;
 import org.junit.jupiter.api.Test;
 
-/** How far a stream is behind, and that Spark sees the offset as Python wrote it. */
+/** The lag of a stream, and that Spark sees the offset as Python wrote it. */
 class StreamLagTest {
   private static final String NEWEST = "{\"version\": 1, \"offsets\": {\"0\": 9, \"1\": 5}}";
   private static final String TOLD =

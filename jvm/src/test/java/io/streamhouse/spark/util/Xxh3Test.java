@@ -4,7 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import org.junit.jupiter.api.Test;
 
-/** Sums that Python's xxhash gives of the same bytes, of every kind of length. */
+/** Checksums that Python's xxhash returns for the same bytes, for each class of lengths. */
 class Xxh3Test {
   private static final byte[] DATA = new byte[70_000];
 

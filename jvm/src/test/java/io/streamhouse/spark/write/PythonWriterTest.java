@@ -16,7 +16,7 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 import org.junit.jupiter.api.Test;
 
-/** Few rows of a stream's task need no writer of Python's; more go to it, all of them, in their order. */
+/** A few rows of a stream's task are sent inline. If there are more, Python's writer gets all of them in order. */
 class PythonWriterTest {
   private static final StructType SCHEMA = new StructType().add("id", "bigint");
   private static final long BYTES_OF_A_ROW = 16;
@@ -47,7 +47,7 @@ class PythonWriterTest {
     };
   }
 
-  /** Rows as Spark may hand them over: the same object again and again. */
+  /** Returns rows as Spark may pass them on: the same object each time. */
   private static Iterator<InternalRow> rows(long count) {
     GenericInternalRow reused = new GenericInternalRow(1);
     return LongStream.range(0, count)

@@ -21,7 +21,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.junit.jupiter.api.Test;
 
-/** The end of a batch is told to the table before Spark notes it. */
+/** The table is told the end of a batch before Spark records it. */
 class RealTimeWriteTest {
   private static final StructType SCHEMA = new StructType().add("id", "bigint");
 

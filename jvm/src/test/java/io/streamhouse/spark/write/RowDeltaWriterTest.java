@@ -20,7 +20,7 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 import org.junit.jupiter.api.Test;
 
-/** Rows of UPDATE, DELETE and MERGE as Python takes them: the kind, the key that was read, the row to write. */
+/** Rows of UPDATE, DELETE and MERGE as Python takes them: the kind, the key that was read, and the new row. */
 class RowDeltaWriterTest {
   private static final StructType WRITTEN =
       new StructType().add("kind", "string").add("old_id", "bigint").add("id", "bigint").add("v", "int");
@@ -80,7 +80,7 @@ class RowDeltaWriterTest {
     assertEquals(0, closed);
   }
 
-  /** A task that did not finish has no message, and its place stays. */
+  /** A task that did not finish has no message, and its position in the list is kept. */
   @Test
   void theCommitTakesTheMessagesOfAllChunks() {
     List<WriterCommitMessage> committed = new ArrayList<>();
