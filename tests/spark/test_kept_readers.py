@@ -22,7 +22,7 @@ def rows(spark, wh):
 def sent(spark):
     """Gives the numbers of the broadcasts of settings that are kept, for readers of all columns in their order."""
     loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    kept = loader.loadClass("io.streamhouse.spark.KeptReaders").getDeclaredField("READERS")
+    kept = loader.loadClass("io.streamhouse.spark.read.ParquetReaderCache").getDeclaredField("READERS")
     kept.setAccessible(True)
 
     def found(*columns: str) -> set[int]:

@@ -89,7 +89,7 @@ def connect_session(way: Mapping[str, Any]) -> SparkSession:
 
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
-    found = gateway.jvm.io.streamhouse.spark.SessionGateway.session(way["token"])
+    found = gateway.jvm.io.streamhouse.spark.procedure.SessionGateway.session(way["token"])
     if found is None:
         raise StreamhouseError("the statement has ended", condition="JOB_ENDED")
     java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(found.sparkContext())

@@ -21,7 +21,7 @@ from streamhouse_spark.errors import InvalidOptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CLASS: Final = "io.streamhouse.spark.AvroEvents"
+_CLASS: Final = "io.streamhouse.spark.cdc.AvroEvents"
 _ASKED_MAX: Final = 1_000
 """Ids of one batch that are asked for. Damaged bytes may have any id."""
 

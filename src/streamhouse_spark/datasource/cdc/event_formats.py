@@ -31,7 +31,7 @@ AVRO: Final = "debezium-avro"
 
 UPSERT: Final = "update_after"
 DELETE: Final = "delete"
-_CLASS: Final = "io.streamhouse.spark.JsonEvents"
+_CLASS: Final = "io.streamhouse.spark.cdc.JsonEvents"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def carried(*ids: int, query_id: str | None = QUERY) -> Any:
-    """The message of a task as `PlainWriter` of the jar pickles it."""
+    """The message of a task as `PythonWriter` of the jar pickles it."""
     sink = pa.BufferOutputStream()
     if ids:
         with pa.ipc.new_stream(sink, ROWS) as stream:

@@ -37,7 +37,7 @@ _ABFS: Final = "abfss"
 _GS: Final = "gs"
 _S3_SCHEMES: Final = ("s3", S3A)
 S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-_S3_LAKE_FILES: Final = "io.streamhouse.spark.LakeFileSystem"
+_S3_LAKE_FILES: Final = "io.streamhouse.spark.storage.LakeFileSystem"
 """The same, which asks for no size of a file that a plan names."""
 _ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 _PLAIN_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"

@@ -45,7 +45,7 @@ def test_files_on_s3_have_a_scheme_of_their_warehouse(spelled):
     scheme, _, rest = found.uri_of(f"{spelled}://bkt/wh/k k/x=é/f.parquet").partition("://")
     assert scheme.startswith("s3a-")
     assert rest == "bkt/wh/k%20k/x%3D%C3%A9/f.parquet"
-    assert settings_of(found)[f"fs.{scheme}.impl"] == "io.streamhouse.spark.LakeFileSystem"
+    assert settings_of(found)[f"fs.{scheme}.impl"] == "io.streamhouse.spark.storage.LakeFileSystem"
 
 
 def test_warehouses_with_other_keys_on_one_bucket_have_file_systems_of_their_own():

@@ -3,6 +3,21 @@ package io.streamhouse.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.streamhouse.spark.catalog.BucketFunction;
+import io.streamhouse.spark.catalog.PipelineRuns;
+import io.streamhouse.spark.catalog.PythonCatalog;
+import io.streamhouse.spark.catalog.TableChangeJson;
+import io.streamhouse.spark.catalog.TableDefinitionJson;
+import io.streamhouse.spark.procedure.PythonProcedure;
+import io.streamhouse.spark.rpc.MappedException;
+import io.streamhouse.spark.rpc.PythonRpc;
+import io.streamhouse.spark.scan.ChangelogCatalog;
+import io.streamhouse.spark.scan.ReadableTable;
+import io.streamhouse.spark.util.Json;
+import io.streamhouse.spark.util.SparkErrors;
+import io.streamhouse.spark.write.PartitionedTable;
+import io.streamhouse.spark.write.StagedWritableTable;
+import io.streamhouse.spark.write.WritableTable;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
@@ -32,25 +47,26 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A Spark catalog whose every decision is made in Python, by {@link PythonCalls}: which tables there are, which rows a
- * query reads, and the effect of a write.
+ * A Spark catalog whose decisions are made in Python, through {@link PythonRpc}: which tables exist, which rows a query
+ * reads, and what a write does.
  *
- * <p>A table loaded here is pinned to one commit. Spark loads tables anew at the start of each query, because {@link
- * Table#version} is set. It uses one instance for all uses of a table within the query. So a query sees one state, the
- * newest.
+ *
+ * <p>A table that is loaded here is pinned to one commit. Because {@link Table#version} is set, Spark loads tables anew
+ * at the start of each query and uses one instance throughout the query. So a query reads one version, the latest.
  */
 public class StreamhouseCatalog
-    implements StagingTableCatalog, ChangesCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
+    implements StagingTableCatalog, ChangelogCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
   private String name;
-  private PythonCalls python = new PythonCalls(Map.of());
+  private PythonRpc python = new PythonRpc(Map.of());
 
   @Override
   public void initialize(String catalogName, CaseInsensitiveStringMap options) {
     name = catalogName;
-    python = new PythonCalls(options.asCaseSensitiveMap());
+    python = new PythonRpc(options.asCaseSensitiveMap());
   }
 
-  PythonCalls python() {
+  @Override
+  public PythonRpc python() {
     return python;
   }
 
@@ -77,11 +93,11 @@ public class StreamhouseCatalog
 
   @Override
   public String[][] listNamespaces() {
-    List<String[]> found = new ArrayList<>();
-    for (JsonNode database : python().ask("databases", JsonTree.object()).get("databases")) {
-      found.add(new String[] {database.asText()});
+    List<String[]> namespaces = new ArrayList<>();
+    for (JsonNode database : python().call("databases", Json.object()).get("databases")) {
+      namespaces.add(new String[] {database.asText()});
     }
-    return found.toArray(new String[0][]);
+    return namespaces.toArray(new String[0][]);
   }
 
   @Override
@@ -93,48 +109,48 @@ public class StreamhouseCatalog
 
   @Override
   public boolean namespaceExists(String[] namespace) {
-    return namespace.length == 0 || (namespace.length == 1 && database(namespace).get("exists").asBoolean());
+    return namespace.length == 0 || (namespace.length == 1 && describeDatabase(namespace).get("exists").asBoolean());
   }
 
   @Override
   public Map<String, String> loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
     if (namespace.length == 0) return Map.of();
     if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(namespace);
-    return JsonTree.texts(database(namespace).get("properties"));
+    return Json.toMap(describeDatabase(namespace).get("properties"));
   }
 
-  private JsonNode database(String[] namespace) {
-    return python().ask("database", JsonTree.object().put("database", namespace[0]));
+  private JsonNode describeDatabase(String[] namespace) {
+    return python().call("database", Json.object().put("database", namespace[0]));
   }
 
   @Override
   public void createNamespace(String[] namespace, Map<String, String> metadata)
       throws NamespaceAlreadyExistsException {
-    ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
-    arguments.set("properties", JsonTree.object(metadata));
+    ObjectNode arguments = Json.object().put("database", singleName(namespace));
+    arguments.set("properties", Json.object(metadata));
     try {
-      python().ask("create_database", arguments, "DATABASE_EXISTS");
-    } catch (Refused refused) {
+      python().call("create_database", arguments, "DATABASE_EXISTS");
+    } catch (MappedException error) {
       throw new NamespaceAlreadyExistsException(namespace);
     }
   }
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes) throws NoSuchNamespaceException {
-    ObjectNode arguments = JsonTree.object().put("database", oneName(namespace));
-    ArrayNode described = arguments.putArray("changes");
+    ObjectNode arguments = Json.object().put("database", singleName(namespace));
+    ArrayNode changesJson = arguments.putArray("changes");
     for (NamespaceChange change : changes) {
       if (change instanceof NamespaceChange.SetProperty) {
         NamespaceChange.SetProperty set = (NamespaceChange.SetProperty) change;
-        described.addObject().put("change", "set_property").put("name", set.property()).put("value", set.value());
+        changesJson.addObject().put("change", "set_property").put("name", set.property()).put("value", set.value());
       } else {
         String property = ((NamespaceChange.RemoveProperty) change).property();
-        described.addObject().put("change", "remove_property").put("name", property);
+        changesJson.addObject().put("change", "remove_property").put("name", property);
       }
     }
     try {
-      python().ask("alter_database", arguments, "DATABASE_NOT_FOUND");
-    } catch (Refused refused) {
+      python().call("alter_database", arguments, "DATABASE_NOT_FOUND");
+    } catch (MappedException error) {
       throw new NoSuchNamespaceException(namespace);
     }
   }
@@ -143,133 +159,122 @@ public class StreamhouseCatalog
   public boolean dropNamespace(String[] namespace, boolean cascade)
       throws NoSuchNamespaceException, NonEmptyNamespaceException {
     try {
-      ObjectNode arguments = JsonTree.object().put("database", oneName(namespace)).put("cascade", cascade);
-      JsonNode answer = python().ask("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY");
+      ObjectNode arguments = Json.object().put("database", singleName(namespace)).put("cascade", cascade);
+      JsonNode answer = python().call("drop_database", arguments, "DATABASE_NOT_FOUND", "DATABASE_NOT_EMPTY");
       return answer.get("dropped").asBoolean();
-    } catch (Refused refused) {
-      if (refused.is("DATABASE_NOT_EMPTY")) throw new NonEmptyNamespaceException(namespace);
+    } catch (MappedException error) {
+      if (error.hasCondition("DATABASE_NOT_EMPTY")) throw new NonEmptyNamespaceException(namespace);
       throw new NoSuchNamespaceException(namespace);
     }
   }
 
-  private static String oneName(String[] namespace) {
+  private static String singleName(String[] namespace) {
     if (namespace.length == 1) return namespace[0];
-    throw Errors.analysis("databases have no databases within them; found " + String.join(".", namespace));
+    throw SparkErrors.analysisException("databases have no databases within them; found "
+        + String.join(".", namespace));
   }
 
   // -- tables --------------------------------------------------------------------------------------------------------
 
   @Override
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-    List<Identifier> found = new ArrayList<>();
+    List<Identifier> identifiers = new ArrayList<>();
     if (namespace.length != 1) throw new NoSuchNamespaceException(namespace);
     try {
-      ObjectNode arguments = JsonTree.object().put("database", namespace[0]);
-      for (JsonNode table : python().ask("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
-        found.add(Identifier.of(namespace, table.asText()));
+      ObjectNode arguments = Json.object().put("database", namespace[0]);
+      for (JsonNode table : python().call("tables", arguments, "DATABASE_NOT_FOUND").get("tables")) {
+        identifiers.add(Identifier.of(namespace, table.asText()));
       }
-    } catch (Refused refused) {
+    } catch (MappedException error) {
       throw new NoSuchNamespaceException(namespace);
     }
-    return found.toArray(new Identifier[0]);
+    return identifiers.toArray(new Identifier[0]);
   }
 
   @Override
   public Table loadTable(Identifier identifier) throws NoSuchTableException {
-    return load(identifier, named(identifier));
+    return load(identifier, PythonCatalog.nameArguments(identifier));
   }
 
   @Override
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
-    return load(identifier, named(identifier).put("version", version));
+    return load(identifier, PythonCatalog.nameArguments(identifier).put("version", version));
   }
 
   @Override
   public Table loadTable(Identifier identifier, long timestampMicros) throws NoSuchTableException {
-    return load(identifier, named(identifier).put("timestamp_us", timestampMicros));
+    return load(identifier, PythonCatalog.nameArguments(identifier).put("timestamp_us", timestampMicros));
   }
 
-  /** What else is handled is thrown as {@link Refused}. */
+  /** Loads a table. The conditions in {@code handled} are thrown as {@link MappedException}. */
   Table load(Identifier identifier, ObjectNode arguments, String... handled) throws NoSuchTableException {
     if (identifier.namespace().length != 1) throw new NoSuchTableException(identifier);
     List<String> conditions = new ArrayList<>(List.of("TABLE_NOT_FOUND", "DATABASE_NOT_FOUND"));
     conditions.addAll(Arrays.asList(handled));
     try {
-      JsonNode found = python().ask("load", arguments, conditions.toArray(new String[0]));
-      if (!found.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, found);
-      return writableTable(identifier, found, found.get("partition_columns").size() > 0);
-    } catch (Refused refused) {
-      if (Arrays.asList(handled).stream().anyMatch(refused::is)) throw refused;
+      JsonNode metadata = python().call("load", arguments, conditions.toArray(new String[0]));
+      if (!metadata.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, metadata);
+      return newWritableTable(identifier, metadata, metadata.get("partition_columns").size() > 0);
+    } catch (MappedException error) {
+      if (Arrays.asList(handled).stream().anyMatch(error::hasCondition)) throw error;
       throw new NoSuchTableException(identifier);
     }
   }
 
-  /** The table of rows that Python found. */
-  WritableTable writableTable(Identifier identifier, JsonNode found, boolean isPartitioned) {
+  /** Creates the table object for a table of rows. The view catalog overrides this. */
+  WritableTable newWritableTable(Identifier identifier, JsonNode metadata, boolean isPartitioned) {
     return isPartitioned
-        ? new PartitionedTable(this, identifier, found)
-        : new WritableTable(this, identifier, found);
-  }
-
-  /** The table that the data source's options name, to be read alone. An error is one of Python's. */
-  ReadableTable loadSource(Map<String, String> options) {
-    ObjectNode arguments = JsonTree.object();
-    arguments.set("options", JsonTree.object(options));
-    JsonNode found = python().ask("load_source", arguments);
-    String[] name = found.get("name").asText().split("\\.", 2);
-    return new ReadableTable(this, Identifier.of(new String[] {name[0]}, name[1]), found);
-  }
-
-  static ObjectNode named(Identifier identifier) {
-    return JsonTree.object()
-        .put("database", String.join(".", identifier.namespace()))
-        .put("table", identifier.name());
+        ? new PartitionedTable(this, identifier, metadata)
+        : new WritableTable(this, identifier, metadata);
   }
 
   @Override
   public Table createTable(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return create(identifier, info, JsonTree.object());
+    return createAndLoad(identifier, info, Json.object());
   }
 
-  /** CREATE TABLE … LIKE, which Spark has from 4.2 on; 4.1 has no such method to override. */
+  /**
+   * Implements CREATE TABLE … LIKE for Spark 4.2 and newer. Spark 4.1 has no such method, so there is no {@code
+   * @Override}.
+   */
   public Table createTableLike(Identifier identifier, TableInfo info, Table source)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    boolean isOurs = source instanceof ReadableTable && ((ReadableTable) source).hasKind("table");
-    return create(
-        identifier, info, isOurs ? ((ReadableTable) source).loaded.get("properties") : JsonTree.object());
+    boolean isStreamhouseTable = source instanceof ReadableTable && ((ReadableTable) source).hasKind("table");
+    return createAndLoad(
+        identifier, info, isStreamhouseTable ? ((ReadableTable) source).metadata.get("properties") : Json.object());
   }
 
-  private Table create(Identifier identifier, TableInfo info, JsonNode like)
+  private Table createAndLoad(Identifier identifier, TableInfo info, JsonNode like)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    ObjectNode arguments = TableDescription.of(identifier, info);
+    ObjectNode arguments = TableDefinitionJson.of(identifier, info);
     arguments.set("like", like);
     try {
-      python().ask("create_table", arguments, "TABLE_EXISTS", "DATABASE_NOT_FOUND");
+      python().call("create_table", arguments, "TABLE_EXISTS", "DATABASE_NOT_FOUND");
       return loadTable(identifier);
     } catch (NoSuchTableException error) {
-      throw Errors.analysis("table " + identifier + " was dropped while it was being created");
-    } catch (Refused refused) {
-      if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
+      throw SparkErrors.analysisException("table " + identifier + " was dropped while it was being created");
+    } catch (MappedException error) {
+      if (error.hasCondition("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
       throw new NoSuchNamespaceException(identifier.namespace());
     }
   }
 
-  /** CREATE TABLE … AS SELECT: the table exists before its rows do, and is dropped again if they fail. */
+  /** Implements CREATE TABLE … AS SELECT. The table exists before its rows do, and is dropped if they fail. */
   @Override
   public StagedTable stageCreate(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
+    return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).metadata, true);
   }
 
-  /** Replaces the rows of a table in one commit, or the table by another, which Python decides. */
+  /** Replaces the rows of a table in one commit, or the table by a new one. Python decides which. */
   @Override
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
-      ObjectNode arguments = TableDescription.of(identifier, info);
-      JsonNode found = python().ask("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
-      return new StagedWritableTable(this, identifier, found, false);
-    } catch (Refused refused) {
+      ObjectNode arguments = TableDefinitionJson.of(identifier, info);
+      JsonNode metadata = python().call("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      return new StagedWritableTable(this, identifier, metadata, false);
+    } catch (MappedException error) {
       throw new NoSuchTableException(identifier);
     }
   }
@@ -278,43 +283,44 @@ public class StreamhouseCatalog
   public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException {
     try {
       return stageReplace(identifier, info);
-    } catch (NoSuchTableException none) {
+    } catch (NoSuchTableException notFound) {
       try {
         return stageCreate(identifier, info);
-      } catch (TableAlreadyExistsException other) {
-        throw Errors.analysis("table " + identifier + " was created by another query meanwhile; run this one again");
+      } catch (TableAlreadyExistsException alreadyExists) {
+        throw SparkErrors.analysisException("table " + identifier
+            + " was created by another query meanwhile; run this one again");
       }
     }
   }
 
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
-    ObjectNode arguments = named(identifier).put("time_zone", TableDescription.timeZone());
-    arguments.put("of_pipeline", Pipelines.prepares());
-    ArrayNode described = arguments.putArray("changes");
-    for (TableChange change : changes) described.add(ChangeJson.of(change));
+    ObjectNode arguments = PythonCatalog.nameArguments(identifier).put("time_zone", TableDefinitionJson.timeZone());
+    arguments.put("of_pipeline", PipelineRuns.isPreparingTables());
+    ArrayNode changesJson = arguments.putArray("changes");
+    for (TableChange change : changes) changesJson.add(TableChangeJson.of(change));
     try {
-      python().ask("alter_table", arguments, "TABLE_NOT_FOUND");
-    } catch (Refused refused) {
+      python().call("alter_table", arguments, "TABLE_NOT_FOUND");
+    } catch (MappedException error) {
       throw new NoSuchTableException(identifier);
     }
     return loadTable(identifier);
   }
 
-  /** Adds the columns of rows that the table lacks. Of a table that is not there Spark tells when it looks for it. */
-  void mergeColumns(Identifier identifier, StructType rows) {
+  @Override
+  public void mergeColumns(Identifier identifier, StructType rows) {
     try {
-      ObjectNode arguments = named(identifier).put("schema", rows.json());
-      python().ask("merge_columns", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
-    } catch (Refused refused) {
-      // nothing to add
+      ObjectNode arguments = PythonCatalog.nameArguments(identifier).put("schema", rows.json());
+      python().call("merge_columns", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+    } catch (MappedException error) {
+      // the table does not exist: Spark reports it
     }
   }
 
-  /** REFRESH TABLE: the next query asks Python anew, about all tables. */
+  /** Implements REFRESH TABLE by invalidating the cached answers for all tables. */
   @Override
   public void invalidateTable(Identifier identifier) {
-    python().forget();
+    python().invalidate();
   }
 
   @Override
@@ -328,24 +334,26 @@ public class StreamhouseCatalog
   }
 
   private boolean drop(Identifier identifier, boolean purge) {
-    return python().ask("drop_table", named(identifier).put("purge", purge)).get("dropped").asBoolean();
+    return python().call("drop_table", PythonCatalog.nameArguments(identifier).put("purge", purge)).get(
+        "dropped").asBoolean();
   }
 
   @Override
   public void renameTable(Identifier from, Identifier to) throws NoSuchTableException, TableAlreadyExistsException {
-    ObjectNode arguments = named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
+    ObjectNode arguments =
+        PythonCatalog.nameArguments(from).put("to_database", databaseOf(to)).put("to_table", to.name());
     try {
-      python().ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
-    } catch (Refused refused) {
-      if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(to);
+      python().call("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
+    } catch (MappedException error) {
+      if (error.hasCondition("TABLE_EXISTS")) throw new TableAlreadyExistsException(to);
       throw new NoSuchTableException(from);
     }
   }
 
-  /** The database of a new name. Spark leaves the catalog's name before it where the statement says it. */
+  /** Returns the database of a new name. Spark keeps the catalog's name in front of it if the statement has one. */
   String databaseOf(Identifier to) {
     String[] namespace = to.namespace();
-    return namespace.length == 2 && namespace[0].equals(name) ? namespace[1] : oneName(namespace);
+    return namespace.length == 2 && namespace[0].equals(name) ? namespace[1] : singleName(namespace);
   }
 
   // -- functions and procedures --------------------------------------------------------------------------------------
@@ -358,33 +366,35 @@ public class StreamhouseCatalog
   @Override
   public UnboundFunction loadFunction(Identifier identifier) throws NoSuchFunctionException {
     String[] namespace = identifier.namespace();
-    boolean ours = namespace.length == 0 || (namespace.length == 1 && namespace[0].equals("system"));
-    if (ours && identifier.name().equalsIgnoreCase("bucket")) return new BucketFunction(false);
-    if (ours && identifier.name().equalsIgnoreCase("slot")) return new BucketFunction(true);
+    boolean isSystem = namespace.length == 0 || (namespace.length == 1 && namespace[0].equals("system"));
+    if (isSystem && identifier.name().equalsIgnoreCase("bucket")) return new BucketFunction(false);
+    if (isSystem && identifier.name().equalsIgnoreCase("slot")) return new BucketFunction(true);
     throw new NoSuchFunctionException(identifier);
   }
 
   @Override
   public Identifier[] listProcedures(String[] namespace) {
-    List<Identifier> found = new ArrayList<>();
-    for (JsonNode procedure : python().ask("procedures", JsonTree.object()).get("procedures")) {
-      found.add(Identifier.of(new String[] {"system"}, procedure.get("name").asText()));
+    List<Identifier> identifiers = new ArrayList<>();
+    for (JsonNode procedure : python().call("procedures", Json.object()).get("procedures")) {
+      identifiers.add(Identifier.of(new String[] {"system"}, procedure.get("name").asText()));
     }
-    return found.toArray(new Identifier[0]);
+    return identifiers.toArray(new Identifier[0]);
   }
 
   @Override
   public UnboundProcedure loadProcedure(Identifier identifier) {
-    List<String> known = new ArrayList<>();
+    List<String> procedureNames = new ArrayList<>();
     if (Arrays.equals(identifier.namespace(), new String[] {"system"})) {
-      for (JsonNode procedure : python().ask("procedures", JsonTree.object()).get("procedures")) {
-        String found = procedure.get("name").asText();
-        known.add(found);
-        if (found.equalsIgnoreCase(identifier.name())) return new Procedure(python(), procedure);
+      for (JsonNode procedure : python().call("procedures", Json.object()).get("procedures")) {
+        String procedureName = procedure.get("name").asText();
+        procedureNames.add(procedureName);
+        if (procedureName.equalsIgnoreCase(identifier.name())) return new PythonProcedure(python(), procedure);
       }
     }
-    throw Errors.analysis(
+    throw SparkErrors.analysisException(
         "PROCEDURE_NOT_FOUND: there is no procedure " + identifier + "; there are " + name + ".system."
-            + (known.isEmpty() ? "…, see SHOW PROCEDURES IN " + name + ".system" : String.join(", ", known)));
+            + (procedureNames.isEmpty()
+                ? "…, see SHOW PROCEDURES IN " + name + ".system"
+                : String.join(", ", procedureNames)));
   }
 }

@@ -2,6 +2,12 @@ package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.streamhouse.spark.catalog.PythonCatalog;
+import io.streamhouse.spark.catalog.ViewJson;
+import io.streamhouse.spark.rpc.MappedException;
+import io.streamhouse.spark.util.Json;
+import io.streamhouse.spark.write.SchemaEvolvingTables;
+import io.streamhouse.spark.write.WritableTable;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -15,39 +21,40 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.View;
 
 /**
- * The catalog with views, for Spark from 4.2 on. 4.1 lacks the types, so it cannot load this class, and its sessions
- * have {@link StreamhouseCatalog}, which knows of views only that a name is one.
+ * The catalog with views, for Spark 4.2 and newer. Spark 4.1 lacks the view API and cannot load this class. Its
+ * sessions use {@link StreamhouseCatalog}, which only knows that a name is a view.
  */
 public class StreamhouseViewCatalog extends StreamhouseCatalog implements RelationCatalog {
   @Override
   public Relation loadRelation(Identifier identifier) throws NoSuchTableException {
     try {
-      return load(identifier, named(identifier), "NAME_IS_VIEW");
-    } catch (Refused isView) {
-      return view(identifier);
+      return load(identifier, PythonCatalog.nameArguments(identifier), "NAME_IS_VIEW");
+    } catch (MappedException nameIsView) {
+      return readView(identifier);
     }
   }
 
   @Override
   public Table loadTable(Identifier identifier) throws NoSuchTableException {
     try {
-      return load(identifier, named(identifier), "NAME_IS_VIEW");
-    } catch (Refused isView) {
+      return load(identifier, PythonCatalog.nameArguments(identifier), "NAME_IS_VIEW");
+    } catch (MappedException nameIsView) {
       throw new NoSuchTableException(identifier);
     }
   }
 
   @Override
-  WritableTable writableTable(Identifier identifier, JsonNode found, boolean isPartitioned) {
+  WritableTable newWritableTable(Identifier identifier, JsonNode metadata, boolean isPartitioned) {
     return isPartitioned
-        ? new EvolvingTables.Partitioned(this, identifier, found)
-        : new EvolvingTables.Plain(this, identifier, found);
+        ? new SchemaEvolvingTables.Partitioned(this, identifier, metadata)
+        : new SchemaEvolvingTables.Unpartitioned(this, identifier, metadata);
   }
 
-  private View view(Identifier identifier) throws NoSuchTableException {
+  private View readView(Identifier identifier) throws NoSuchTableException {
     try {
-      return ViewJson.view(python().ask("load_view", named(identifier), "VIEW_NOT_FOUND").get("view"));
-    } catch (Refused refused) {
+      return ViewJson.toView(
+          python().call("load_view", PythonCatalog.nameArguments(identifier), "VIEW_NOT_FOUND").get("view"));
+    } catch (MappedException error) {
       throw new NoSuchTableException(identifier);
     }
   }
@@ -55,68 +62,69 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
   @Override
   public Identifier[] listViews(String[] namespace) throws NoSuchNamespaceException {
     if (namespace.length != 1) throw new NoSuchNamespaceException(namespace);
-    List<Identifier> found = new ArrayList<>();
+    List<Identifier> identifiers = new ArrayList<>();
     try {
-      ObjectNode arguments = JsonTree.object().put("database", namespace[0]);
-      for (JsonNode view : python().ask("views", arguments, "DATABASE_NOT_FOUND").get("views")) {
-        found.add(Identifier.of(namespace, view.asText()));
+      ObjectNode arguments = Json.object().put("database", namespace[0]);
+      for (JsonNode view : python().call("views", arguments, "DATABASE_NOT_FOUND").get("views")) {
+        identifiers.add(Identifier.of(namespace, view.asText()));
       }
-    } catch (Refused refused) {
+    } catch (MappedException error) {
       throw new NoSuchNamespaceException(namespace);
     }
-    return found.toArray(new Identifier[0]);
+    return identifiers.toArray(new Identifier[0]);
   }
 
   @Override
   public View createView(Identifier identifier, View view)
       throws ViewAlreadyExistsException, NoSuchNamespaceException {
-    return create(identifier, view, false);
+    return storeView(identifier, view, false);
   }
 
-  /** One pointer of the name, so that there is no moment without the view. */
+  /** Replaces the view with one conditional put of its name, so that the view exists at every moment. */
   @Override
   public View createOrReplaceView(Identifier identifier, View view)
       throws ViewAlreadyExistsException, NoSuchNamespaceException {
-    return create(identifier, view, true);
+    return storeView(identifier, view, true);
   }
 
-  private View create(Identifier identifier, View view, boolean replace)
+  private View storeView(Identifier identifier, View view, boolean replace)
       throws ViewAlreadyExistsException, NoSuchNamespaceException {
-    ObjectNode arguments = named(identifier).put("replace", replace);
+    ObjectNode arguments = PythonCatalog.nameArguments(identifier).put("replace", replace);
     arguments.set("view", ViewJson.of(view));
     try {
-      python().ask("create_view", arguments, "VIEW_EXISTS", "TABLE_EXISTS", "DATABASE_NOT_FOUND");
+      python().call("create_view", arguments, "VIEW_EXISTS", "TABLE_EXISTS", "DATABASE_NOT_FOUND");
       return view;
-    } catch (Refused refused) {
-      if (refused.is("DATABASE_NOT_FOUND")) throw new NoSuchNamespaceException(identifier.namespace());
+    } catch (MappedException error) {
+      if (error.hasCondition("DATABASE_NOT_FOUND")) throw new NoSuchNamespaceException(identifier.namespace());
       throw new ViewAlreadyExistsException(identifier);
     }
   }
 
   @Override
   public View replaceView(Identifier identifier, View view) throws NoSuchViewException {
-    ObjectNode arguments = named(identifier);
+    ObjectNode arguments = PythonCatalog.nameArguments(identifier);
     arguments.set("view", ViewJson.of(view));
     try {
-      python().ask("replace_view", arguments, "VIEW_NOT_FOUND");
+      python().call("replace_view", arguments, "VIEW_NOT_FOUND");
       return view;
-    } catch (Refused refused) {
+    } catch (MappedException error) {
       throw new NoSuchViewException(identifier);
     }
   }
 
   @Override
   public boolean dropView(Identifier identifier) {
-    return python().ask("drop_view", named(identifier)).get("dropped").asBoolean();
+    return python().call("drop_view", PythonCatalog.nameArguments(identifier)).get("dropped").asBoolean();
   }
 
   @Override
   public void renameView(Identifier from, Identifier to) throws NoSuchViewException, ViewAlreadyExistsException {
-    ObjectNode arguments = named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
+    ObjectNode arguments =
+        PythonCatalog.nameArguments(from).put("to_database", databaseOf(to)).put("to_table", to.name());
     try {
-      python().ask("rename_view", arguments, "VIEW_NOT_FOUND", "VIEW_EXISTS", "TABLE_EXISTS");
-    } catch (Refused refused) {
-      if (refused.is("VIEW_NOT_FOUND")) throw new NoSuchViewException(from);
+      python().call("rename_view", arguments, "VIEW_NOT_FOUND", "VIEW_EXISTS", "TABLE_EXISTS");
+    } catch (MappedException error) {
+      if (error.hasCondition("VIEW_NOT_FOUND")) throw new NoSuchViewException(from);
       throw new ViewAlreadyExistsException(to);
     }
   }

@@ -10,6 +10,18 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.streamhouse.spark.procedure.PythonProcedure;
+import io.streamhouse.spark.realtime.RealTimeStreamTest;
+import io.streamhouse.spark.rpc.Protocol;
+import io.streamhouse.spark.rpc.PythonRpc;
+import io.streamhouse.spark.rpc.RecordingRpc;
+import io.streamhouse.spark.scan.ReadableTable;
+import io.streamhouse.spark.scan.TableScanBuilder;
+import io.streamhouse.spark.stream.ChangelogStream;
+import io.streamhouse.spark.util.Json;
+import io.streamhouse.spark.write.PartitionedTable;
+import io.streamhouse.spark.write.SchemaEvolvingTables;
+import io.streamhouse.spark.write.WritableTable;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.Map;
@@ -33,20 +45,21 @@ import org.apache.spark.sql.connector.catalog.ChangelogRange;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.FieldReference;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.expressions.aggregate.Max;
-import org.apache.spark.sql.connector.expressions.Expression;
-import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -61,14 +74,14 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.junit.jupiter.api.Test;
 
-/** The catalog without Spark's session and without Python: what it asks, and what it makes of the answers. */
+/** The catalog without a Spark session and without Python: what it requests and how it handles the answers. */
 class StreamhouseCatalogTest {
   private static final String[] SALES = {"sales"};
   private static final Identifier ORDERS = Identifier.of(SALES, "orders");
   private static final StructType SCHEMA = new StructType().add("id", "bigint").add("dt", "string");
 
-  private final RecordedCalls calls =
-      new RecordedCalls()
+  private final RecordingRpc calls =
+      new RecordingRpc()
           .answer("databases", "{\"databases\":[\"default\",\"sales\"]}")
           .answer("database", "{\"exists\":true,\"properties\":{\"comment\":\"c\"}}")
           .answer("drop_database", "{\"dropped\":true}")
@@ -83,6 +96,7 @@ class StreamhouseCatalogTest {
           .answer("load_view", "{\"view\":" + VIEW + "}")
           .answer("drop_view", "{\"dropped\":true}")
           .answer("can_delete", "{\"can\":true}")
+          .answer("can_alter", "{\"can\":true}")
           .answer("delete_where", "{\"rows\":2}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
           .answer("aggregate", "{\"row\":[3,7],\"grounds\":null}")
@@ -103,7 +117,7 @@ class StreamhouseCatalogTest {
   private final StreamhouseViewCatalog catalog =
       new StreamhouseViewCatalog() {
         @Override
-        PythonCalls python() {
+        public PythonRpc python() {
           return calls;
         }
       };
@@ -134,10 +148,13 @@ class StreamhouseCatalogTest {
         .build();
   }
 
-  /** All but plans, whose arguments say how many cores Spark has, and those that have a test of their own. */
+  /**
+   * Covers all operations except plans, whose arguments depend on the cores of Spark, and those with tests of their
+   * own.
+   */
   @Test
   void eachOperationIsGivenItsArguments() throws Exception {
-    calls.begin().join();
+    calls.warmUp().join();
     assertArrayEquals(new String[][] {{"default"}, {"sales"}}, catalog.listNamespaces());
     assertEquals(Map.of("comment", "c"), catalog.loadNamespaceMetadata(SALES));
     catalog.createNamespace(SALES, Map.of("comment", "c"));
@@ -152,7 +169,8 @@ class StreamhouseCatalogTest {
     catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
     catalog.mergeColumns(ORDERS, new StructType().add("id", "int"));
     catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
-    assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
+    assertEquals("orders$lake",
+        ReadableTable.loadSource(catalog, Map.of("path", "sales.orders$lake")).identifier.name());
     Changelog changes = changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
     assertEquals("id", changes.rowId()[0].describe());
     assertTrue(changes.containsIntermediateChanges());
@@ -167,9 +185,12 @@ class StreamhouseCatalogTest {
     table.dropPartitions(new InternalRow[] {value});
     assertTrue(table.truncatePartition(value));
     table.checkOptions("write", Map.of("a", "b"));
+    TableChange widened = TableChange.updateColumnType(new String[] {"id"}, DataTypes.LongType);
+    assertTrue(((SupportsSchemaEvolution) table).supportsColumnChange((TableChange.ColumnChange) widened));
     operation(table, RowLevelOperation.Command.UPDATE);
     aggregated(table);
-    Procedure procedure = (Procedure) catalog.loadProcedure(Identifier.of(new String[] {"system"}, "EXPIRE"));
+    PythonProcedure procedure =
+        (PythonProcedure) catalog.loadProcedure(Identifier.of(new String[] {"system"}, "EXPIRE"));
     Scan rows = procedure.call(value).next();
     assertEquals(1L, ((LocalScan) rows).rows()[0].getLong(0));
     views();
@@ -182,8 +203,8 @@ class StreamhouseCatalogTest {
     listed.remove("plan_batch_of_changes");
     listed.keySet().removeAll(RealTimeStreamTest.OPERATIONS);
     listed.remove("end_real_time_write");
-    listed.remove("begin_real_time_write"); // asked by a query that runs
-    assertEquals(listed, calls.given);
+    listed.remove("begin_real_time_write"); // requested by a running query
+    assertEquals(listed, calls.argumentNames);
   }
 
   private void views() throws Exception {
@@ -192,7 +213,7 @@ class StreamhouseCatalogTest {
     assertThrows(NoSuchTableException.class, () -> catalog.loadTable(ORDERS));
     catalog.createOrReplaceView(ORDERS, view);
     assertTrue(calls.last.get("replace").asBoolean());
-    assertEquals(JsonTree.parse(VIEW), calls.last.get("view"));
+    assertEquals(Json.parse(VIEW), calls.last.get("view"));
     catalog.createView(ORDERS, view);
     assertFalse(calls.last.get("replace").asBoolean());
     catalog.replaceView(ORDERS, view);
@@ -204,7 +225,7 @@ class StreamhouseCatalogTest {
     assertInstanceOf(Table.class, catalog.loadRelation(ORDERS));
   }
 
-  /** A name that is taken or absent is Spark's own error, and no other of Python's is. */
+  /** Only names that exist or are missing become Spark's own exceptions. */
   @Test
   void refusedViewsAreSparksErrors() throws Exception {
     calls.refuse("load", "NAME_IS_VIEW");
@@ -224,7 +245,7 @@ class StreamhouseCatalogTest {
     assertThrows(NoSuchTableException.class, () -> catalog.loadRelation(ORDERS));
     assertThrows(AnalysisException.class, () -> new StreamhouseCatalog() {
       @Override
-      PythonCalls python() {
+      public PythonRpc python() {
         return calls;
       }
     }.loadTable(ORDERS), "the catalog without views says that it is one");
@@ -236,10 +257,10 @@ class StreamhouseCatalogTest {
   }
 
   private void streamOfChanges() throws Exception {
-    JsonNode found = calls.ask("load_changes", JsonTree.object());
-    ObjectNode scan = JsonTree.object();
+    JsonNode metadata = calls.call("load_changes", Json.object());
+    ObjectNode scan = Json.object();
     scan.putArray("columns");
-    ChangesStream stream = new ChangesStream(new ReadableTable(catalog, ORDERS, found), scan);
+    ChangelogStream stream = new ChangelogStream(new ReadableTable(catalog, ORDERS, metadata), scan);
     stream.prepareForTriggerAvailableNow();
     assertTrue(calls.last.get("start").isNull());
     Offset start = stream.initialOffset();
@@ -250,7 +271,7 @@ class StreamhouseCatalogTest {
     assertEquals("{\"commit\":7}", stream.latestOffset(start, stream.getDefaultReadLimit()).json());
   }
 
-  /** As in Spark 4.1, which looks at the constructors: for that the JVM checks the code of all methods. */
+  /** Spark 4.1 looks up the constructors, for which the JVM verifies the code of all methods. */
   @Test
   void itIsMadeWhereSparkHasNoChanges() throws Exception {
     ClassLoader older =
@@ -261,8 +282,8 @@ class StreamhouseCatalogTest {
               throw new ClassNotFoundException(name);
             }
             if (!name.startsWith("io.streamhouse.")) return super.loadClass(name, resolve);
-            Class<?> known = findLoadedClass(name);
-            if (known != null) return known;
+            Class<?> defined = findLoadedClass(name);
+            if (defined != null) return defined;
             try (InputStream file = getParent().getResourceAsStream(name.replace('.', '/') + ".class")) {
               byte[] bytes = file.readAllBytes();
               return defineClass(name, bytes, 0, bytes.length);
@@ -271,9 +292,9 @@ class StreamhouseCatalogTest {
             }
           }
         };
-    Class<?> found = older.loadClass(StreamhouseCatalog.class.getName());
-    assertNotEquals(StreamhouseCatalog.class, found);
-    assertInstanceOf(TableCatalog.class, found.getDeclaredConstructor().newInstance());
+    Class<?> catalogClass = older.loadClass(StreamhouseCatalog.class.getName());
+    assertNotEquals(StreamhouseCatalog.class, catalogClass);
+    assertInstanceOf(TableCatalog.class, catalogClass.getDeclaredConstructor().newInstance());
   }
 
   @Test
@@ -297,8 +318,8 @@ class StreamhouseCatalogTest {
     Predicate[] all = {new AlwaysTrue()};
     assertTrue(table.canDeleteWhere(all));
     table.deleteWhere(all);
-    assertTrue(calls.given.containsKey("truncate_table"));
-    assertFalse(calls.given.containsKey("can_delete") || calls.given.containsKey("delete_where"));
+    assertTrue(calls.argumentNames.containsKey("truncate_table"));
+    assertFalse(calls.argumentNames.containsKey("can_delete") || calls.argumentNames.containsKey("delete_where"));
   }
 
   private static RowLevelOperation operation(WritableTable table, RowLevelOperation.Command command) {
@@ -341,7 +362,7 @@ class StreamhouseCatalogTest {
     assertFalse(builder.pushAggregation(new Aggregation(new AggregateFunc[] {new CountStar()}, groups)));
     AggregateFunc[] unknown = {new Max(FieldReference.column("gone"))};
     assertFalse(builder.supportCompletePushDown(new Aggregation(unknown, new Expression[0])));
-    assertFalse(calls.given.containsKey("aggregate"));
+    assertFalse(calls.argumentNames.containsKey("aggregate"));
   }
 
   @Test
@@ -371,14 +392,14 @@ class StreamhouseCatalogTest {
     assertFalse(catalog.namespaceExists(deep));
     assertThrows(NoSuchTableException.class, () -> catalog.loadTable(Identifier.of(deep, "t")));
     assertThrows(AnalysisException.class, () -> catalog.createNamespace(deep, Map.of()));
-    assertTrue(calls.given.isEmpty());
+    assertTrue(calls.argumentNames.isEmpty());
   }
 
   @Test
   void theKindOfANameDecidesItsTable() throws Exception {
     assertInstanceOf(PartitionedTable.class, catalog.loadTable(ORDERS));
     calls.answer("load", loaded("table", "p1").replace("\"partition_columns\":[\"dt\"]", "\"partition_columns\":[]"));
-    assertEquals(WritableTable.class, catalog.loadTable(ORDERS).getClass());
+    assertEquals(SchemaEvolvingTables.Unpartitioned.class, catalog.loadTable(ORDERS).getClass());
     calls.answer("load", loaded("changelog", "p1"));
     Table changelog = catalog.loadTable(ORDERS);
     assertEquals(ReadableTable.class, changelog.getClass());
@@ -387,7 +408,7 @@ class StreamhouseCatalogTest {
     assertFalse(catalog.loadTable(ORDERS).capabilities().contains(TableCapability.MICRO_BATCH_READ));
   }
 
-  /** Spark asks by name whether a table can be streamed, and a keyed one says what to read instead. */
+  /** Spark tests for the stream capability, and a table with a primary key names its changelog instead. */
   @Test
   void aTableOfChangesSaysWhichStreamItHas() throws Exception {
     calls.answer("load", loaded("table", "p1").replace("\"streams_rows\":true", "\"streams_rows\":false"));
@@ -402,13 +423,13 @@ class StreamhouseCatalogTest {
 
   @Test
   void tablesOfOneStateAreEqual() throws Exception {
-    Table one = catalog.loadTable(ORDERS);
-    assertEquals(one, catalog.loadTable(ORDERS));
-    assertEquals(one.hashCode(), catalog.loadTable(ORDERS).hashCode());
+    Table table = catalog.loadTable(ORDERS);
+    assertEquals(table, catalog.loadTable(ORDERS));
+    assertEquals(table.hashCode(), catalog.loadTable(ORDERS).hashCode());
     calls.answer("load", loaded("table", "p2"));
-    assertNotEquals(one, catalog.loadTable(ORDERS));
+    assertNotEquals(table, catalog.loadTable(ORDERS));
     calls.answer("load", loaded("lake", "p1"));
-    assertNotEquals(one, catalog.loadTable(ORDERS));
+    assertNotEquals(table, catalog.loadTable(ORDERS));
   }
 
   @Test
@@ -422,8 +443,8 @@ class StreamhouseCatalogTest {
     assertEquals(4, table.bucketCount());
     assertEquals("_offset", table.metadataColumns()[0].name());
     assertEquals("bucket(4, id)", table.partitioning()[1].toString());
-    assertTrue(((WritableTable) table).clusters(new StructType().add("ID", "bigint")));
-    assertFalse(((WritableTable) table).clusters(new StructType().add("other", "bigint")));
+    assertTrue(((WritableTable) table).canClusterByBucket(new StructType().add("ID", "bigint")));
+    assertFalse(((WritableTable) table).canClusterByBucket(new StructType().add("other", "bigint")));
   }
 
   @Test
@@ -444,7 +465,7 @@ class StreamhouseCatalogTest {
   }
 
   private JsonNode alterations() {
-    return calls.lastOf.get("alter_table");
+    return calls.lastByOperation.get("alter_table");
   }
 
   @Test
@@ -452,7 +473,7 @@ class StreamhouseCatalogTest {
     WritableTable table = (WritableTable) catalog.loadTable(ORDERS);
     boolean isDone = DatasetManagerOfTests.call(table::truncateTable);
     assertTrue(isDone);
-    assertTrue(calls.lastOf.containsKey("truncate_table"));
+    assertTrue(calls.lastByOperation.containsKey("truncate_table"));
   }
 
   @Test

@@ -2,7 +2,7 @@ package org.apache.spark.sql.pipelines.graph;
 
 import java.util.concurrent.Callable;
 
-/** Calls as a run of a pipeline does while it prepares its tables. */
+/** Calls code like a pipeline run that prepares its tables. */
 public final class DatasetManagerOfTests {
   private DatasetManagerOfTests() {}
 

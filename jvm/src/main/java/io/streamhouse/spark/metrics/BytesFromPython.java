@@ -1,0 +1,18 @@
+package io.streamhouse.spark.metrics;
+
+import org.apache.spark.sql.connector.metric.CustomSumMetric;
+
+/** Scan metric. Spark instantiates it by class name to sum up the values of tasks. */
+public final class BytesFromPython extends CustomSumMetric {
+  public static final String NAME = "bytesFromPython";
+
+  @Override
+  public String name() {
+    return NAME;
+  }
+
+  @Override
+  public String description() {
+    return "bytes of Arrow from Python";
+  }
+}

@@ -1,0 +1,18 @@
+package io.streamhouse.spark.metrics;
+
+import org.apache.spark.sql.connector.metric.CustomSumMetric;
+
+/** Write metric. Spark instantiates it by class name to sum up the values of tasks. */
+public final class RecordsWritten extends CustomSumMetric {
+  public static final String NAME = "recordsWritten";
+
+  @Override
+  public String name() {
+    return NAME;
+  }
+
+  @Override
+  public String description() {
+    return "rows written";
+  }
+}
