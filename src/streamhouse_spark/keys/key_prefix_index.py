@@ -27,14 +27,14 @@ class KeyPrefixIndex:
         """Return which of ``keys``, in any order, are in the set."""
         heads = _heads(keys, len(self._common))
         lows = np.searchsorted(self._heads, heads, "left")
-        found: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
+        mask: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
         if self._common:
-            found &= pc.starts_with(keys, pattern=self._common).to_numpy(zero_copy_only=False)
-        if found.any():
-            alike = self._keys.take(pa.array(self._places(np.unique(heads[found]))))
-            asked = keys.filter(pa.array(found))
-            found[found] = pc.is_in(asked, value_set=alike).to_numpy(zero_copy_only=False)
-        return found
+            mask &= pc.starts_with(keys, pattern=self._common).to_numpy(zero_copy_only=False)
+        if mask.any():
+            alike = self._keys.take(pa.array(self._places(np.unique(heads[mask]))))
+            candidates = keys.filter(pa.array(mask))
+            mask[mask] = pc.is_in(candidates, value_set=alike).to_numpy(zero_copy_only=False)
+        return mask
 
     def _places(self, heads: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the indexes of the keys with these numbers, which are distinct."""
@@ -47,7 +47,7 @@ class KeyPrefixIndex:
 
 def _common(first: bytes, last: bytes) -> bytes:
     """Return the common beginning of the first and the last key, and so of all keys between them."""
-    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    differ = (place for place, (low, high) in enumerate(zip(first, last, strict=False)) if low != high)
     return first[: next(differ, min(len(first), len(last)))]
 
 
@@ -63,6 +63,6 @@ def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
     heads = np.zeros(len(keys), np.uint64)
     for place in range(skipped, skipped + HEAD_BYTES):
         at = offsets[:-1] + place
-        found = np.where(at < offsets[1:], data[np.minimum(at, len(data) - 1)], np.uint8(0))
-        heads = (heads << np.uint64(8)) | found
+        next_byte = np.where(at < offsets[1:], data[np.minimum(at, len(data) - 1)], np.uint8(0))
+        heads = (heads << np.uint64(8)) | next_byte
     return heads

@@ -84,36 +84,36 @@ def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
         yield record
 
 
-def _tells_time(record: Record, found: list[Record], first: int) -> bool:
+def _tells_time(record: Record, newer: list[Record], first: int) -> bool:
     """Tell whether times of later records do not depend on those before this one."""
-    return not found or record.time_ms < found[-1].time_ms or first - record.number > WINDOW
+    return not newer or record.time_ms < newer[-1].time_ms or first - record.number > WINDOW
 
 
 def commits_back(
-    storage: Storage, then: TableState, first: int, last: int, after_us: int | None = None
+    storage: Storage, state: TableState, first: int, last: int, after_us: int | None = None
 ) -> tuple[list[Commit], int]:
     """Read the records from ``first`` to ``last``, and as many before as decide about their times.
 
     Returns them, and the first record that was reached: later than ``first`` where earlier ones are no longer kept.
     """
-    found: list[Record] = []
-    reached = then.version + 1
-    for record in newest_first(storage, then):
+    records: list[Record] = []
+    reached = state.version + 1
+    for record in newest_first(storage, state):
         reached = record.number
         if reached > last:
             continue
         is_before = reached < first
-        if is_before and (after_us is not None or _tells_time(record, found, first)):
+        if is_before and (after_us is not None or _tells_time(record, records, first)):
             break
-        found.append(record)
-    found.reverse()
-    if not found:
+        records.append(record)
+    records.reverse()
+    if not records:
         return [], reached
-    wanted = max(0, first - found[0].number)
+    num_skipped = max(0, first - records[0].number)
     if after_us is not None:
-        found, wanted = found[wanted:], 0
-    shown = times_us([record.time_ms for record in found], after_us).tolist()
-    return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached
+        records, num_skipped = records[num_skipped:], 0
+    shown = times_us([record.time_ms for record in records], after_us).tolist()
+    return [Commit(record, time_us) for record, time_us in zip(records, shown, strict=True)][num_skipped:], reached
 
 
 def find_partition_drop(actions: Sequence[act.Action]) -> PartitionDropRows | None:
@@ -136,8 +136,10 @@ def drops_rows(before: act.TieredSnapshot | None, after: act.TieredSnapshot, del
     Both are of one truncation. ``deleted`` are the rows that records deleted, as far as that is known: a round that
     goes on with the rows of earlier records lacks those among them, and tells of no newer record.
     """
-    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
-    if after.told != told:
+    dropped_rows, applied_through, offsets = (
+        (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    )
+    if after.told != applied_through:
         return False
     ranges = {bucket: (offsets.get(bucket, 0), end) for bucket, end in after.offsets.items()}
     new = [deleted[b].within(OffsetRange(start, end)) for b, (start, end) in ranges.items() if b in deleted]
@@ -168,11 +170,13 @@ def drops_adopted(
     """
     if after.dropped_others > (before.dropped_others if before is not None else 0):
         return True
-    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    dropped_rows, applied_through, offsets = (
+        (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    )
     ranges = {bucket: OffsetRange(offsets.get(bucket, 0), after.offsets.get(bucket, 0)) for bucket in deleted}
     parts = {bucket: [runs.within(ranges[bucket])] for bucket, runs in deleted.items()}
-    newer = [one for one in named if told < one.commit <= after.told]
-    for bucket, runs in (item for one in newer for item in one.rows.items()):
+    newer = [deletion for deletion in named if applied_through < deletion.commit <= after.told]
+    for bucket, runs in (item for deletion in newer for item in deletion.rows.items()):
         parts.setdefault(bucket, []).append(runs)
     num_rows = sum(OffsetRuns.merged(runs).num_rows for runs in parts.values())
-    return after.dropped_rows - dropped_rows > num_rows + sum(one.num_of_files for one in newer)
+    return after.dropped_rows - dropped_rows > num_rows + sum(deletion.num_of_files for deletion in newer)

@@ -101,8 +101,8 @@ def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[Co
     return runs
 
 
-def _runs(segments: Sequence[Segment], wanted: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
-    for (chosen, _), run in groupby(segments, key=lambda s: (wanted(s), s.schema_id)):
+def _runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
+    for (chosen, _), run in groupby(segments, key=lambda s: (is_candidate(s), s.schema_id)):
         if chosen:
             yield tuple(run)
 
@@ -133,13 +133,13 @@ def merge(
     groups = [(world.ids.new_uuid(), group) for group in group_into_objects(runs, lambda run: run.memory_bytes)]
     is_small = sum(run.memory_bytes for run in runs) <= MERGED_BYTES_MAX
 
-    def write(one: tuple[str, Sequence[CompactionRun]]) -> list[tuple[CompactionRun, Segment]]:
-        return _merge_group(state, storage, records, *one, options)
+    def write(group: tuple[str, Sequence[CompactionRun]]) -> list[tuple[CompactionRun, Segment]]:
+        return _merge_group(state, storage, records, *group, options)
 
     merged: list[tuple[CompactionRun, Segment]] = []
     for some in [groups] if is_small else [[one] for one in groups]:  # large ones one after the other
         records.expect(segment for _, group in some for run in group for segment in run.segments)
-        merged += [pair for of_one in at_once(storage, write, some) for pair in of_one]
+        merged += [pair for group_segments in at_once(storage, write, some) for pair in group_segments]
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return tuple(
@@ -171,13 +171,13 @@ def _merge_group(
     """Write the runs' segments to one object, which several of them share. Durable when this returns. The ``records``
     expect them.
     """
-    found = []
+    merged = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
         for run in group:
             part = sink.begin_part() if len(group) > 1 else None
             segment = _merge_run(state, storage, records, run, options, sink)
-            found.append((run, replace(segment, uuid=uuid, part=part)))
-    return found
+            merged.append((run, replace(segment, uuid=uuid, part=part)))
+    return merged
 
 
 def _merge_run(
@@ -205,7 +205,7 @@ def write_merged(
     Rows are read and written batch by batch: however large it is, few batches are held.
     """
     rows = _Rows(options.stats_columns, options.partition_by)
-    found = (
+    batches = (
         part.batch
         for segment, offsets in parts
         for part in read_segment(storage, table_uuid, segment, schema, offsets, records=records)
@@ -213,7 +213,9 @@ def write_merged(
     first, start = parts[0][0], parts[0][1].start
     times = _distinct_times([at for segment, offsets in parts for at in _time_runs(segment, offsets, start)])
     memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
-    size_bytes, index = write_file(sink, schema, rows.seen(_concat_batches(found)), memory_bytes, options.codec, times)
+    size_bytes, index = write_file(
+        sink, schema, rows.seen(_concat_batches(batches)), memory_bytes, options.codec, times
+    )
     return replace(
         first,
         base_offset=start,

@@ -194,8 +194,8 @@ class RowStager:
         for step in self._steps(rows, SEGMENT_BYTES_MAX):
             batch = one_batch(step)
             key = [batch.column(name) for name in routing.bucket_key]
-            found = row_buckets(key, routing.num_buckets, routing.lake_format)
-            counts += np.bincount(found, minlength=routing.num_buckets)
+            buckets = row_buckets(key, routing.num_buckets, routing.lake_format)
+            counts += np.bincount(buckets, minlength=routing.num_buckets)
         return dict(enumerate(counts.tolist()))
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
@@ -224,7 +224,7 @@ class RowStager:
         """Write the rows as segments of few buckets, each of which grows while further rows are cut by bucket."""
         form = StreamForm(self._options, SEGMENT_BYTES_MAX)
 
-        def begun(bucket: int) -> SegmentStream:
+        def open_stream(bucket: int) -> SegmentStream:
             uuid = self._world.ids.new_uuid()
             return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, form)
 
@@ -232,7 +232,7 @@ class RowStager:
             steps = ahead(
                 pool, partial(_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
             )
-            return stage_streams(steps, begun, SEGMENT_BYTES_MAX // self._routing.num_buckets)
+            return stage_streams(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
 
     def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
         """Write the group's segments; returns them by their number."""
@@ -252,7 +252,7 @@ class RowStager:
             for step in self._steps(rows, SEGMENT_BYTES_MAX):
                 for bucket, part in _by_bucket(routing, step):
                     parts.setdefault(bucket, []).append(part)
-            yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
+            yield from ((bucket, pa.Table.from_batches(batches)) for bucket, batches in sorted(parts.items()))
 
     def _steps(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
         """Cut rows into slices that have just under a full batch for each bucket, unless these are too large."""
@@ -265,20 +265,20 @@ class RowStager:
 
 def _with_updated(staged: Iterable[StagedSegment], counts: Mapping[int, int]) -> list[StagedSegment]:
     """Mark the first so many rows of each bucket as those behind an update."""
-    left, found = dict(counts), []
+    left, marked_pieces = dict(counts), []
     for piece in staged:
         bucket = piece.segment.bucket
         updated = min(left.get(bucket, 0), piece.segment.num_rows)
         left[bucket] = left.get(bucket, 0) - updated
         marked = replace(piece.segment, updated=((0, updated),)) if updated else piece.segment
-        found.append(replace(piece, segment=marked))
-    return found
+        marked_pieces.append(replace(piece, segment=marked))
+    return marked_pieces
 
 
 def _by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
     batch, num_buckets = one_batch(rows), routing.num_buckets
-    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
-    buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
+    row_bucket = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
+    buckets = row_bucket.astype(np.uint16)  # 16 bits are sorted by radix
     ordered = pc.take(batch, pa.array(np.argsort(buckets, kind="stable")), boundscheck=False)
     ends = np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()
     bounds = enumerate(itertools.pairwise([0, *ends]))
@@ -498,5 +498,5 @@ def has_same_meaning(written: TableSchema, current: TableSchema) -> bool:
             return False
         if before.nullable and not column.nullable:
             return False
-    known = {c.id for c in written.columns}
-    return all(column.nullable for column in current.columns if column.id not in known)
+    written_ids = {c.id for c in written.columns}
+    return all(column.nullable for column in current.columns if column.id not in written_ids)

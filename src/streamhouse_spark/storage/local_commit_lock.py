@@ -62,14 +62,14 @@ class LocalCommitLock:
         return [data for name in _list_offers(folder) if (data := self._take(folder, name)) is not None]
 
     def _take(self, folder: str, name: str) -> bytes | None:
-        taken = f"{folder}/{_TAKEN}{name.removeprefix(_OFFERED)}"
+        claimed = f"{folder}/{_TAKEN}{name.removeprefix(_OFFERED)}"
         try:
-            os.replace(f"{folder}/{name}", taken)
+            os.replace(f"{folder}/{name}", claimed)
         except OSError:  # withdrawn, or taken by one who goes on without its turn
             return None
-        self._taken.append(taken)
+        self._taken.append(claimed)
         try:
-            file = open_lock_file(taken, 0o666)
+            file = open_lock_file(claimed, 0o666)
         except OSError:
             return None
         try:
@@ -102,10 +102,10 @@ class LocalCommitLock:
     def release(self) -> None:
         """Let those go on whose offers were taken."""
         self.end()
-        for taken in self._taken:
+        for claimed in self._taken:
             with suppress(OSError):
-                os.unlink(taken)
-        _ring([os.path.basename(taken).removeprefix(_TAKEN) for taken in self._taken])
+                os.unlink(claimed)
+        _ring([os.path.basename(claimed).removeprefix(_TAKEN) for claimed in self._taken])
 
 
 class LocalCommitLocks:
@@ -157,7 +157,7 @@ class LocalCommitLocks:
                 clock.sleep_ms(POLL_MS)
             return
         name = self._world.ids.new_uuid()
-        with self._bell(name) as bell, self._offer(turn.directory, offer, name) as (offered, taken):
+        with self._bell(name) as bell, self._offer(turn.directory, offer, name) as (offered, claimed):
             while os.path.exists(offered) and not _try_lock(file) and clock.boot_ms() < until_ms:
                 bell.wait(clock)
             try:
@@ -165,7 +165,7 @@ class LocalCommitLocks:
             except OSError:  # taken; where that is not sure, it counts as such
                 turn.was_taken = True
                 turn.end()
-                while os.path.exists(taken) and clock.boot_ms() < until_ms:
+                while os.path.exists(claimed) and clock.boot_ms() < until_ms:
                     bell.wait(clock)
                 if bell.has_rung:
                     self._num_deaf = 0
@@ -183,19 +183,19 @@ class LocalCommitLocks:
     @contextmanager
     def _offer(self, directory: str, offer: bytes, name: str) -> Iterator[tuple[str, str]]:
         folder = f"{directory}/{OFFERS}"
-        made, offered, taken = (f"{folder}/{form}{name}" for form in (_MADE, _OFFERED, _TAKEN))
+        temporary, offered, claimed = (f"{folder}/{form}{name}" for form in (_MADE, _OFFERED, _TAKEN))
         with suppress(FileExistsError):
             os.mkdir(folder)
-        file = open_lock_file(made, 0o666)
+        file = open_lock_file(temporary, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             view = memoryview(offer)
             while view.nbytes:
                 view = view[os.write(file, view) :]
-            os.replace(made, offered)
-            yield offered, taken
+            os.replace(temporary, offered)
+            yield offered, claimed
         finally:
-            for path in (made, offered, taken):
+            for path in (temporary, offered, claimed):
                 with suppress(OSError):
                     os.unlink(path)
             with suppress(OSError):
@@ -210,15 +210,15 @@ class _WakeupSocket:
         self.has_waited = self.has_rung = False
         self._socket: socket.socket | None = None
         with suppress(OSError):
-            found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if name is not None else None
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if name is not None else None
             try:
-                if name is not None and found is not None:
-                    found.bind(_address(name))
-                    found.settimeout(BELL_MS / 1000)
-                    self._socket, found = found, None
+                if name is not None and sock is not None:
+                    sock.bind(_address(name))
+                    sock.settimeout(BELL_MS / 1000)
+                    self._socket, sock = sock, None
             finally:
-                if found is not None:
-                    found.close()
+                if sock is not None:
+                    sock.close()
 
     def wait(self, clock: Clock) -> None:
         """Wait until it rings, or for a moment."""

@@ -73,8 +73,8 @@ def first_record_to_archive(state: TableState) -> int | None:
     held = usable_archive(state)
     if not held or state.parsed.changelog_retention_ms is None:
         return None
-    is_behind = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
-    return held.last_commit + 1 if is_behind else None
+    has_new_rows = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
+    return held.last_commit + 1 if has_new_rows else None
 
 
 def encode_page(table_uuid: str, content: PageContent) -> bytes:

@@ -473,8 +473,8 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
 def lake_from_json(data: Mapping[str, Any]) -> TieredSnapshot:
     starts = _from_json_map(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
-    offsets, others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
-    return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, others)
+    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
+    return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, dropped_others)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

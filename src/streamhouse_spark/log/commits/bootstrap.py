@@ -99,12 +99,12 @@ class LogPrefetcher:
     def read_others(self) -> None:
         following = []
         for uuid, ahead in self._found.items():
-            first, others = self._keys[uuid]
+            first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
             floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if is_named else []
             if ahead.is_known_absent(first[-1]):
-                others = [] if ahead.is_known_absent(first[-2]) else others[:1]  # it shows that none is missing
-            following.append((ahead, [*floors, *others]))
+                remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # it shows that none is missing
+            following.append((ahead, [*floors, *remaining]))
         expect_together(self._storage, following)
 
     def asked(self) -> dict[str, PrefetchedLog]:
@@ -130,9 +130,9 @@ def load_start_state(
     held = _checkpoint_of_hint(ahead, table_uuid, hint, at_least)
     if held is not None:
         return held, ()
-    found, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
-    ahead.join(keys_behind(table_uuid, found.floor_index if found is not None else 0))
-    return found, damaged
+    checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
+    ahead.join(keys_behind(table_uuid, checkpoint.floor_index if checkpoint is not None else 0))
+    return checkpoint, damaged
 
 
 def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_first: int) -> tuple[list[str], list[str]]:
@@ -142,8 +142,8 @@ def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_fir
     if held is None:
         return keys_to_open(table_uuid, parse_hint(hint), num_first)
     floors = keys_behind(table_uuid, held.floor_index)
-    (_, *first), others = keys_to_open(table_uuid, held.state.version, num_first)
-    return [*floors, commit_key(table_uuid, held.state.version), *first], others[: max(0, _BEHIND_HINT - num_first)]
+    (_, *first), remaining = keys_to_open(table_uuid, held.state.version, num_first)
+    return [*floors, commit_key(table_uuid, held.state.version), *first], remaining[: max(0, _BEHIND_HINT - num_first)]
 
 
 def _checkpoint_of_hint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
@@ -161,13 +161,13 @@ def _checkpoint_of_hint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least:
     return None
 
 
-def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_news: int, version: int) -> Checkpoint | None:
+def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, version: int) -> Checkpoint | None:
     """Return a checkpoint far behind the record ``version``, which is the last of some news; None to read on."""
-    if not ahead.is_useful or num_news > LEAP_AFTER:
+    if not ahead.is_useful or num_new > LEAP_AFTER:
         return None
-    if num_news == _HINT_AFTER:
+    if num_new == _HINT_AFTER:
         ahead.join([checkpoint_hint_key(table_uuid)])
-    if num_news < LEAP_AFTER:
+    if num_new < LEAP_AFTER:
         return None
     hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
     if (held := _checkpoint_of_hint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:

@@ -149,8 +149,8 @@ class Checkpointing:
         self._storage = storage
         self._newest = 0
 
-    def note_start(self, found: Checkpoint) -> None:
-        self._newest = max(self._newest, found.stored)
+    def note_start(self, checkpoint: Checkpoint) -> None:
+        self._newest = max(self._newest, checkpoint.stored)
 
     def store_if_due(self, state: TableState, floor_index: int, floor: int) -> None:
         if state.version - self._newest >= CHECKPOINT_INTERVAL:
@@ -257,11 +257,11 @@ def read_hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
     if not data:
         return None
     try:
-        found = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
+        checkpoint = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
     except (CorruptDataError, FormatVersionError) as error:
         logger.warning("a checkpoint is passed over: %s", error)
         return None
-    return replace(found, named=parse_hint(hint) or 0)
+    return replace(checkpoint, named=parse_hint(hint) or 0)
 
 
 def floor_index(data: bytes | None) -> int:
@@ -275,8 +275,8 @@ def floor_index(data: bytes | None) -> int:
 
 def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
     """Return the checkpoint of `find_checkpoint`."""
-    found, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
-    return found.state if found is not None else None
+    checkpoint, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
+    return checkpoint.state if checkpoint is not None else None
 
 
 def find_checkpoint(
@@ -303,19 +303,19 @@ def find_checkpoint(
 
     hinted = parse_hint(read_hint(storage, table_uuid) if hint is None else hint)
     if ahead is not None and ahead.is_useful:
-        first, others = keys_to_open(table_uuid, hinted, ahead.first)
+        first, remaining = keys_to_open(table_uuid, hinted, ahead.first)
         ahead.expect(first)
-        records = [*first[1:], *others]
+        records = [*first[1:], *remaining]
         if hinted is None and at_least <= 1 and not ahead.is_known_absent(records[0]):
             if not ahead.is_known_absent(first[-1]):
-                ahead.expect(others)
+                ahead.expect(remaining)
             if ahead.is_known_absent(records[-1]) or not ahead.has(records[-1]):
                 return None, []
-    if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
-        return found, []
+    if hinted is not None and hinted >= at_least and (checkpoint := usable(hinted)) is not None:
+        return checkpoint, []
     for number in reversed(list_checkpoints(storage, table_uuid)):
-        if number >= at_least and (found := usable(number)) is not None:
-            return found, list(passed.values())
+        if number >= at_least and (checkpoint := usable(number)) is not None:
+            return checkpoint, list(passed.values())
     return None, list(passed.values())
 
 
@@ -415,8 +415,8 @@ def no_checkpoint(
     for error in damaged:
         if isinstance(error, FormatVersionError):
             return error
-    found = f"; of those that are there: {damaged[0]}" if damaged else ""
+    damage = f"; of those that are there: {damaged[0]}" if damaged else ""
     return CorruptDataError(
         f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record {floor}, "
-        f"below which records were cleaned up{found}; restore one of these files",
+        f"below which records were cleaned up{damage}; restore one of these files",
     )

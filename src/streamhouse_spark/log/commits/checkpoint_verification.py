@@ -28,22 +28,22 @@ def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int
     A checkpoint is right if it and the records behind it make the next newer one; the newest has to be ``state``
     itself. Others are logged and left out. ``listed`` has the numbers of those that are there.
     """
-    found: list[TableState] = []
-    known = as_stored(state)
+    verified: list[TableState] = []
+    newer = as_stored(state)
     for number in reversed(list_checkpoints(storage, state.table_uuid) if listed is None else listed):
         if number > state.version:
             continue
         stored = _readable(storage, state.table_uuid, number)
         if stored is None:
             continue
-        if _fold_records(storage, stored, known.version) != known:
+        if _fold_records(storage, stored, newer.version) != newer:
             logger.error("checkpoint %d of %s does not say what the records say; delete this file", number, state.name)
             continue
-        found.append(stored)
-        known = stored
-        if len(found) == CHECKPOINTS_KEPT:
+        verified.append(stored)
+        newer = stored
+        if len(verified) == CHECKPOINTS_KEPT:
             break
-    return found
+    return verified
 
 
 def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[int], *, at_least: int) -> bool:

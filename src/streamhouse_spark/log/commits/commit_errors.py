@@ -72,15 +72,15 @@ def require_durable(storage: Storage, table_uuid: str, call: PendingCommit, land
     return landed
 
 
-def require_known(record: Record, taken: PutResult[Record], url: str) -> None:
+def require_known(record: Record, result: PutResult[Record], url: str) -> None:
     """Raises `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
-    if taken.outcome is PutOutcome.UNREADABLE:
+    if result.outcome is PutOutcome.UNREADABLE:
         raise CommitStateUnknownError(
-            f"commit of record {record.number} to {url}: the record cannot be read back ({taken.read_error}); look "
+            f"commit of record {record.number} to {url}: the record cannot be read back ({result.read_error}); look "
             f"whether a record with attempt {record.attempt} is in $commits before writing the rows again",
-        ) from taken.read_error
-    if taken.outcome is PutOutcome.NOT_DURABLE:
-        raise not_durable_error(url, record.number, record.attempt, taken.failure) from taken.read_error
+        ) from result.read_error
+    if result.outcome is PutOutcome.NOT_DURABLE:
+        raise not_durable_error(url, record.number, record.attempt, result.failure) from result.read_error
 
 
 def not_durable_error(url: str, number: int, attempt: str, failure: Exception | None) -> CommitStateUnknownError:

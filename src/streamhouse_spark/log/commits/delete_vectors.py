@@ -88,16 +88,16 @@ def num_rows_of(rows: Mapping[Any, OffsetRuns]) -> int:
     return sum(runs.num_rows for runs in rows.values())
 
 
-def without_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+def without_rows(rows: Mapping[K, OffsetRuns], removed: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
     """Return the rows of each bucket, or of each file, that the others do not have; buckets without any are absent."""
-    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
+    left = {key: runs.without(removed[key]) if key in removed else runs for key, runs in rows.items()}
     return {key: runs for key, runs in left.items() if runs}
 
 
-def common_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+def common_rows(rows: Mapping[K, OffsetRuns], other_rows: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
     """Return the rows of each bucket, or of each file, that the others have too; buckets without any are absent."""
-    found = {key: runs.common(others[key]) for key, runs in rows.items() if key in others}
-    return {key: runs for key, runs in found.items() if runs}
+    common = {key: runs.common(other_rows[key]) for key, runs in rows.items() if key in other_rows}
+    return {key: runs for key, runs in common.items() if runs}
 
 
 def _files_to_json(rows: FileRows) -> dict[str, str]:
@@ -138,8 +138,8 @@ class Deletion:
     def from_json(cls, data: Any) -> Deletion:
         commit, time_ms, first_commit, first_ms, is_in_lake, rows, *of_files = data
         snapshot_id, files = of_files or (None, {})
-        found = rows_from_json(rows), first_commit, first_ms, is_in_lake, _files_from_json(files), snapshot_id
-        return cls(commit, time_ms, *found)
+        fields = rows_from_json(rows), first_commit, first_ms, is_in_lake, _files_from_json(files), snapshot_id
+        return cls(commit, time_ms, *fields)
 
 
 class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has joined
@@ -152,11 +152,11 @@ class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has j
         """Bucket → all offsets. Raises as `union_deleted_offsets`."""
         return union_deleted_offsets(self)
 
-    def and_rows(self, found: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
-        """Return ``found``, which are these and those of ``rows``: so the others are not joined anew."""
-        both = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
-        found.__dict__["rows"] = {**self.rows, **rows, **both}
-        return found
+    def and_rows(self, deletions: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
+        """Return ``deletions``, which are these and those of ``rows``: so the others are not joined anew."""
+        merged = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
+        deletions.__dict__["rows"] = {**self.rows, **rows, **merged}
+        return deletions
 
 
 NO_DELETIONS: Final = Deletions()
@@ -168,7 +168,10 @@ def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetR
     for deletion in deletions:
         for bucket, runs in deletion.rows.items():
             parts.setdefault(bucket, []).append(runs)
-    return {bucket: found[0] if len(found) == 1 else OffsetRuns.union(found) for bucket, found in parts.items()}
+    return {
+        bucket: bucket_parts[0] if len(bucket_parts) == 1 else OffsetRuns.union(bucket_parts)
+        for bucket, bucket_parts in parts.items()
+    }
 
 
 def not_live(
@@ -186,10 +189,10 @@ def not_live(
         is_held = bucket in held and runs and runs.within(held[bucket]) == runs
         if not is_held or (bucket in deleted and deleted[bucket].common(runs)):
             return f"bucket {bucket} that are not the table's"
-    is_known = lake is not None and have_same_files(history, action.snapshot_id, lake.snapshot_id)
-    gone = union_deleted_file_rows(deletions) if action.files else {}
+    has_same_files = lake is not None and have_same_files(history, action.snapshot_id, lake.snapshot_id)
+    deleted_file_rows = union_deleted_file_rows(deletions) if action.files else {}
     for name, runs in action.files.items():
-        if not is_known or not runs or (name in gone and gone[name].common(runs)):
+        if not has_same_files or not runs or (name in deleted_file_rows and deleted_file_rows[name].common(runs)):
             return f"lake file {name} that are not the table's"
     return None
 
@@ -198,25 +201,25 @@ def append_deletion(deletions: Deletions, action: DeleteRows, commit: int, time_
     """Return the deletions with that of one more record behind them."""
     if not action.rows and not action.files:
         return deletions
-    made = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
-    found = in_order((*deletions, replace(made, files=dict(action.files), snapshot_id=action.snapshot_id)))
-    return deletions.and_rows(found, action.rows)
+    deletion = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
+    merged = in_order((*deletions, replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)))
+    return deletions.and_rows(merged, action.rows)
 
 
 def in_order(deletions: Iterable[Deletion]) -> Deletions:
     """Return the deletions in the order of their records, the oldest as one where there are more than
     `DELETIONS_MAX`. Those with files stay apart, so that no lake snapshot is asked to lack some of them again.
     """
-    found = sorted(deletions, key=lambda deletion: deletion.commit)
-    while len(found) > DELETIONS_MAX:
-        at = next((i for i, (a, b) in enumerate(pairwise(found)) if not a.files and not b.files), None)
+    ordered = sorted(deletions, key=lambda deletion: deletion.commit)
+    while len(ordered) > DELETIONS_MAX:
+        at = next((i for i, (a, b) in enumerate(pairwise(ordered)) if not a.files and not b.files), None)
         if at is None:
             break
-        first, second = found[at : at + 2]
+        first, second = ordered[at : at + 2]
         is_in_lake = first.is_in_lake or second.is_in_lake
-        both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
-        found[at : at + 2] = [replace(both, rows=union_deleted_offsets((first, second)))]
-    return Deletions(found)
+        joined = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
+        ordered[at : at + 2] = [replace(joined, rows=union_deleted_offsets((first, second)))]
+    return Deletions(ordered)
 
 
 def from_offsets(deletions: Deletions, starts: Mapping[int, int]) -> Deletions:
@@ -230,15 +233,17 @@ def without_files(deletions: Iterable[Deletion]) -> Deletions:
     return Deletions(replace(d, files={}, snapshot_id=None, is_in_lake=True) if d.files else d for d in deletions)
 
 
-def unapplied_deletes(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
+def unapplied_deletes(
+    deletions: Iterable[Deletion], applied_through: int, offsets: Mapping[int, int]
+) -> Mapping[int, OffsetRuns]:
     """Return bucket → deleted rows that are not known to be absent in a lake snapshot with these offsets, which lacks
-    those of the deletions up to the commit ``told``.
+    those of the deletions up to the commit ``applied_through``.
     """
-    found = union_deleted_offsets(
-        replace(deletion, rows=_from(deletion.rows, offsets)) if deletion.commit <= told else deletion
+    unapplied = union_deleted_offsets(
+        replace(deletion, rows=_from(deletion.rows, offsets)) if deletion.commit <= applied_through else deletion
         for deletion in deletions
     )
-    return {bucket: runs for bucket, runs in found.items() if runs}
+    return {bucket: runs for bucket, runs in unapplied.items() if runs}
 
 
 class LakeDeletes(Protocol):
@@ -256,19 +261,24 @@ class LakeDeletes(Protocol):
 
 def newly_lacking(deletions: Sequence[Deletion], before: LakeDeletes | None, after: LakeDeletes) -> tuple[int, int]:
     """Return how many rows more a lake snapshot lacks than one before it, and how many of these were deleted."""
-    lacking, told, offsets = (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
-    waiting, left = unapplied_deletes(deletions, told, offsets), unapplied_deletes(deletions, after.told, after.offsets)
+    dropped_before, applied_through, offsets = (
+        (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
+    )
+    waiting, left = (
+        unapplied_deletes(deletions, applied_through, offsets),
+        unapplied_deletes(deletions, after.told, after.offsets),
+    )
     applied = sum(runs.num_rows for runs in waiting.values()) - sum(runs.num_rows for runs in left.values())
-    return after.dropped_rows - lacking, applied
+    return after.dropped_rows - dropped_before, applied
 
 
-def without_those_of_the_lake(deletions: Deletions, told: int, held: Mapping[int, int]) -> Deletions:
+def without_those_of_the_lake(deletions: Deletions, applied_through: int, held: Mapping[int, int]) -> Deletions:
     """Return the deletions without the rows below ``held``, which only a lake snapshot would have, and which it lacks:
-    those of the deletions up to the commit ``told``. So go all rows of its files.
+    those of the deletions up to the commit ``applied_through``. So go all rows of its files.
     """
 
     def left(deletion: Deletion) -> Deletion:
-        if deletion.commit > told:
+        if deletion.commit > applied_through:
             return deletion
         rows = _from(deletion.rows, held)
         is_in_lake = deletion.is_in_lake or rows != deletion.rows or bool(deletion.files)
@@ -290,9 +300,9 @@ class FileDeletes(Protocol):
     def keeps_files(self) -> bool: ...
 
 
-def unapplied_file_deletes(deletions: Iterable[Deletion], told: int) -> tuple[Deletion, ...]:
-    """Return those that deleted rows of lake files which a snapshot has that lacks those up to the commit ``told``."""
-    return tuple(deletion for deletion in deletions if deletion.files and deletion.commit > told)
+def unapplied_file_deletes(deletions: Iterable[Deletion], applied_through: int) -> tuple[Deletion, ...]:
+    """Return the deletions of lake file rows that a snapshot with the deletions up to ``applied_through`` still has."""
+    return tuple(deletion for deletion in deletions if deletion.files and deletion.commit > applied_through)
 
 
 def union_deleted_file_rows(deletions: Iterable[Deletion]) -> FileRows:
@@ -301,7 +311,10 @@ def union_deleted_file_rows(deletions: Iterable[Deletion]) -> FileRows:
     for deletion in deletions:
         for name, runs in deletion.files.items():
             parts.setdefault(name, []).append(runs)
-    return {name: found[0] if len(found) == 1 else OffsetRuns.union(found) for name, found in parts.items()}
+    return {
+        name: file_parts[0] if len(file_parts) == 1 else OffsetRuns.union(file_parts)
+        for name, file_parts in parts.items()
+    }
 
 
 def of_snapshot(deletions: Iterable[Deletion], lake: FileDeletes | None) -> Deletions:
@@ -311,15 +324,17 @@ def of_snapshot(deletions: Iterable[Deletion], lake: FileDeletes | None) -> Dele
     return Deletions(replace(d, snapshot_id=lake.snapshot_id) if d.files else d for d in deletions)
 
 
-def have_same_files(history: Sequence[FileDeletes], one: int | None, other: int | None) -> bool:
+def have_same_files(history: Sequence[FileDeletes], snapshot_id: int | None, other_id: int | None) -> bool:
     """Tell whether files without offsets that one of two lake snapshots has are in the other, where both have them,
     as they were: so that a position in one of them means the same row. ``history`` are the recorded ones.
     """
-    if one is None or other is None:
+    if snapshot_id is None or other_id is None:
         return False
-    if one == other:
+    if snapshot_id == other_id:
         return True
-    places = [[i for i, pair in enumerate(history) if pair.snapshot_id == wanted] for wanted in (one, other)]
+    places = [
+        [i for i, pair in enumerate(history) if pair.snapshot_id == candidate] for candidate in (snapshot_id, other_id)
+    ]
     if not all(places):
         return False
     first, last = sorted((places[0][-1], places[1][-1]))
@@ -425,7 +440,7 @@ class DroppedPartitionRows:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DroppedPartitionRows:
-        named = Deletions(Deletion.from_json(found) for found in data["named"])
+        named = Deletions(Deletion.from_json(entry) for entry in data["named"])
         return cls(named, int(data["accounted"]), int(data["newest"]))
 
 

@@ -86,12 +86,12 @@ def fields_of(kind: str, where: str) -> Iterator[None]:
 
 def _parse_header(data: bytes, kind: str, where: str) -> _Header:
     try:
-        found = json.loads(data)
+        parsed = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise _not_of_its_kind(kind, where, error) from error
-    if not isinstance(found, dict):
-        raise _not_of_its_kind(kind, where, TypeError(f"the header is a {type(found).__name__}"))
-    header = _Header(found)
+    if not isinstance(parsed, dict):
+        raise _not_of_its_kind(kind, where, TypeError(f"the header is a {type(parsed).__name__}"))
+    header = _Header(parsed)
     header.kind, header.where = kind, where
     return header
 

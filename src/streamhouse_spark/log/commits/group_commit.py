@@ -75,15 +75,15 @@ class ContentionStats:
         """Whether a commit looks first: behind five in a row that lost, and where a race was lost just now."""
         return self._share > 0.75 or self._news is not None
 
-    def record_put(self, news: PrefetchedLog | None) -> None:
+    def record_put(self, prefetched: PrefetchedLog | None) -> None:
         """Take note of a put, and of what was read behind it if it lost."""
-        self._news = news
+        self._news = prefetched
 
     def news_for(self, call: PendingCommit, now_ms: int) -> Prefetch | None:
         """Return the records behind the race that a call lost, once, unless they were read long ago."""
-        news, self._news = self._news, None
-        is_new = news is not None and now_ms - news.since_ms <= NEWS_MS
-        return news.ahead if news is not None and is_new and call.conflicts else None
+        prefetched, self._news = self._news, None
+        is_new = prefetched is not None and now_ms - prefetched.since_ms <= NEWS_MS
+        return prefetched.ahead if prefetched is not None and is_new and call.conflicts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +250,8 @@ class CommitQueue:
     def eligible_for(self, leader: PendingCommit) -> list[PendingCommit]:
         """Return the calls that the leader may commit, itself first."""
         self._drop_answered()
-        others = list(self._by_attempt.values()) if leader.is_shared else []
-        calls = [leader, *(call for call in others if call is not leader and call.is_shared)]
+        queued = list(self._by_attempt.values()) if leader.is_shared else []
+        calls = [leader, *(call for call in queued if call is not leader and call.is_shared)]
         return [call for call in calls if not call.is_done]
 
     def fail_unresolved(self, where: str) -> None:

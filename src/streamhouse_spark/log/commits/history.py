@@ -43,14 +43,14 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     base = _checkpoint_before(storage, log.table_uuid, version)
     first = base.version + 1 if base is not None else 1
     try:
-        found = _fold_records(storage, log.table_uuid, base, version)
+        state = _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         if log.check_floor() <= first and isinstance(error, CorruptDataError):
             raise
         raise _expired_error(newest, version) from error
     if log.check_floor() > first:
         raise _expired_error(newest, version)
-    return found
+    return state
 
 
 def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
@@ -86,11 +86,11 @@ def newest_within(
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
-        found = _checkpoint(storage, uuid, numbers[middle])
-        if found is not None and not is_within(found):
-            high, beyond = middle, found
+        checkpoint = _checkpoint(storage, uuid, numbers[middle])
+        if checkpoint is not None and not is_within(checkpoint):
+            high, beyond = middle, checkpoint
         else:
-            low, base = middle + 1, base if found is None else found
+            low, base = middle + 1, base if checkpoint is None else checkpoint
     within = state = base
     first = base.version + 1 if base is not None else 1
     try:
@@ -110,8 +110,8 @@ def newest_within(
 
 
 def _oldest_kept_after(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
-    found = (_checkpoint(storage, table_uuid, number) for number in numbers)
-    return next((state for state in found if state is not None), newest)
+    states = (_checkpoint(storage, table_uuid, number) for number in numbers)
+    return next((state for state in states if state is not None), newest)
 
 
 def _checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState | None:
@@ -127,8 +127,8 @@ def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> Table
     for number in reversed(list_checkpoints(storage, table_uuid)):
         if number > version:
             continue
-        if (found := _checkpoint(storage, table_uuid, number)) is not None:
-            return found
+        if (state := _checkpoint(storage, table_uuid, number)) is not None:
+            return state
     return None
 
 
@@ -159,11 +159,11 @@ def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment])
     floor = log.check_floor()
     for segment in segments:
         if segment.uuid is None:
-            is_kept = segment.commit >= floor or (None, segment.commit) in live
+            is_retained = segment.commit >= floor or (None, segment.commit) in live
         else:
             is_condemned = segment_key(state.table_uuid, segment.uuid) in newest.condemned
-            is_kept = is_condemned or (segment.uuid, 0) in live
-        if not is_kept:
+            is_retained = is_condemned or (segment.uuid, 0) in live
+        if not is_retained:
             raise SnapshotExpiredError(
                 f"{newest.name} as of commit {state.version}: rows {segment.offsets} of bucket {segment.bucket} are no "
                 f"longer kept in the form that they had; choose a later commit of {newest.name}$commits",

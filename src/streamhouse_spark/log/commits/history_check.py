@@ -25,9 +25,9 @@ def is_current_history(storage: Storage, state: TableState, check_floor: Callabl
         return True
     if begins_as(storage, state.table_uuid, newest.number, newest.attempt):
         return True
-    found = read_attempt(storage, state.table_uuid, newest.number)
-    if found is not None:
-        return found == newest.attempt
+    stored_attempt = read_attempt(storage, state.table_uuid, newest.number)
+    if stored_attempt is not None:
+        return stored_attempt == newest.attempt
     if has_record(storage, state.table_uuid, newest.number):
         return True  # it is damaged, and the next reader that needs it raises
     return newest.number < check_floor()
@@ -41,9 +41,9 @@ def find_relation(
     Costs nothing if the state's anchors tell, else one request. Below a floor a record may be one that a slow writer
     put anew where cleaning had deleted one: another attempt says nothing there.
     """
-    found = state.anchors.relation(mark)
-    if found is not HistoryRelation.UNKNOWN:
-        return found
+    relation = state.anchors.relation(mark)
+    if relation is not HistoryRelation.UNKNOWN:
+        return relation
     if mark.number > state.version:
         return HistoryRelation.OTHER
     attempt = read_attempt(storage, state.table_uuid, mark.number)

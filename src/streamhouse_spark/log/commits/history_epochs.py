@@ -80,12 +80,12 @@ class HistoryIndex:
 
     def relation(self, mark: HistoryPoint) -> HistoryRelation:
         """Return the relation of a position at this record to this history, as far as these anchors tell."""
-        found = next((known for known in reversed(self.marks) if known.number <= mark.number), None)
+        point = next((candidate for candidate in reversed(self.marks) if candidate.number <= mark.number), None)
         if self.rows is not None and self.rows.number == mark.number:
-            found = self.rows
-        if found is None or found.number != mark.number:
+            point = self.rows
+        if point is None or point.number != mark.number:
             return HistoryRelation.UNKNOWN
-        return HistoryRelation.SAME if found == mark else HistoryRelation.OTHER
+        return HistoryRelation.SAME if point == mark else HistoryRelation.OTHER
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"marks": [list(mark) for mark in self.marks]}

@@ -74,8 +74,12 @@ def find_stored_outcome(
         if batch is None:
             return TransactionEntry(entry.version, entry.owner, entry.commit, {})
         raise _older(entry, transaction, table, f"batch {entry.version} is stored")
-    known = entry.batch.fingerprint if entry.batch is not None else None
-    if batch is not None and None not in (batch.fingerprint, known) and batch.fingerprint != known:
+    stored_fingerprint = entry.batch.fingerprint if entry.batch is not None else None
+    if (
+        batch is not None
+        and None not in (batch.fingerprint, stored_fingerprint)
+        and batch.fingerprint != stored_fingerprint
+    ):
         raise _older(entry, transaction, table, "a batch of this number with other offsets is stored")
     return entry
 
@@ -107,10 +111,10 @@ def _require_next(entry: TransactionEntry, transaction: Transaction, table: str)
         )
 
 
-def _older(entry: TransactionEntry, transaction: Transaction, table: str, found: str) -> DifferentHistoryError:
+def _older(entry: TransactionEntry, transaction: Transaction, table: str, finding: str) -> DifferentHistoryError:
     where = f" (commit {entry.commit})" if entry.commit else ""
     return DifferentHistoryError(
-        f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {found}{where}, "
+        f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {finding}{where}, "
         "so the query's checkpoint is an older copy, or was cut back, and this batch may have other rows than the one "
         "that was stored. Nothing was written. Restore the newest checkpoint; or, if rows may be written twice, run "
         f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"

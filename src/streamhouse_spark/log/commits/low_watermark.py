@@ -22,54 +22,54 @@ from streamhouse_spark.storage.prefetch import Prefetch
 NONE: Final = 0
 
 
-def keys_behind(table_uuid: str, known: int) -> list[str]:
+def keys_behind(table_uuid: str, index: int) -> list[str]:
     """Return what `newest_floor` reads where there is no newer one."""
-    landmark = (known // LANDMARK_EVERY + 1) * LANDMARK_EVERY
-    return [floor_key(table_uuid, known + 1), *([] if _is_kept(known + 1) else [floor_key(table_uuid, landmark)])]
+    landmark = (index // LANDMARK_EVERY + 1) * LANDMARK_EVERY
+    return [floor_key(table_uuid, index + 1), *([] if _is_kept(index + 1) else [floor_key(table_uuid, landmark)])]
 
 
 def newest_floor(
-    storage: Storage, table_uuid: str, known: int = NONE, *, ahead: Prefetch | None = None
+    storage: Storage, table_uuid: str, known_index: int = NONE, *, ahead: Prefetch | None = None
 ) -> tuple[int, Floor | None]:
-    """Return index and floor of the newest one above ``known``; ``(known, None)`` if there is none. Those that were
-    asked for ``ahead`` are as they were then.
+    """Return index and content of the latest floor above ``known_index``; ``(known_index, None)`` if there is none.
+    Floors in ``ahead`` are as they were when it read them.
 
     Without a newer one this takes one request in the young chain of a table, two in an old one; else some for each
     doubling of the distance. Raises `CorruptDataError` if all copies of the newest are damaged.
     """
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
 
-    def is_there(index: int) -> bool:
+    def exists(index: int) -> bool:
         try:
-            found[index] = (ahead or storage).read(floor_key(table_uuid, index))
+            contents[index] = (ahead or storage).read(floor_key(table_uuid, index))
         except ObjectNotFoundError:
             return False
         return True
 
-    index = known
+    index = known_index
     while True:
-        following = is_there(index + 1)
+        following = exists(index + 1)
         if not following and _is_kept(index + 1):
             break
-        landmark = last_number(lambda step: is_there(step * LANDMARK_EVERY), index // LANDMARK_EVERY)
+        landmark = last_number(lambda step: exists(step * LANDMARK_EVERY), index // LANDMARK_EVERY)
         if landmark * LANDMARK_EVERY > index:
             index = landmark * LANDMARK_EVERY
         elif not following:
             break
         else:
             index += 1
-        index = last_number(is_there, index)
-    if index == known:
-        return known, None
-    return index, decode_floor(found[index], url_of(storage, floor_key(table_uuid, index)))
+        index = last_number(exists, index)
+    if index == known_index:
+        return known_index, None
+    return index, decode_floor(contents[index], url_of(storage, floor_key(table_uuid, index)))
 
 
 def _is_kept(index: int) -> bool:
     return index <= LANDMARK_EVERY or index % LANDMARK_EVERY == 0
 
 
-def floor_before(storage: Storage, table_uuid: str, newest: int, settled_ms: int) -> int:
-    """Return the largest floor that was put at ``settled_ms`` or before, as far as a search by time tells; 0
+def floor_before(storage: Storage, table_uuid: str, newest: int, before_ms: int) -> int:
+    """Return the largest floor that was put at ``before_ms`` or before, as far as a search by time tells; 0
     for none.
     """
     begin = max(newest // LANDMARK_EVERY * LANDMARK_EVERY, 1)
@@ -79,7 +79,7 @@ def floor_before(storage: Storage, table_uuid: str, newest: int, settled_ms: int
     while low < high:
         middle = (low + high) // 2
         floor = _readable(storage, table_uuid, indexes[middle])
-        if floor is not None and floor.time_ms <= settled_ms:
+        if floor is not None and floor.time_ms <= before_ms:
             best, high = max(best, floor.floor), middle
         else:
             low = middle + 1

@@ -96,12 +96,12 @@ class Record:
         """The attempts in the record: at least one."""
         if not self.members:
             return (CommitAttempt(self.attempt, self.actions, self.transaction),)
-        found, start = [], 0
+        attempts, start = [], 0
         for member in self.members:
             end = start + member.num_actions
-            found.append(CommitAttempt(member.attempt, self.actions[start:end], member.transaction))
+            attempts.append(CommitAttempt(member.attempt, self.actions[start:end], member.transaction))
             start = end
-        return tuple(found)
+        return tuple(attempts)
 
 
 class EncodedRecord(NamedTuple):
@@ -239,11 +239,11 @@ class RecentRows:
         """Return a collection of both, this one's as far as there is room."""
         if not newer._rows:
             return self
-        both = RecentRows()
+        joined = RecentRows()
         for rows in (self._rows, newer._rows):
-            for number, found in rows.items():
-                both.keep(number, found)
-        return both
+            for number, payload in rows.items():
+                joined.keep(number, payload)
+        return joined
 
     def of(self, number: int) -> memoryview | None:
         """Return the rows of a record; None if they are not kept."""
@@ -344,8 +344,8 @@ def _require_possible(record: Record, where: str) -> None:
         if isinstance(action, Create) and not (
             type(action.num_buckets) is int and 1 <= action.num_buckets <= BUCKET_COUNT_MAX
         ):
-            found = quote(action.num_buckets)
-            raise CorruptDataError(f"{where} creates a table with {found} buckets; restore this file")
+            num_buckets = quote(action.num_buckets)
+            raise CorruptDataError(f"{where} creates a table with {num_buckets} buckets; restore this file")
 
 
 def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:

@@ -67,8 +67,8 @@ class RequestKeys:
 
     def get(self, digest: str) -> RequestEntry | None:
         key = bytes.fromhex(digest)
-        found = next((block.entries[key] for block in reversed(self.blocks) if key in block.entries), None)
-        return None if found is None else _entry_from_bytes(found)
+        data = next((block.entries[key] for block in reversed(self.blocks) if key in block.entries), None)
+        return None if data is None else _entry_from_bytes(data)
 
     def with_key(self, digest: str, entry: RequestEntry) -> RequestKeys:
         """Return the keys with one more, and without those that have expired by its time."""
@@ -89,7 +89,7 @@ class RequestKeys:
 
     @classmethod
     def from_bytes(cls, data: memoryview | bytes) -> RequestKeys:
-        found, at = [], 0
+        blocks, at = [], 0
         while at < len(data):
             oldest_ms, newest_ms, count = _BLOCK.unpack_from(data, at)
             at += _BLOCK.size
@@ -99,8 +99,8 @@ class RequestKeys:
                 at += _SIZED_KEY.size
                 entries[key] = bytes(data[at : at + size])
                 at += size
-            found.append(_Block(oldest_ms, newest_ms, entries))
-        return cls(tuple(found))
+            blocks.append(_Block(oldest_ms, newest_ms, entries))
+        return cls(tuple(blocks))
 
 
 NO_REQUEST_KEYS: Final = RequestKeys()

@@ -169,11 +169,13 @@ class TableState:
         Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
-        told, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
-        appended -= masks.num_rows_of(masks.unapplied_deletes(self.deletions, told, offsets))
+        applied_through, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
+        appended -= masks.num_rows_of(masks.unapplied_deletes(self.deletions, applied_through, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
-        of_files = masks.num_rows_of(masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, told)))
+        of_files = masks.num_rows_of(
+            masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, applied_through))
+        )
         return max(0, appended - of_files - self.lake.dropped_own)  # other engines' rows may be among them
 
     @property
@@ -313,8 +315,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.ResetLake():
             return _apply_reset_lake(state, action, record)
         case act.SetProperties(changed, removed):
-            kept = {k: v for k, v in state.properties.items() if k not in removed}
-            return replace(state, properties={**kept, **changed})
+            remaining = {k: v for k, v in state.properties.items() if k not in removed}
+            return replace(state, properties={**remaining, **changed})
         case act.SetSchema(schema_id, schema):
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
         case SetPartitioning():
@@ -348,9 +350,9 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             past = writers.with_past(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.CommitConsumerOffset(consumer_id, offsets, history):
-            others = {k: c for k, c in state.consumers.items() if k != consumer_id}
+            other_consumers = {k: c for k, c in state.consumers.items() if k != consumer_id}
             moved = {} if offsets is None else {consumer_id: ConsumerPosition(offsets, record.time_ms, history)}
-            return replace(state, consumers={**others, **moved})
+            return replace(state, consumers={**other_consumers, **moved})
         case act.KvSnapshot():
             return _with_snapshot(state, action, record)
         case act.Tag():
@@ -395,13 +397,13 @@ def _apply_compaction(state: TableState, action: act.Replace, record: Record) ->
 
 def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
     buckets = dict(state.buckets)
-    gone: list[Segment] = []
+    removed: list[Segment] = []
     for bucket, start in starts.items():
         log = buckets[bucket]
-        kept = tuple(s for s in log.segments if s.end_offset > start)
-        gone.extend(s for s in log.segments if s.end_offset <= start)
-        buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
-    condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
+        retained = tuple(s for s in log.segments if s.end_offset > start)
+        removed.extend(s for s in log.segments if s.end_offset <= start)
+        buckets[bucket] = BucketLog(max(log.start, start), log.end, retained)
+    condemned = _with_marked(state, _object_keys(state, tuple(removed)), record, orphan=False)
     deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
     dropped = state.dropped_rows.from_offsets(starts)
     trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
@@ -427,8 +429,8 @@ def _without_told(state: TableState) -> TableState:
 def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
     held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
     pairs = state.lake_history, state.lake
-    if (found := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
-        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {found}")
+    if (conflict := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
+        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {conflict}")
     return masks.append_deletion(state.deletions, action, record.number, record.time_ms)
 
 
@@ -440,8 +442,8 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
             f"[{snapshot.begins}, {snapshot.offset}), the bucket has [{state.first_offset(snapshot.bucket)}, {log.end})"
         )
     before = state.snapshots.get(snapshot.bucket)
-    gone = _object_keys(state, before.segments) if before is not None else ()
-    marked = _with_marked(state, gone, record, orphan=False)
+    replaced_keys = _object_keys(state, before.segments) if before is not None else ()
+    marked = _with_marked(state, replaced_keys, record, orphan=False)
     return replace(state, snapshots={**state.snapshots, snapshot.bucket: snapshot}, condemned=marked)
 
 
@@ -454,11 +456,11 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
         )
     if state.begins_at(offsets):
         return state  # there was no row: readers go on
-    gone = tuple(state.kept_segments())
+    segments = tuple(state.kept_segments())
     emptied = replace(
         state,
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
-        condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
+        condemned=_with_marked(state, _object_keys(state, segments), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         deletions=masks.NO_DELETIONS,
         dropped_rows=NO_DROPPED_ROWS,
@@ -494,16 +496,18 @@ def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str,
 
 def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
     """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
-    gone: set[str] = set()
+    unreferenced: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:
-            gone |= shared_uuids(log.segments) - shared_uuids(state.buckets[bucket].segments)
+            unreferenced |= shared_uuids(log.segments) - shared_uuids(state.buckets[bucket].segments)
     for bucket, snapshot in before.snapshots.items():
         if state.snapshots.get(bucket) is not snapshot:
-            gone |= shared_uuids(snapshot.segments)
-    if not gone:
+            unreferenced |= shared_uuids(snapshot.segments)
+    if not unreferenced:
         return state
-    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - shared_uuids(state.kept_segments())))
+    keys = tuple(
+        segment_key(state.table_uuid, uuid) for uuid in sorted(unreferenced - shared_uuids(state.kept_segments()))
+    )
     return replace(state, condemned=_with_marked(state, keys, record, orphan=False))
 
 

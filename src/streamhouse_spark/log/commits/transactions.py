@@ -57,19 +57,22 @@ def name_sum(name: str | None) -> int:
 
 def find_stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
     """Return the last version stored for an application id, however long ago; None for an unknown one."""
-    found = entries.get(app_id) or past.get(name_sum(app_id))
-    return None if found is None else found.version
+    entry = entries.get(app_id) or past.get(name_sum(app_id))
+    return None if entry is None else entry.version
 
 
 def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
     """Return the past with these entries in it."""
-    found = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
-    return {**past, **{key: CompactedTransaction(entry.version, name_sum(entry.owner)) for key, entry in found.items()}}
+    compacted = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
+    return {
+        **past,
+        **{key: CompactedTransaction(entry.version, name_sum(entry.owner)) for key, entry in compacted.items()},
+    }
 
 
 def without_past(past: Past, app_ids: Collection[str]) -> Past:
-    gone = {name_sum(app_id) for app_id in app_ids}
-    return past if gone.isdisjoint(past) else {key: one for key, one in past.items() if key not in gone}
+    removed = {name_sum(app_id) for app_id in app_ids}
+    return past if removed.isdisjoint(past) else {key: entry for key, entry in past.items() if key not in removed}
 
 
 def with_entry(
@@ -92,16 +95,16 @@ def written_ranges(ends: tuple[Mapping[int, int], Mapping[int, int]]) -> dict[in
 
 
 def without(entries: Mapping[str, TransactionEntry], app_ids: Iterable[str]) -> dict[str, TransactionEntry]:
-    gone = set(app_ids)
-    return {app_id: entry for app_id, entry in entries.items() if app_id not in gone}
+    removed = set(app_ids)
+    return {app_id: entry for app_id, entry in entries.items() if app_id not in removed}
 
 
 def entries_to_json(entries: Mapping[str, TransactionEntry], state_time_ms: int) -> dict[str, Any]:
     """Return the entries for a checkpoint's header; times only if they are not the state's, as older versions know
     none.
     """
-    found = [[app_id, e.version, e.owner, e.commit, ranges_to_json(dict(e.offsets))] for app_id, e in entries.items()]
-    out: dict[str, Any] = {"transactions": found}
+    rows = [[app_id, e.version, e.owner, e.commit, ranges_to_json(dict(e.offsets))] for app_id, e in entries.items()]
+    out: dict[str, Any] = {"transactions": rows}
     if times := {app_id: entry.time_ms for app_id, entry in entries.items() if entry.time_ms != state_time_ms}:
         out["transaction_times"] = times
     if batches := {app_id: batch_to_json(entry.batch) for app_id, entry in entries.items() if entry.batch}:
@@ -127,8 +130,8 @@ def entries_from_json(header: Mapping[str, Any]) -> dict[str, TransactionEntry]:
 def past_to_bytes(past: Past) -> bytes:
     rows = np.zeros((len(past), 3), "<u8")
     rows[:, 0] = list(past)
-    rows[:, 1] = np.array([one.version for one in past.values()], "<i8").view("<u8")
-    rows[:, 2] = [one.owner_sum for one in past.values()]
+    rows[:, 1] = np.array([entry.version for entry in past.values()], "<i8").view("<u8")
+    rows[:, 2] = [entry.owner_sum for entry in past.values()]
     return rows.tobytes()
 
 

@@ -84,7 +84,7 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
         return
     if report.dry_run or not (old or state.buried):
         return
-    gone = clones_of(state)
+    clones = clones_of(state)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
@@ -92,7 +92,7 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
         if current.buried or current.time_ms + grace_ms > time_ms:
             return ()
         if current.dropped:
-            return (Tombstone(),) if set(clones_of(current)) <= set(gone) else ()
+            return (Tombstone(),) if set(clones_of(current)) <= set(clones) else ()
         return () if _is_named(storage, world, current) else (Drop(),)
 
     log.commit(plan)

@@ -131,7 +131,7 @@ def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
     state, floor, records, checkpoints, *objects = at_once(storage, lambda look: look(), looks)
-    return state, floor, _Listed(records, checkpoints, [info for found in objects for info in found])
+    return state, floor, _Listed(records, checkpoints, [info for listing in objects for info in listing])
 
 
 def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
@@ -198,15 +198,15 @@ def _delete_records(
 def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     list_temporary = getattr(storage, "list_temporary", None)
     if list_temporary is not None:
-        found = list_temporary(table_prefix(log.table_uuid))
-        _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
+        temporary = list_temporary(table_prefix(log.table_uuid))
+        _delete(storage, [i.key for i in temporary if i.modified_ms + grace_ms <= now_ms], report)
 
 
 def _mark_orphans(
     log: CommitLog, storage: Storage, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
-    gone = set(report.deleted)
-    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in gone]
+    deleted = set(report.deleted)
+    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in deleted]
 
     def orphans(state: TableState) -> tuple[str, ...]:
         named = list_referenced_keys(state) | manifest_keys(state, at_least=floor) | of_archive(state)

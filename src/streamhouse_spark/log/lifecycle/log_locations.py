@@ -109,19 +109,19 @@ class LogLocationResolver:
         return LogLocationResolver, (self._home, self._settings, World(), self._opener)
 
     def place(self, key: str) -> Storage | None:
-        found = self._place_of(key)
-        return found.storage if found is not None else None
+        place = self._place_of(key)
+        return place.storage if place is not None else None
 
     def writable_place(self, key: str) -> Storage | None:
         """Return the store. Raises `WarehouseMovedError` for a warehouse away from home, `CorruptDataError` where the
         log belongs to another.
         """
-        found = self._place_of(key)
-        if found is None:
+        place = self._place_of(key)
+        if place is None:
             return None
-        if not found.is_ours:
+        if not place.is_ours:
             self.require_owned(parse_placed_uuid(key) or "")
-        return found.storage
+        return place.storage
 
     def look_up(self, keys: Sequence[str]) -> None:
         uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._known)

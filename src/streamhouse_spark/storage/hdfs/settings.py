@@ -93,10 +93,10 @@ class HdfsAddress:
         return hidden(self.token)
 
 
-def _namenodes(given: str | None, host: str) -> tuple[str, ...]:
-    names = [name.strip() for name in (given or "").split(",") if name.strip()] or [f"{host}:{_HTTP_PORT}"]
-    found = [parse_url(_ADDRESS, name if "://" in name else f"http://{name}", _USER) for name in names]
-    return tuple(url for url in found if url)
+def _namenodes(setting: str | None, host: str) -> tuple[str, ...]:
+    names = [name.strip() for name in (setting or "").split(",") if name.strip()] or [f"{host}:{_HTTP_PORT}"]
+    urls = [parse_url(_ADDRESS, name if "://" in name else f"http://{name}", _USER) for name in names]
+    return tuple(url for url in urls if url)
 
 
 def _own_user() -> str:

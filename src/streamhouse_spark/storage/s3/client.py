@@ -81,8 +81,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections. For the end of the process: nobody may use the client any more."""
-        if (found := self._finalizer.detach()) is not None:
-            _, _, arguments, _ = found
+        if (finalizer := self._finalizer.detach()) is not None:
+            _, _, arguments, _ = finalizer
             if (closing := _close(*arguments)) is not None:
                 wait([closing], timeout=_CLOSE_SECONDS_MAX)
 
