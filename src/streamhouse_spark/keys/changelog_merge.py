@@ -18,7 +18,7 @@ from streamhouse_spark.core.arrow_chunking import take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
-from streamhouse_spark.keys.latest_per_key import last_of_keys
+from streamhouse_spark.keys.latest_per_key import find_last_per_key
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
@@ -49,7 +49,7 @@ class MergedChangelog:
             return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        keys, of_each, last = last_of_keys(kinds, [columns[index] for index in key_indexes])
+        keys, of_each, last = find_last_per_key(kinds, [columns[index] for index in key_indexes])
         retained = last[kinds[last] != np.int8(ChangeType.DELETE)]
         all_rows = pa.Table.from_arrays(columns, schema=schema)
         rows = take_rows(all_rows, retained, distinct=True) if sort else all_rows.filter(_mask(retained, len(kinds)))
@@ -81,7 +81,7 @@ class KeySet:
         the first.
         """
         bounds = pc.min_max(keys).as_py()
-        first, length = _span(self._keys, bounds["min"], bounds["max"])
+        first, length = _count_span(self._keys, bounds["min"], bounds["max"])
         return first, self._keys.slice(first, length)
 
     def holds(self, keys: pa.BinaryArray) -> Bools:
@@ -146,7 +146,7 @@ def _mark_numbers(numbers: Numbers, members: Numbers) -> Bools:
     return mask
 
 
-def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
+def _count_span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
     """Return the index of the first of the ascending keys from ``low`` to ``high``, both included, and their number."""
     places = range(len(keys))
     first = bisect_left(places, low, key=lambda i: keys[i].as_py())

@@ -20,10 +20,10 @@ class KeyPrefixIndex:
     def __init__(self, keys: pa.BinaryArray) -> None:
         """Prepare for ascending ``keys``, at least one."""
         self._keys = keys
-        self._common = _common(keys[0].as_py(), keys[len(keys) - 1].as_py())
+        self._common = _common_prefix(keys[0].as_py(), keys[len(keys) - 1].as_py())
         self._heads = _heads(keys, len(self._common))
 
-    def have(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    def contains(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
         """Return which of ``keys``, in any order, are in the set."""
         heads = _heads(keys, len(self._common))
         lows = np.searchsorted(self._heads, heads, "left")
@@ -45,7 +45,7 @@ class KeyPrefixIndex:
         return places
 
 
-def _common(first: bytes, last: bytes) -> bytes:
+def _common_prefix(first: bytes, last: bytes) -> bytes:
     """Return the common beginning of the first and the last key, and so of all keys between them."""
     differ = (place for place, (low, high) in enumerate(zip(first, last, strict=False)) if low != high)
     return first[: next(differ, min(len(first), len(last)))]

@@ -111,7 +111,7 @@ class KeyedBatch:
             return np.zeros(len(keys), np.bool_)
         mine, other_numbers = self._numbers, as_numbers(keys)
         if mine is None or other_numbers is None:
-            return self._heads.have(keys)
+            return self._heads.contains(keys)
         is_member: Bools = mine[np.minimum(np.searchsorted(mine, other_numbers), len(mine) - 1)] == other_numbers
         return is_member
 

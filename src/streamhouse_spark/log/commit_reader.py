@@ -84,7 +84,7 @@ def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
         yield record
 
 
-def _tells_time(record: Record, newer: list[Record], first: int) -> bool:
+def _may_have_later_time(record: Record, newer: list[Record], first: int) -> bool:
     """Tell whether times of later records do not depend on those before this one."""
     return not newer or record.time_ms < newer[-1].time_ms or first - record.number > WINDOW
 
@@ -103,7 +103,7 @@ def commits_back(
         if reached > last:
             continue
         is_before = reached < first
-        if is_before and (after_us is not None or _tells_time(record, records, first)):
+        if is_before and (after_us is not None or _may_have_later_time(record, records, first)):
             break
         records.append(record)
     records.reverse()

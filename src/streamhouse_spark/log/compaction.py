@@ -33,7 +33,13 @@ from streamhouse_spark.log.segments.statistics import (
     merge_partitions,
     merge_statistics,
 )
-from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentOptions, one_batch, write_file
+from streamhouse_spark.log.segments.writer import (
+    BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    SegmentOptions,
+    combine_batches,
+    write_file,
+)
 from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import at_once
@@ -88,7 +94,7 @@ def plan_inline_merge(state: TableState) -> list[CompactionRun]:
     return [
         CompactionRun(bucket, run)
         for bucket, log in state.buckets.items()
-        for run in _runs(log.segments, lambda s: s.inline is not None)
+        for run in _find_runs(log.segments, lambda s: s.inline is not None)
     ]
 
 
@@ -96,12 +102,12 @@ def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[Co
     """Return runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
     runs: list[CompactionRun] = []
     for bucket, log in state.buckets.items():
-        for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
+        for small in _find_runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
             runs.extend(CompactionRun(bucket, part) for part in _pack_segments(small) if len(part) >= run_min)
     return runs
 
 
-def _runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
+def _find_runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
     for (chosen, _), run in groupby(segments, key=lambda s: (is_candidate(s), s.schema_id)):
         if chosen:
             yield tuple(run)
@@ -145,14 +151,14 @@ def merge(
         return tuple(
             Replace(run.bucket, run.start, run.end, (segment,))
             for run, segment in merged
-            if _still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
+            if _is_still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
         )
 
     committed = log.commit(plan, staged_ms=began_ms)
     return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
 
 
-def _still_live(state: TableState, run: CompactionRun) -> bool:
+def _is_still_live(state: TableState, run: CompactionRun) -> bool:
     def identity(segment: Segment) -> tuple[int, int, str | None]:
         return segment.base_offset, segment.commit, segment.uuid
 
@@ -211,7 +217,7 @@ def write_merged(
         for part in read_segment(storage, table_uuid, segment, schema, offsets, records=records)
     )
     first, start = parts[0][0], parts[0][1].start
-    times = _distinct_times([at for segment, offsets in parts for at in _time_runs(segment, offsets, start)])
+    times = _distinct_times([at for segment, offsets in parts for at in _encode_time_runs(segment, offsets, start)])
     memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
     size_bytes, index = write_file(
         sink, schema, rows.seen(_concat_batches(batches)), memory_bytes, options.codec, times
@@ -262,16 +268,16 @@ def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     num_rows = num_bytes = 0
     for batch in batches:
         if waiting and (num_rows + batch.num_rows > BATCH_ROWS_MAX or num_bytes + batch.nbytes > BATCH_BYTES_MAX):
-            yield one_batch(pa.Table.from_batches(waiting))
+            yield combine_batches(pa.Table.from_batches(waiting))
             waiting, num_rows, num_bytes = [], 0, 0
         waiting.append(batch)
         num_rows += batch.num_rows
         num_bytes += batch.nbytes
     if waiting:
-        yield one_batch(pa.Table.from_batches(waiting))
+        yield combine_batches(pa.Table.from_batches(waiting))
 
 
-def _time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
+def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
     """Return places behind ``start``, each with the commit time of the rows from there on, of a part of a segment."""
     starts, times_ms = segment.time_runs
     begins = segment.base_offset + starts

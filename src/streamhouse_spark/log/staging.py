@@ -44,7 +44,13 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
 from streamhouse_spark.log.segments.streaming_writer import Part, SegmentStream, StreamForm, stage_streams
-from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
+from streamhouse_spark.log.segments.writer import (
+    BATCH_ROWS_MAX,
+    SegmentOptions,
+    StagedSegment,
+    combine_batches,
+    stage_inline,
+)
 from streamhouse_spark.schema.constraints.check_constraint import Check, require_checked
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import is_same_column
@@ -192,7 +198,7 @@ class RowStager:
             return dict.fromkeys(range(routing.num_buckets), rows.num_rows)
         counts = np.zeros(routing.num_buckets, np.int64)
         for step in self._steps(rows, SEGMENT_BYTES_MAX):
-            batch = one_batch(step)
+            batch = combine_batches(step)
             key = [batch.column(name) for name in routing.bucket_key]
             buckets = row_buckets(key, routing.num_buckets, routing.lake_format)
             counts += np.bincount(buckets, minlength=routing.num_buckets)
@@ -202,7 +208,7 @@ class RowStager:
         """Write the rows as segments, those of a bucket in the order of its rows."""
         if rows.nbytes >= PARALLEL_BYTES_MIN and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
             return self._as_streams(rows)
-        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._route_rows(piece))
+        parts = ((bucket, part) for piece in _cut_pieces(rows) for bucket, part in self._route_rows(piece))
         groups = group_into_objects(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
@@ -230,7 +236,7 @@ class RowStager:
 
         with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
             steps = ahead(
-                pool, partial(_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
+                pool, partial(_sort_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
             )
             return stage_streams(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
 
@@ -250,7 +256,7 @@ class RowStager:
         else:
             parts: dict[int, list[pa.RecordBatch]] = {}
             for step in self._steps(rows, SEGMENT_BYTES_MAX):
-                for bucket, part in _by_bucket(routing, step):
+                for bucket, part in _sort_by_bucket(routing, step):
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(batches)) for bucket, batches in sorted(parts.items()))
 
@@ -275,8 +281,8 @@ def _with_updated(staged: Iterable[StagedSegment], counts: Mapping[int, int]) ->
     return marked_pieces
 
 
-def _by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
-    batch, num_buckets = one_batch(rows), routing.num_buckets
+def _sort_by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
+    batch, num_buckets = combine_batches(rows), routing.num_buckets
     row_bucket = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
     buckets = row_bucket.astype(np.uint16)  # 16 bits are sorted by radix
     ordered = pc.take(batch, pa.array(np.argsort(buckets, kind="stable")), boundscheck=False)
@@ -285,7 +291,7 @@ def _by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
     return [(bucket, ordered.slice(start, end - start)) for bucket, (start, end) in bounds if end > start]
 
 
-def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+def _cut_pieces(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut rows into slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the
     bytes.
     """
@@ -354,7 +360,7 @@ class _AppendPlan(OfferedPlan):
             "checks": checks,
         }
 
-    def accepted(self, data: Mapping[str, Any], payload: memoryview) -> _AppendPlan | None:
+    def accept(self, data: Mapping[str, Any], payload: memoryview) -> _AppendPlan | None:
         """Return the plan of rows of the same form as these."""
         if {key: value for key, value in data.items() if key != "append"} != self._form():
             return None

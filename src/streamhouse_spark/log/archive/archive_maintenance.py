@@ -29,7 +29,7 @@ from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.archive.pages import (
     PageContent,
     encode_page,
-    keys_of_page,
+    list_page_keys,
     read_page,
     read_pages,
     usable_archive,
@@ -73,12 +73,14 @@ def keep_archive(
     `StorageError`.
     """
     num_changes = 0
-    while num_archived := _round(log, storage, world, options, retention_ms):
+    while num_archived := _archive_once(log, storage, world, options, retention_ms):
         num_changes += num_archived
     return num_changes
 
 
-def _round(log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None) -> int:
+def _archive_once(
+    log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
+) -> int:
     """Do a round as `keep_archive` does. Returns the number of changes that it archived; 0 if nothing is left to do."""
     state = log.refresh()
     if retention_ms is None:
@@ -137,7 +139,7 @@ def _commit(
     condemned_keys: set[str] = set()
     for page in state.archive.pages:
         if page.uuid not in left:
-            condemned_keys |= _keys_of(storage, state, page.uuid)
+            condemned_keys |= _list_page_keys(storage, state, page.uuid)
     page_key = manifest_key(state.table_uuid, uuids[0]) if uuids else None
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
@@ -159,10 +161,10 @@ def _is_stored(storage: Storage, key: str) -> bool:
         return False
 
 
-def _keys_of(storage: Storage, state: TableState, uuid: str) -> set[str]:
+def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
     """Return the keys of a page that is left out. Those of one that cannot be read are found as orphans."""
     try:
-        return keys_of_page(state.table_uuid, uuid, read_page(storage, state, uuid))
+        return list_page_keys(state.table_uuid, uuid, read_page(storage, state, uuid))
     except (CorruptDataError, SnapshotExpiredError) as error:
         logger.warning("%s: its segments are deleted as orphans (%s)", state.name, error)
         return {manifest_key(state.table_uuid, uuid)}
@@ -207,8 +209,8 @@ class _Round:
         content = PageContent(
             segments,
             {s.schema_id: state.schemas[s.schema_id] for s in segments},
-            CommitRows.joined([*(content.commits for content in contents), _inside(rows, new_ranges)]),
-            _first_complete_commit(contents, joined, first_listed),
+            CommitRows.joined([*(content.commits for content in contents), _select_rows(rows, new_ranges)]),
+            _find_first_complete_commit(contents, joined, first_listed),
             (*(number for content in contents for number in content.altered), *_find_schema_changes(commits, last)),
         )
         uuid = self.world.ids.new_uuid()
@@ -228,7 +230,7 @@ class _Round:
         num_changes = sum(map(len, new_ranges.values()))
         if num_changes <= limit or not len(rows.versions):
             return self.state.version, new_ranges
-        inside = _inside(rows, new_ranges)
+        inside = _select_rows(rows, new_ranges)
         versions, place = np.unique(inside.versions, return_inverse=True)
         num_per_commit = np.bincount(place, inside.ends - inside.starts).astype(np.int64)
         before = num_changes - int(num_per_commit.sum())  # whose commits are not known: all are older
@@ -298,7 +300,7 @@ class _Round:
         return max(first_listed, int(before.max(initial=0)) + 1, truncated + 1, adopted + 1)
 
 
-def _memory_bytes(run: Iterable[Part]) -> int:
+def _estimate_memory_bytes(run: Iterable[Part]) -> int:
     return sum(s.memory_bytes * len(offsets) // s.num_rows for s, offsets in run)
 
 
@@ -307,7 +309,7 @@ def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
     group: list[list[Part]] = []
     group_bytes = 0
     for run in runs:
-        run_bytes = _memory_bytes(run)
+        run_bytes = _estimate_memory_bytes(run)
         if group and group_bytes + run_bytes > OBJECT_BYTES:
             yield group
             group, group_bytes = [], 0
@@ -317,7 +319,7 @@ def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
         yield group
 
 
-def _inside(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> CommitRows:
+def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> CommitRows:
     """Return the part of the runs that is new."""
     starts = np.array(
         [new_ranges[bucket].start if bucket in new_ranges else _BEYOND for bucket in rows.buckets.tolist()], np.int64
@@ -337,7 +339,9 @@ def _find_schema_changes(commits: Iterable[Commit], last: int) -> Iterator[int]:
             yield commit.record.number
 
 
-def _first_complete_commit(contents: Sequence[PageContent], joined: Sequence[ArchivePage], first_listed: int) -> int:
+def _find_first_complete_commit(
+    contents: Sequence[PageContent], joined: Sequence[ArchivePage], first_listed: int
+) -> int:
     """Return the first commit from which on all records were read."""
     for content, page in zip(reversed(contents), reversed(joined), strict=True):
         if first_listed > page.last_commit + 1:

@@ -23,15 +23,15 @@ from streamhouse_spark.log.commits.checkpoint import (
     HINT_EVERY,
     Checkpoint,
     find_checkpoint,
-    floor_index,
     keys_to_open,
     parse_hint,
+    read_floor_index,
     read_from,
     read_hint,
     read_hinted_state,
 )
-from streamhouse_spark.log.commits.low_watermark import keys_behind
-from streamhouse_spark.log.commits.record import attempt_in
+from streamhouse_spark.log.commits.low_watermark import next_floor_keys
+from streamhouse_spark.log.commits.record import decode_attempt
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
 
@@ -101,7 +101,7 @@ class LogPrefetcher:
         for uuid, ahead in self._found.items():
             first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
-            floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if is_named else []
+            floors = next_floor_keys(uuid, read_floor_index(ahead.found(first[0]))) if is_named else []
             if ahead.is_known_absent(first[-1]):
                 remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # it shows that none is missing
             following.append((ahead, [*floors, *remaining]))
@@ -127,11 +127,11 @@ def load_start_state(
     that it knows are asked for with the next records.
     """
     hint = read_hint(ahead, table_uuid)
-    held = _checkpoint_of_hint(ahead, table_uuid, hint, at_least)
+    held = _load_hinted_checkpoint(ahead, table_uuid, hint, at_least)
     if held is not None:
         return held, ()
     checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
-    ahead.join(keys_behind(table_uuid, checkpoint.floor_index if checkpoint is not None else 0))
+    ahead.join(next_floor_keys(table_uuid, checkpoint.floor_index if checkpoint is not None else 0))
     return checkpoint, damaged
 
 
@@ -141,12 +141,12 @@ def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_fir
     """
     if held is None:
         return keys_to_open(table_uuid, parse_hint(hint), num_first)
-    floors = keys_behind(table_uuid, held.floor_index)
+    floors = next_floor_keys(table_uuid, held.floor_index)
     (_, *first), remaining = keys_to_open(table_uuid, held.state.version, num_first)
     return [*floors, commit_key(table_uuid, held.state.version), *first], remaining[: max(0, _BEHIND_HINT - num_first)]
 
 
-def _checkpoint_of_hint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
+def _load_hinted_checkpoint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
     """Return the state in the hint, at record ``at_least`` or later, if the log has the record that it ends with."""
     held = read_hinted_state(hint, table_uuid)
     if held is None or held.state.version < at_least:
@@ -155,7 +155,7 @@ def _checkpoint_of_hint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least:
     if not ahead.has(key):  # else all was asked for together with that of other logs
         ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
     with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
-        if attempt_in(ahead.read(key), key) == held.state.attempt:
+        if decode_attempt(ahead.read(key), key) == held.state.attempt:
             return held
     logger.warning("the state in the hint of %s is not of its log at record %d", table_uuid, held.state.version)
     return None
@@ -170,7 +170,7 @@ def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, versio
     if num_new < LEAP_AFTER:
         return None
     hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
-    if (held := _checkpoint_of_hint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
+    if (held := _load_hinted_checkpoint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
         return held
     number = parse_hint(hint)
     if number is None or number < version + LEAP_MIN:

@@ -32,7 +32,7 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.core.post_commit import after_commit
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.schema.constraints.check_constraint import has_constraints
@@ -186,10 +186,10 @@ def _encode_checkpoint(state: TableState, floor_index: int = 0, floor: int = 0) 
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    return encode_frame("checkpoint", header, payload.parts, version=_version(state))
+    return encode_frame("checkpoint", header, payload.parts, version=_format_version(state))
 
 
-def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
+def _format_version(state: TableState) -> int | None:  # noqa: C901 - one case a format
     """Return the oldest format that can hold all of the state."""
     if state.request_keys:
         return NEWEST_VERSION
@@ -244,7 +244,7 @@ def _read(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None
 
 def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
-    with fields_of("checkpoint", where):
+    with decoding_fields("checkpoint", where):
         state = state_from_json(frame.header, frame.payload)
     if number not in (None, state.version) or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
@@ -264,7 +264,7 @@ def read_hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
     return replace(checkpoint, named=parse_hint(hint) or 0)
 
 
-def floor_index(data: bytes | None) -> int:
+def read_floor_index(data: bytes | None) -> int:
     """Return the index of the floor that the writer of a stored checkpoint knew; 0 if that cannot be told."""
     try:
         header = decode_frame("checkpoint", data or b"", "", newest=NEWEST_VERSION).header
@@ -273,7 +273,7 @@ def floor_index(data: bytes | None) -> int:
     return int(header.get("floor", (0, 0))[0])
 
 
-def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
+def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
     """Return the checkpoint of `find_checkpoint`."""
     checkpoint, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
     return checkpoint.state if checkpoint is not None else None
@@ -387,7 +387,7 @@ def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
 def decode_floor(data: bytes, where: str) -> Floor:
     """Decode a floor. Raises `CorruptDataError` if no copy is whole, `FormatVersionError` for a newer format."""
     failure: CorruptDataError | FormatVersionError | None = None
-    for copy in _copies(data):
+    for copy in _split_copies(data):
         try:
             header = decode_frame("floor", copy, where, newest=_LANDMARK_VERSION).header
         except (CorruptDataError, FormatVersionError) as error:
@@ -400,13 +400,13 @@ def decode_floor(data: bytes, where: str) -> Floor:
     raise failure
 
 
-def _copies(data: bytes) -> list[bytes]:
+def _split_copies(data: bytes) -> list[bytes]:
     """Return the whole object, and the copies in its payload: each is as long as the bytes before them."""
     size, rest = divmod(len(data), 1 + _COPIES)
     return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]
 
 
-def no_checkpoint(
+def no_checkpoint_error(
     storage: Storage, table_uuid: str, floor: int, damaged: Sequence[StreamhouseError]
 ) -> StreamhouseError:
     """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their

@@ -33,7 +33,7 @@ def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int
     for number in reversed(list_checkpoints(storage, state.table_uuid) if listed is None else listed):
         if number > state.version:
             continue
-        stored = _readable(storage, state.table_uuid, number)
+        stored = _read_if_whole(storage, state.table_uuid, number)
         if stored is None:
             continue
         if _fold_records(storage, stored, newer.version) != newer:
@@ -52,11 +52,11 @@ def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[in
     for number in reversed(listed):
         if number < at_least or whole == CHECKPOINTS_KEPT:
             break
-        whole += _readable(storage, table_uuid, number) is not None
+        whole += _read_if_whole(storage, table_uuid, number) is not None
     return whole == CHECKPOINTS_KEPT
 
 
-def _readable(storage: Storage, table_uuid: str, number: int) -> TableState | None:
+def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState | None:
     try:
         return read_checkpoint(storage, table_uuid, number)
     except ObjectNotFoundError:  # another cleaner was faster, by more than the grace

@@ -16,15 +16,15 @@ CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
 
 
-def abandoned_error(
+def terminal_error(
     call: PendingCommit, storage: Storage, table_uuid: str, *, has_failed: bool
 ) -> StreamhouseError | None:
     """Return the error of a call that is not to be tried again. Asked under the log's lock: nobody commits it then."""
     failures, failure, url = call.failures, call.failure, storage.url
-    if has_failed and call.is_refused:
+    if has_failed and call.is_rejected_by_store:
         return failure
     if failures >= FAILURES_MAX and failure is not None:
-        if not may_still_commit(call, storage):
+        if not may_still_be_stored(call, storage):
             return failure
         return CommitStateUnknownError(  # a request may still be under way, and land after we looked
             f"commit to {url} failed {failures} times, and the record is not there now: {failure}; look at $commits "
@@ -39,11 +39,11 @@ def abandoned_error(
     return None
 
 
-def may_still_commit(call: PendingCommit, storage: Storage) -> bool:
+def may_still_be_stored(call: PendingCommit, storage: Storage) -> bool:
     """Tell whether an attempt that is not in the log may yet come there: by a request that was given up, or by another
     process that was offered it. A local disk leaves no requests behind.
     """
-    return call.unanswered > 0 or (call.may_be_under_way and storage.local_path("") is None)
+    return call.unanswered > 0 or (call.may_be_in_flight and storage.local_path("") is None)
 
 
 def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | CommitStateUnknownError:
@@ -72,7 +72,7 @@ def require_durable(storage: Storage, table_uuid: str, call: PendingCommit, land
     return landed
 
 
-def require_known(record: Record, result: PutResult[Record], url: str) -> None:
+def require_known_outcome(record: Record, result: PutResult[Record], url: str) -> None:
     """Raises `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
     if result.outcome is PutOutcome.UNREADABLE:
         raise CommitStateUnknownError(

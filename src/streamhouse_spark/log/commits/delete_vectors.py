@@ -57,7 +57,7 @@ class DeleteRows:
 
     def with_updated(self, rows: Mapping[int, OffsetRuns], files: FileRows) -> DeleteRows:
         """Return it with those of its rows that are among these as updated ones."""
-        return replace(self, updated=common_rows(self.rows, rows), updated_files=common_rows(self.files, files))
+        return replace(self, updated=intersect_rows(self.rows, rows), updated_files=intersect_rows(self.files, files))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON. With files it has a name of its own: a version of this package that does not know them
@@ -94,7 +94,7 @@ def without_rows(rows: Mapping[K, OffsetRuns], removed: Mapping[K, OffsetRuns]) 
     return {key: runs for key, runs in left.items() if runs}
 
 
-def common_rows(rows: Mapping[K, OffsetRuns], other_rows: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+def intersect_rows(rows: Mapping[K, OffsetRuns], other_rows: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
     """Return the rows of each bucket, or of each file, that the others have too; buckets without any are absent."""
     common = {key: runs.common(other_rows[key]) for key, runs in rows.items() if key in other_rows}
     return {key: runs for key, runs in common.items() if runs}
@@ -152,7 +152,7 @@ class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has j
         """Bucket → all offsets. Raises as `union_deleted_offsets`."""
         return union_deleted_offsets(self)
 
-    def and_rows(self, deletions: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
+    def with_rows(self, deletions: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
         """Return ``deletions``, which are these and those of ``rows``: so the others are not joined anew."""
         merged = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
         deletions.__dict__["rows"] = {**self.rows, **rows, **merged}
@@ -174,7 +174,7 @@ def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetR
     }
 
 
-def not_live(
+def find_already_deleted(
     action: DeleteRows,
     held: Mapping[int, OffsetRange],
     deleted: Mapping[int, OffsetRuns],
@@ -203,7 +203,7 @@ def append_deletion(deletions: Deletions, action: DeleteRows, commit: int, time_
         return deletions
     deletion = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
     merged = in_order((*deletions, replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)))
-    return deletions.and_rows(merged, action.rows)
+    return deletions.with_rows(merged, action.rows)
 
 
 def in_order(deletions: Iterable[Deletion]) -> Deletions:
@@ -272,7 +272,7 @@ def newly_lacking(deletions: Sequence[Deletion], before: LakeDeletes | None, aft
     return after.dropped_rows - dropped_before, applied
 
 
-def without_those_of_the_lake(deletions: Deletions, applied_through: int, held: Mapping[int, int]) -> Deletions:
+def drop_applied_deletes(deletions: Deletions, applied_through: int, held: Mapping[int, int]) -> Deletions:
     """Return the deletions without the rows below ``held``, which only a lake snapshot would have, and which it lacks:
     those of the deletions up to the commit ``applied_through``. So go all rows of its files.
     """

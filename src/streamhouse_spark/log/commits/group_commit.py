@@ -20,13 +20,13 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 from streamhouse_spark.storage.prefetch import Prefetch
 
-WAIT_S_MAX = 1.0
+FOLLOWER_WAIT_S_MAX = 1.0
 """Time after which a call asks for the log although another seems to be at work: its thread may have been interrupted
 before it could say that it is done.
 """
-COMPANY_S_MAX = 0.001
+GROUP_WAIT_S_MAX = 0.001
 """Time for which a leader waits for calls that may come at once: less than the fsyncs of a record take."""
-NEWS_MS = 1_000
+PREFETCH_VALID_MS = 1_000
 """Time for which records that were read behind a lost race count as read just now."""
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
@@ -63,26 +63,26 @@ class ContentionStats:
     it. So a look saves no time; where nearly all puts lose it saves these.
     """
 
-    _share: float = 0.0
-    _news: PrefetchedLog | None = None
+    _lost_share: float = 0.0
+    _prefetched: PrefetchedLog | None = None
 
     def note(self, *, were_first: bool) -> None:
         """Add a commit: whether a put lost, or a look found others' records."""
-        self._share += (were_first - self._share) / 4
+        self._lost_share += (were_first - self._lost_share) / 4
 
     @property
-    def is_look_due(self) -> bool:
+    def should_read_first(self) -> bool:
         """Whether a commit looks first: behind five in a row that lost, and where a race was lost just now."""
-        return self._share > 0.75 or self._news is not None
+        return self._lost_share > 0.75 or self._prefetched is not None
 
-    def record_put(self, prefetched: PrefetchedLog | None) -> None:
+    def note_put(self, prefetched: PrefetchedLog | None) -> None:
         """Take note of a put, and of what was read behind it if it lost."""
-        self._news = prefetched
+        self._prefetched = prefetched
 
-    def news_for(self, call: PendingCommit, now_ms: int) -> Prefetch | None:
+    def take_prefetched(self, call: PendingCommit, now_ms: int) -> Prefetch | None:
         """Return the records behind the race that a call lost, once, unless they were read long ago."""
-        prefetched, self._news = self._news, None
-        is_new = prefetched is not None and now_ms - prefetched.since_ms <= NEWS_MS
+        prefetched, self._prefetched = self._prefetched, None
+        is_new = prefetched is not None and now_ms - prefetched.since_ms <= PREFETCH_VALID_MS
         return prefetched.ahead if prefetched is not None and is_new and call.conflicts else None
 
 
@@ -118,7 +118,7 @@ class PendingCommit:
     """Puts that another call made, and whose answer an interrupt of its thread took away."""
     conflicts: int = 0
     """Races that were lost."""
-    refusals: int = 0
+    rejections: int = 0
     failure: StorageError | None = None
     """The failure of the newest put."""
     landed: CommitResult | None = None
@@ -127,7 +127,7 @@ class PendingCommit:
     error: BaseException | None = None
     is_foreign: bool = False
     """Whether it is another process's, which was offered to this one."""
-    began_ms: int | None = None
+    started_ms: int | None = None
     """Boot time at which a call of this process came; None before."""
     ready: threading.Event | None = None
     """Set when there is an answer, or nobody leads; only of a call that found another at work."""
@@ -141,16 +141,16 @@ class PendingCommit:
         return self.failures + self.conflicts
 
     @property
-    def may_be_under_way(self) -> bool:
+    def may_be_in_flight(self) -> bool:
         """Whether a request that was given up may still store the attempt."""
         return self.failures + self.unanswered > 0
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected_by_store(self) -> bool:
         """Whether the store refused each put: the record is not there, and no request that could put it is under
         way.
         """
-        return self.refusals == self.failures + self.unanswered
+        return self.rejections == self.failures + self.unanswered
 
     @property
     def retry_delay_ms(self) -> float:
@@ -171,9 +171,9 @@ class CommitQueue:
     _by_attempt: dict[str, PendingCommit] = field(default_factory=dict)
     is_led: bool = False
     """Whether one of them commits for all just now."""
-    _company: int = 1
+    _last_group_size: int = 1
     """Calls that were under way when the newest leader was done: their threads may be back at once."""
-    _has_followers: threading.Event = field(default_factory=new_event)
+    _followers_ready: threading.Event = field(default_factory=new_event)
 
     def __contains__(self, attempt: str) -> bool:
         return attempt in self._by_attempt
@@ -183,16 +183,16 @@ class CommitQueue:
 
     def add(self, call: PendingCommit) -> None:
         self._by_attempt[call.attempt] = call
-        call.began_ms = _boot_ms()
-        if 1 < self._company <= len(self._by_attempt):
-            self._has_followers.set()
+        call.started_ms = _boot_ms()
+        if 1 < self._last_group_size <= len(self._by_attempt):
+            self._followers_ready.set()
 
     def remove(self, call: PendingCommit) -> None:
         self._by_attempt.pop(call.attempt, None)
-        if call.began_ms is not None and not call.is_foreign:
+        if call.started_ms is not None and not call.is_foreign:
             done = call.outcome
             wrote = done is not None and done.state is not done.before
-            busy_ms = _boot_ms() - call.began_ms
+            busy_ms = _boot_ms() - call.started_ms
             COMMITS.note(wrote=wrote, failed=done is None, conflicts=call.conflicts, busy_ms=busy_ms)
         if not call.is_done:
             self.wake()  # it may have been the one to lead
@@ -205,7 +205,7 @@ class CommitQueue:
         if self.is_led:
             call.ready = call.ready or new_event()
             if self.is_led and not call.is_done:  # type: ignore[redundant-expr]  # others change it meanwhile
-                call.ready.wait(WAIT_S_MAX)
+                call.ready.wait(FOLLOWER_WAIT_S_MAX)
                 call.ready.clear()
         return call.is_done
 
@@ -216,15 +216,15 @@ class CommitQueue:
         others wait for its fsyncs, and two threads write as many records as they have batches. A call that was alone
         waits for nobody; where nobody comes, only the first call behind it waits.
         """
-        if self._company > 1 and leader.is_shared:
+        if self._last_group_size > 1 and leader.is_shared:
             self._drop_answered()
-            self._has_followers.clear()
-            if len(self._by_attempt) < self._company:
-                self._has_followers.wait(COMPANY_S_MAX)
+            self._followers_ready.clear()
+            if len(self._by_attempt) < self._last_group_size:
+                self._followers_ready.wait(GROUP_WAIT_S_MAX)
 
     def note_group_size(self) -> None:
         """Note how many calls are under way, those that the leader has just answered included."""
-        self._company = len(self._by_attempt)
+        self._last_group_size = len(self._by_attempt)
 
     def wake(self) -> None:
         """Wake all calls that have an answer, and the first of the others, which may lead."""
@@ -260,7 +260,7 @@ class CommitQueue:
         A transaction goes on: the state at the checkpoint tells whether it is stored.
         """
         for call in list(self._by_attempt.values()):
-            may_be_stored = call.is_foreign or (call.may_be_under_way and not call.is_refused)
+            may_be_stored = call.is_foreign or (call.may_be_in_flight and not call.is_rejected_by_store)
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
                     f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "

@@ -40,7 +40,7 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
         return newest
     if (tag := of_version(newest.tags, version)) is not None:
         return read_tagged(storage, log.table_uuid, version, tag.uuid)
-    base = _checkpoint_before(storage, log.table_uuid, version)
+    base = _find_checkpoint_before(storage, log.table_uuid, version)
     first = base.version + 1 if base is not None else 1
     try:
         state = _fold_records(storage, log.table_uuid, base, version)
@@ -60,7 +60,7 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
     that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found while
     the records exist: for at least a day after they were the newest. Raises `SnapshotExpiredError`.
     """
-    base = _checkpoint_before(storage, log.table_uuid, version)
+    base = _find_checkpoint_before(storage, log.table_uuid, version)
     try:
         return _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
@@ -86,7 +86,7 @@ def newest_within(
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
-        checkpoint = _checkpoint(storage, uuid, numbers[middle])
+        checkpoint = _read_if_whole(storage, uuid, numbers[middle])
         if checkpoint is not None and not is_within(checkpoint):
             high, beyond = middle, checkpoint
         else:
@@ -103,18 +103,18 @@ def newest_within(
                 break
             within = state
     except CorruptDataError:  # also of a manifest that was cleaned away
-        return base, _oldest_kept_after(storage, uuid, numbers[high:], newest)
+        return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     if log.check_floor() > first:
-        return base, _oldest_kept_after(storage, uuid, numbers[high:], newest)
+        return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     return within, beyond
 
 
-def _oldest_kept_after(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
-    states = (_checkpoint(storage, table_uuid, number) for number in numbers)
+def _find_oldest_retained(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
+    states = (_read_if_whole(storage, table_uuid, number) for number in numbers)
     return next((state for state in states if state is not None), newest)
 
 
-def _checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState | None:
+def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState | None:
     try:
         return read_checkpoint(storage, table_uuid, number)
     except FormatVersionError:
@@ -123,11 +123,11 @@ def _checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState | 
         return None
 
 
-def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
+def _find_checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
     for number in reversed(list_checkpoints(storage, table_uuid)):
         if number > version:
             continue
-        if (state := _checkpoint(storage, table_uuid, number)) is not None:
+        if (state := _read_if_whole(storage, table_uuid, number)) is not None:
             return state
     return None
 

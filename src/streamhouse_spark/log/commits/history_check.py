@@ -53,7 +53,7 @@ def find_relation(
     return HistoryRelation.UNKNOWN if attempt is None or is_void else HistoryRelation.OTHER
 
 
-def below_floor(storage: Storage, stored: Record, floor: int) -> HistoryRelation:
+def classify_below_floor(storage: Storage, stored: Record, floor: int) -> HistoryRelation:
     """Return the relation of a record that this process has put to the log, whose floor is above its number.
 
     The record after it names the attempt before it. If that one is deleted, a checkpoint may still have the attempt.

@@ -73,14 +73,14 @@ def find_stored_outcome(
     if transaction.version < entry.version:
         if batch is None:
             return TransactionEntry(entry.version, entry.owner, entry.commit, {})
-        raise _older(entry, transaction, table, f"batch {entry.version} is stored")
+        raise _older_checkpoint_error(entry, transaction, table, f"batch {entry.version} is stored")
     stored_fingerprint = entry.batch.fingerprint if entry.batch is not None else None
     if (
         batch is not None
         and None not in (batch.fingerprint, stored_fingerprint)
         and batch.fingerprint != stored_fingerprint
     ):
-        raise _older(entry, transaction, table, "a batch of this number with other offsets is stored")
+        raise _older_checkpoint_error(entry, transaction, table, "a batch of this number with other offsets is stored")
     return entry
 
 
@@ -111,7 +111,9 @@ def _require_next(entry: TransactionEntry, transaction: Transaction, table: str)
         )
 
 
-def _older(entry: TransactionEntry, transaction: Transaction, table: str, finding: str) -> DifferentHistoryError:
+def _older_checkpoint_error(
+    entry: TransactionEntry, transaction: Transaction, table: str, finding: str
+) -> DifferentHistoryError:
     where = f" (commit {entry.commit})" if entry.commit else ""
     return DifferentHistoryError(
         f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {finding}{where}, "
@@ -131,7 +133,7 @@ def find_stored_transaction(state: TableState, transaction: Transaction | None) 
         return None
     require_not_dropped(state)  # else its rows are gone with the table: that they were stored once is no answer
     if transaction.request_key is not None:
-        return _request_outcome(state, transaction, transaction.request_key)
+        return _find_request_outcome(state, transaction, transaction.request_key)
     entry = state.transactions.get(transaction.app_id)
     past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
     if past is not None:
@@ -141,7 +143,7 @@ def find_stored_transaction(state: TableState, transaction: Transaction | None) 
     return find_stored_outcome(entry, transaction, state.name)
 
 
-def _request_outcome(state: TableState, transaction: Transaction, key: str) -> TransactionEntry | None:
+def _find_request_outcome(state: TableState, transaction: Transaction, key: str) -> TransactionEntry | None:
     """Return the outcome of a request that is stored already. Raises `IdempotencyKeyReusedError` for another one."""
     entry = state.request_keys.get(key)
     if entry is None:
@@ -161,7 +163,7 @@ def unsupported_on_branch_error(name: TablePath | str, doing: str) -> InvalidOpt
     )
 
 
-def _require_possible(state: TableState, actions: Sequence[Action]) -> None:
+def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> None:
     """Raise for actions that a branch does not take, so that none of its records is lost by its publication.
 
     Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for what is a
@@ -192,11 +194,13 @@ def require_writable(state: TableState, transaction: Transaction | None) -> None
         )
 
 
-def require_live(state: TableState, actions: Sequence[Action], transaction: Transaction | None = None) -> None:
+def require_actions_allowed(
+    state: TableState, actions: Sequence[Action], transaction: Transaction | None = None
+) -> None:
     """Raise for actions that a dropped table, a branch, or a materialised table does not take."""
     if not all(isinstance(a, Undrop | Tombstone | Rename | MarkOrphans | ConfirmDeleted) for a in actions):
         require_not_dropped(state)
-    _require_possible(state, actions)
+    _require_allowed_on_branch(state, actions)
     if act.moves_rows(actions):
         require_writable(state, transaction)
 

@@ -15,21 +15,24 @@ from typing import Final
 from streamhouse_spark.core.paths import floor_key, floors_prefix, parse_numbers
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, Floor, decode_floor, read_floor
-from streamhouse_spark.log.commits.sequence_search import last_number
+from streamhouse_spark.log.commits.sequence_search import find_last
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import Prefetch
 
-NONE: Final = 0
+NO_FLOOR: Final = 0
 
 
-def keys_behind(table_uuid: str, index: int) -> list[str]:
+def next_floor_keys(table_uuid: str, index: int) -> list[str]:
     """Return what `newest_floor` reads where there is no newer one."""
     landmark = (index // LANDMARK_EVERY + 1) * LANDMARK_EVERY
-    return [floor_key(table_uuid, index + 1), *([] if _is_kept(index + 1) else [floor_key(table_uuid, landmark)])]
+    return [
+        floor_key(table_uuid, index + 1),
+        *([] if _is_never_deleted(index + 1) else [floor_key(table_uuid, landmark)]),
+    ]
 
 
 def newest_floor(
-    storage: Storage, table_uuid: str, known_index: int = NONE, *, ahead: Prefetch | None = None
+    storage: Storage, table_uuid: str, known_index: int = NO_FLOOR, *, ahead: Prefetch | None = None
 ) -> tuple[int, Floor | None]:
     """Return index and content of the latest floor above ``known_index``; ``(known_index, None)`` if there is none.
     Floors in ``ahead`` are as they were when it read them.
@@ -49,26 +52,26 @@ def newest_floor(
     index = known_index
     while True:
         following = exists(index + 1)
-        if not following and _is_kept(index + 1):
+        if not following and _is_never_deleted(index + 1):
             break
-        landmark = last_number(lambda step: exists(step * LANDMARK_EVERY), index // LANDMARK_EVERY)
+        landmark = find_last(lambda step: exists(step * LANDMARK_EVERY), index // LANDMARK_EVERY)
         if landmark * LANDMARK_EVERY > index:
             index = landmark * LANDMARK_EVERY
         elif not following:
             break
         else:
             index += 1
-        index = last_number(exists, index)
+        index = find_last(exists, index)
     if index == known_index:
         return known_index, None
     return index, decode_floor(contents[index], url_of(storage, floor_key(table_uuid, index)))
 
 
-def _is_kept(index: int) -> bool:
+def _is_never_deleted(index: int) -> bool:
     return index <= LANDMARK_EVERY or index % LANDMARK_EVERY == 0
 
 
-def floor_before(storage: Storage, table_uuid: str, newest: int, before_ms: int) -> int:
+def find_floor_before(storage: Storage, table_uuid: str, newest: int, before_ms: int) -> int:
     """Return the largest floor that was put at ``before_ms`` or before, as far as a search by time tells; 0
     for none.
     """
@@ -78,7 +81,7 @@ def floor_before(storage: Storage, table_uuid: str, newest: int, before_ms: int)
     best, low, high = 0, 0, len(indexes)
     while low < high:
         middle = (low + high) // 2
-        floor = _readable(storage, table_uuid, indexes[middle])
+        floor = _read_if_whole(storage, table_uuid, indexes[middle])
         if floor is not None and floor.time_ms <= before_ms:
             best, high = max(best, floor.floor), middle
         else:
@@ -86,14 +89,14 @@ def floor_before(storage: Storage, table_uuid: str, newest: int, before_ms: int)
     return best
 
 
-def _readable(storage: Storage, table_uuid: str, index: int) -> Floor | None:
+def _read_if_whole(storage: Storage, table_uuid: str, index: int) -> Floor | None:
     try:
         return read_floor(storage, table_uuid, index)
     except (CorruptDataError, FormatVersionError):
         return None
 
 
-def superfluous_floors(storage: Storage, table_uuid: str, newest: int) -> list[str]:
+def list_superfluous_floors(storage: Storage, table_uuid: str, newest: int) -> list[str]:
     """Return the keys of floors that nobody needs: between two landmarks, from the first on.
 
     Floors behind one that an older version of this package put at a landmark's index stay: that version reads on from
@@ -105,7 +108,7 @@ def superfluous_floors(storage: Storage, table_uuid: str, newest: int) -> list[s
     first, high = 0, last  # the first landmark: those behind it are landmarks too
     while high - first > 1:
         middle = (first + high) // 2
-        floor = _readable(storage, table_uuid, middle * LANDMARK_EVERY)
+        floor = _read_if_whole(storage, table_uuid, middle * LANDMARK_EVERY)
         if floor is not None and floor.is_landmark:
             high = middle
         else:

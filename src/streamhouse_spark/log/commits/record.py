@@ -27,7 +27,7 @@ from streamhouse_spark.log.commits.actions import (
     action_to_json,
     without_rows,
 )
-from streamhouse_spark.log.commits.framing import Frame, decode_frame, encode_frame, fields_of, to_text
+from streamhouse_spark.log.commits.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
@@ -46,7 +46,7 @@ CLOCKS_APART_MS = 10_000
 """Difference of two committers' clocks that is taken to be none."""
 
 
-def time_behind(before_ms: int, now_ms: int) -> int:
+def next_record_time(before_ms: int, now_ms: int) -> int:
     """Return the time of a record that follows one of ``before_ms``: ``now_ms``, or ``before_ms`` where the clock that
     says it is behind by at most `CLOCKS_APART_MS`.
 
@@ -79,7 +79,7 @@ class Record:
     attempt: str
     """The attempt that wrote the record: its writer can tell it from another's."""
     time_ms: int
-    """Store time, see `time_behind`. It decides about TTL and starts by timestamp, never about order."""
+    """Store time, see `next_record_time`. It decides about TTL and starts by timestamp, never about order."""
     actions: tuple[Action, ...]
     transaction: Transaction | None = None
     manifest: str | None = None
@@ -194,9 +194,9 @@ def read_record(
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
-    with fields_of("commit", where):
+    with decoding_fields("commit", where):
         body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
-    with fields_of("commit", where):
+    with decoding_fields("commit", where):
         transaction = header.get("transaction")
         record = Record(
             number=number,
@@ -210,7 +210,7 @@ def read_record(
             members=tuple(_member_from_json(member) for member in header.get("members", ())),
             author=Author(*header["by"]) if "by" in header else None,
         )
-    _require_possible(record, where)
+    _require_valid_actions(record, where)
     _require_members(record, frame.version, where)
     return record, body.payload
 
@@ -250,14 +250,12 @@ class RecentRows:
         return self._rows.get(number)
 
 
-def few_ahead(storage: Storage) -> Prefetch:
-    """Return a reader for `read_taken`. If all records that this asks for are there, `records_from` asks for the next
-    four, where it asks for many behind an opener's.
-    """
+def prefetch_few(storage: Storage) -> Prefetch:
+    """Return a prefetch for `read_conflicting_record`. If it finds every record, `records_from` reads the next four."""
     return Prefetch(storage, first=WINDOW - 4)
 
 
-def read_taken(ahead: Prefetch, table_uuid: str, number: int) -> Record:
+def read_conflicting_record(ahead: Prefetch, table_uuid: str, number: int) -> Record:
     """Read the record that may have come before a put under its number, and ask for those behind it at the same time.
 
     ``ahead`` has them then, and that record too, for `records_from`. Raises as `read_record`, and for no other record.
@@ -328,17 +326,17 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
     """Read the attempt of a stored record; None if there is no record, or none that can be read."""
     key = commit_key(table_uuid, number)
     try:
-        return attempt_in(storage.read(key), url_of(storage, key))
+        return decode_attempt(storage.read(key), url_of(storage, key))
     except (ObjectNotFoundError, CorruptDataError):
         return None
 
 
-def attempt_in(data: bytes, where: str) -> str:
+def decode_attempt(data: bytes, where: str) -> str:
     """Return the attempt of a record. Raises `CorruptDataError`, `FormatVersionError`."""
     return str(decode_frame("commit", data, where, newest=GROUP_VERSION).header["attempt"])
 
 
-def _require_possible(record: Record, where: str) -> None:
+def _require_valid_actions(record: Record, where: str) -> None:
     """Raise `CorruptDataError` for a table with more buckets than any can have: the state has an entry for each."""
     for action in record.actions:
         if isinstance(action, Create) and not (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.group_commit import CommitResult, DependentPlan, PendingCommit
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_live
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.commits.record import CommitAttempt, GroupMember, Record, RecordBody
 from streamhouse_spark.log.commits.state import TableState, with_attempt
 
@@ -41,13 +41,13 @@ class RecordBuilder:
     def is_full(self) -> bool:
         return len(self.members) >= MEMBERS_MAX
 
-    def planned(self, call: PendingCommit) -> Sequence[Action]:
+    def plan(self, call: PendingCommit) -> Sequence[Action]:
         """Return the actions of ``call`` behind the attempts so far."""
         if isinstance(call.plan, DependentPlan):
             call.plan.follow(self.before, [member.plan for member in self.members])
         return call.plan(self.state, self._blank.time_ms)
 
-    def joins(self, call: PendingCommit, require_stored: RequireStored) -> bool:
+    def try_add(self, call: PendingCommit, require_stored: RequireStored) -> bool:
         """Add an attempt of ``call`` to a group on a state that may be old, unless the call would be decided by it.
 
         Whatever prevents it is judged once more, on the log's newest state.
@@ -57,8 +57,8 @@ class RecordBuilder:
         try:
             if find_stored_transaction(self.state, call.transaction) is not None:
                 return False
-            actions = tuple(self.planned(call))
-            require_live(self.state, actions, call.transaction)
+            actions = tuple(self.plan(call))
+            require_actions_allowed(self.state, actions, call.transaction)
             require_stored(self.before, actions, call.staged_ms)
             return bool(actions) and self.add(call, actions)
         except Exception:  # noqa: BLE001 - as above

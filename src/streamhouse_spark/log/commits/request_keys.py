@@ -76,7 +76,7 @@ class RequestKeys:
         while len(blocks) > 1 and blocks[-2].can_merge(blocks[-1]):
             newer = blocks.pop()
             blocks.append(blocks.pop().merged(newer))
-        return RequestKeys(tuple(_live(blocks, entry.time_ms)))
+        return RequestKeys(tuple(_drop_expired(blocks, entry.time_ms)))
 
     def to_bytes(self) -> bytes:
         """Return the keys in the form of a checkpoint."""
@@ -106,7 +106,7 @@ class RequestKeys:
 NO_REQUEST_KEYS: Final = RequestKeys()
 
 
-def _live(blocks: list[_Block], now_ms: int) -> Iterator[_Block]:
+def _drop_expired(blocks: list[_Block], now_ms: int) -> Iterator[_Block]:
     count = sum(len(block.entries) for block in blocks)
     for block in blocks:
         age_ms = now_ms - block.newest_ms

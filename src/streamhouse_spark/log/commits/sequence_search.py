@@ -18,7 +18,7 @@ CHAIN_AHEAD = 3
 """Objects of a chain that are asked for at once: a name, and its end, if its table was dropped once at most."""
 
 
-def last_number(exists: Callable[[int], bool], first: int) -> int:
+def find_last(exists: Callable[[int], bool], first: int) -> int:
     """Return the end of the run behind ``first``: an existing number, or ``first``, whose successor was then seen
     absent.
 
@@ -50,11 +50,13 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
         newest = newest if item is None else item  # a number that is there is behind all that were there before
         return item is not None
 
-    last_number(exists, first)
+    find_last(exists, first)
     return newest
 
 
-def last_object(storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None) -> tuple[int, bytes]:
+def find_last_object(
+    storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None
+) -> tuple[int, bytes]:
     """Return number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` if there is none.
 
     Objects before it may be damaged: none of them is looked into. The first few are asked for at once; whoever gives
@@ -77,5 +79,5 @@ def last_object(storage: Storage, key_of: Callable[[int], str], ahead: Prefetch 
         if not exists(last + 1):
             return last, contents.get(last, b"")
         last += 1
-    last = last_number(exists, last)
+    last = find_last(exists, last)
     return last, contents.get(last, b"")

@@ -238,19 +238,19 @@ def fold(state: TableState | None, record: Record) -> TableState:
         state = with_attempt(state, part, record)
     remaining = [action for part in parts for action in part.actions]
     if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
-        state = _without_empty_objects(before, state, record)
+        state = _condemn_unreferenced_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     has_rows = act.moves_rows(remaining) or any(isinstance(action, PartitionDropRows) for action in remaining)
     anchors = state.anchors.followed_by(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
     changes = append_schemas(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
-    if "parsed" in before.__dict__ and _parse_actions(after) == _parse_actions(before):  # to parse them takes long
+    if "parsed" in before.__dict__ and _property_inputs(after) == _property_inputs(before):  # to parse them takes long
         after.__dict__["parsed"] = before.parsed
     return after
 
 
-def _parse_actions(state: TableState) -> tuple[object, ...]:
+def _property_inputs(state: TableState) -> tuple[object, ...]:
     return state.properties, state.schemas, state.schema_id, state.partition_by
 
 
@@ -302,7 +302,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Replace():
             return _apply_compaction(state, action, record)
         case masks.DeleteRows():
-            return replace(state, deletions=_with_deleted(state, action, record))
+            return replace(state, deletions=_apply_delete(state, action, record))
         case act.Trim(starts):
             return _apply_trim(state, starts, record)
         case act.Truncate(offsets):
@@ -326,7 +326,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
         case act.MarkOrphans(keys, expiring):
-            marked = _with_marked(state, keys, record, orphan=True)
+            marked = _condemn(state, keys, record, orphan=True)
             return replace(state, condemned=marked, expiring=state.expiring if expiring is None else expiring)
         case act.ConfirmDeleted(keys):
             gone = set(keys)
@@ -354,15 +354,15 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             moved = {} if offsets is None else {consumer_id: ConsumerPosition(offsets, record.time_ms, history)}
             return replace(state, consumers={**other_consumers, **moved})
         case act.KvSnapshot():
-            return _with_snapshot(state, action, record)
+            return _apply_kv_snapshot(state, action, record)
         case act.Tag():
             return replace(state, tags=with_tag(state.tags, action, record.time_ms))
         case act.DropTag(names):
             freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
-            condemned = _with_marked(state, freed, record, orphan=False)
+            condemned = _condemn(state, freed, record, orphan=False)
             return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
         case SetArchive(archive, gone):
-            return replace(state, archive=archive, condemned=_with_marked(state, gone, record, orphan=False))
+            return replace(state, archive=archive, condemned=_condemn(state, gone, record, orphan=False))
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -391,7 +391,7 @@ def _apply_compaction(state: TableState, action: act.Replace, record: Record) ->
     return replace(
         state,
         buckets={**state.buckets, action.bucket: merged},
-        condemned=_with_marked(state, _object_keys(state, inputs), record, orphan=False),
+        condemned=_condemn(state, _object_keys(state, inputs), record, orphan=False),
     )
 
 
@@ -403,11 +403,11 @@ def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) ->
         retained = tuple(s for s in log.segments if s.end_offset > start)
         removed.extend(s for s in log.segments if s.end_offset <= start)
         buckets[bucket] = BucketLog(max(log.start, start), log.end, retained)
-    condemned = _with_marked(state, _object_keys(state, tuple(removed)), record, orphan=False)
+    condemned = _condemn(state, _object_keys(state, tuple(removed)), record, orphan=False)
     deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
     dropped = state.dropped_rows.from_offsets(starts)
     trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
-    return _without_told(trimmed)
+    return _drop_applied_deletes(trimmed)
 
 
 def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
@@ -415,26 +415,26 @@ def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableStat
     if not state.primary_key and state.begins_at(pair.starts):
         dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
         paired = replace(paired, dropped_rows=dropped)
-    return _without_told(paired)
+    return _drop_applied_deletes(paired)
 
 
-def _without_told(state: TableState) -> TableState:
+def _drop_applied_deletes(state: TableState) -> TableState:
     """Forget the offsets of deleted rows that neither the log nor the recorded lake snapshot has."""
     if (lake := state.lake) is None or not state.deletions:
         return state
     held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
-    return replace(state, deletions=masks.without_those_of_the_lake(state.deletions, lake.told, held))
+    return replace(state, deletions=masks.drop_applied_deletes(state.deletions, lake.told, held))
 
 
-def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
+def _apply_delete(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
     held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
     pairs = state.lake_history, state.lake
-    if (conflict := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
+    if (conflict := masks.find_already_deleted(action, held, state.deleted, state.deletions, *pairs)) is not None:
         raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {conflict}")
     return masks.append_deletion(state.deletions, action, record.number, record.time_ms)
 
 
-def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
+def _apply_kv_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
     log = state.buckets[snapshot.bucket]
     if snapshot.begins != state.first_offset(snapshot.bucket) or not snapshot.begins <= snapshot.offset <= log.end:
         raise CorruptDataError(
@@ -443,7 +443,7 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
         )
     before = state.snapshots.get(snapshot.bucket)
     replaced_keys = _object_keys(state, before.segments) if before is not None else ()
-    marked = _with_marked(state, replaced_keys, record, orphan=False)
+    marked = _condemn(state, replaced_keys, record, orphan=False)
     return replace(state, snapshots={**state.snapshots, snapshot.bucket: snapshot}, condemned=marked)
 
 
@@ -460,7 +460,7 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
     emptied = replace(
         state,
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
-        condemned=_with_marked(state, _object_keys(state, segments), record, orphan=False),
+        condemned=_condemn(state, _object_keys(state, segments), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         deletions=masks.NO_DELETIONS,
         dropped_rows=NO_DROPPED_ROWS,
@@ -494,7 +494,7 @@ def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str,
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
 
 
-def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
+def _condemn_unreferenced_objects(before: TableState, state: TableState, record: Record) -> TableState:
     """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
     unreferenced: set[str] = set()
     for bucket, log in before.buckets.items():
@@ -508,11 +508,9 @@ def _without_empty_objects(before: TableState, state: TableState, record: Record
     keys = tuple(
         segment_key(state.table_uuid, uuid) for uuid in sorted(unreferenced - shared_uuids(state.kept_segments()))
     )
-    return replace(state, condemned=_with_marked(state, keys, record, orphan=False))
+    return replace(state, condemned=_condemn(state, keys, record, orphan=False))
 
 
-def _with_marked(
-    state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool
-) -> dict[str, TombstonedFile]:
+def _condemn(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, TombstonedFile]:
     entry = TombstonedFile(record.number, record.time_ms, orphan)
     return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}

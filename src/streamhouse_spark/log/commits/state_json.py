@@ -73,8 +73,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["anchors"] = state.anchors.to_json()
     if state.former_uuids:
         out["former_uuids"] = list(state.former_uuids)
-    out.update(_of_the_lake(state))
-    out.update(_of_schemas(state))
+    out.update(_lake_to_json(state))
+    out.update(_schemas_to_json(state))
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     out.update(_absent_rows(state))
@@ -86,12 +86,12 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     return out
 
 
-def _of_the_lake(state: TableState) -> dict[str, Any]:
+def _lake_to_json(state: TableState) -> dict[str, Any]:
     former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
     return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
 
 
-def _of_schemas(state: TableState) -> dict[str, Any]:
+def _schemas_to_json(state: TableState) -> dict[str, Any]:
     former = [entry.to_json() for entry in state.former_partitionings]
     changes = [entry.to_json() for entry in state.schema_changes]
     return {

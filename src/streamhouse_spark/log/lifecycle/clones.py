@@ -33,14 +33,14 @@ def version_of_clone(state: TableState, uuid: str) -> TaggedVersion:
     return state.tags[f"{CLONE}{uuid}"]
 
 
-def live_clones(storage: Storage, state: TableState) -> list[str]:
+def list_live_clones(storage: Storage, state: TableState) -> list[str]:
     """Return the uuids of the clones that may still read files of this table: all that have no tombstone."""
     uuids = clones_of(state)
     buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), uuids)
     return [uuid for uuid, is_buried in zip(uuids, buried, strict=True) if not is_buried]
 
 
-def forget_gone(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
+def forget_deleted_clones(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
     """Drop the tags of clones and branches that are buried for good, and return their names. **Commit point:** the
     record.
     """

@@ -49,7 +49,7 @@ from streamhouse_spark.log.commits.checkpoint import (
     NEWEST_VERSION,
     PARTS_VERSION,
     list_checkpoints,
-    newest_checkpoint,
+    read_latest_checkpoint,
     write_checkpoint,
     write_floor,
 )
@@ -97,7 +97,7 @@ def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: 
     try:
         state = CommitLog(storage, old_uuid, world).refresh()
     except TableNotFoundError:
-        if newest_checkpoint(storage, new_uuid) is None:
+        if read_latest_checkpoint(storage, new_uuid) is None:
             raise
         return  # an earlier run came so far
     _Copy(storage, old_uuid, new_uuid).make(state)

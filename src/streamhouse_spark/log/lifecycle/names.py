@@ -38,7 +38,7 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.sequence_search import CHAIN_AHEAD, last_object
+from streamhouse_spark.log.commits.sequence_search import CHAIN_AHEAD, find_last_object
 from streamhouse_spark.log.lifecycle.stored_view import ViewEntry, ViewRename
 from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
@@ -89,7 +89,7 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
         )
 
 
-def warehouse_exists(storage: Storage) -> bool:
+def is_warehouse(storage: Storage) -> bool:
     return read_warehouse_file(storage) is not None
 
 
@@ -103,7 +103,7 @@ def create_warehouse(
         return
     storage.check_writable()
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
-    if foreign and not warehouse_exists(storage):
+    if foreign and not is_warehouse(storage):
         raise WarehouseNotFoundError(
             f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
             "choose an empty or new directory",
@@ -163,7 +163,7 @@ def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = N
     if ahead is None:
         ahead = Prefetch(storage)
         ahead.expect(_first_files(database))
-    number, data = last_object(storage, lambda n: database_key(database, n), ahead)
+    number, data = find_last_object(storage, lambda n: database_key(database, n), ahead)
     if not number:
         return DatabasePointer(database, 0, exists=False)
     header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
@@ -266,7 +266,7 @@ def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) ->
     """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
     damaged.
     """
-    number, data = last_object(storage, lambda n: name_key(path, n), ahead)
+    number, data = find_last_object(storage, lambda n: name_key(path, n), ahead)
     if not number:
         return NamePointer(0, None)
     header = _decode_pointer(storage, path, number, data)
@@ -296,7 +296,7 @@ def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
         return None
 
 
-def end_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
+def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
     """Make sure that a view is not renamed any more, by a pointer of its old name. Returns False if it was renamed."""
     old = parse_table_name(renaming.old).path
     current = resolve(storage, old)
@@ -317,7 +317,7 @@ def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointe
     """Return a stand-in for a last pointer that cannot be read, for callers that let the name mean nothing from there
     on.
     """
-    return NamePointer(last_object(storage, lambda n: name_key(path, n))[0], None)
+    return NamePointer(find_last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
 def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
@@ -326,7 +326,7 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     Pointers are never deleted. They are read from the last one back, to the first one of another table: behind that
     only this table's own renamings lie.
     """
-    number, data = last_object(storage, lambda n: name_key(path, n))
+    number, data = find_last_object(storage, lambda n: name_key(path, n))
     pointer = _decode_pointer(storage, path, number, data) if number else None
     while pointer is not None:
         pointer_uuid: str | None = pointer["uuid"]
@@ -340,9 +340,9 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     return None
 
 
-def tables_meant(storage: Storage, path: TablePath) -> Iterator[str]:
+def iter_pointed_tables(storage: Storage, path: TablePath) -> Iterator[str]:
     """Return the tables that the name means and meant, the newest first, back to where it meant none."""
-    number, data = last_object(storage, lambda n: name_key(path, n))
+    number, data = find_last_object(storage, lambda n: name_key(path, n))
     while number:
         uuid: str | None = _decode_pointer(storage, path, number, data)["uuid"]
         if uuid is None:

@@ -40,7 +40,7 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
     Returns False if it means one. A table that is damaged keeps its name.
     """
     if pointer.renaming is not None:
-        return names.end_view_renaming(storage, world, pointer.renaming)
+        return names.finish_view_renaming(storage, world, pointer.renaming)
     if pointer.uuid is None:
         return pointer.view is None
     log = CommitLog(storage, pointer.uuid, world)

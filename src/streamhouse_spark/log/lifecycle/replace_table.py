@@ -44,7 +44,7 @@ def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: s
     """Return the table whose place table ``uuid`` took under its name; None if there was none, it was brought back
     under another name, or its records are gone.
     """
-    for other in names.tables_meant(storage, path):
+    for other in names.iter_pointed_tables(storage, path):
         if other == uuid:
             continue
         log = CommitLog(storage, other, world)

@@ -59,14 +59,14 @@ class TieringFailure:
 
     def told(self, state: TableState, now_ms: int) -> str:
         """Say in a line where and how often the work failed, and how long ago: a note may be old."""
-        often = f"{self.times:,} times in {_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
+        often = f"{self.times:,} times in {_format_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
         ago_ms = now_ms - self.last_ms
         text = self.text or f"{self.error}, whose text is in the log of that process"
         if self.is_over(state):
             since = "; it succeeded since"
         else:
             since = "; nobody has tried since" if ago_ms > UNTRIED_MS else ""
-        return f"failed {often}last {_span(ago_ms)} ago on {self.host}: {text}{since}"
+        return f"failed {often}last {_format_span(ago_ms)} ago on {self.host}: {text}{since}"
 
     def to_json(self, state: TableState) -> dict[str, Any]:
         """Describe it for programs; ``over`` as `is_over` says."""
@@ -84,7 +84,7 @@ class TieringFailure:
         }
 
 
-def _span(duration_ms: int) -> str:
+def _format_span(duration_ms: int) -> str:
     """Write a duration for people."""
     seconds = max(0, duration_ms) // 1000
     for size, unit in ((172_800, 86_400), (7_200, 3_600), (120, 60)):
@@ -106,7 +106,7 @@ def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> 
     """Add a failure to the note, or count it with the newest one if that is of its kind. Raises `StorageError`."""
     failures = read_failures(storage, table_uuid)
     newest = failures[0] if failures else None
-    if newest is not None and newest.mended_ms is None and _kind(newest) == _kind(failure):
+    if newest is not None and newest.mended_ms is None and _error_kind(newest) == _error_kind(failure):
         failure = replace(failure, times=newest.times + 1, first_ms=newest.first_ms)
         failures = failures[1:]
     _put(storage, table_uuid, [failure, *failures])
@@ -137,7 +137,7 @@ def list_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ..
         return ()
 
 
-def _kind(failure: TieringFailure) -> tuple[str, ...]:
+def _error_kind(failure: TieringFailure) -> tuple[str, ...]:
     return failure.work, failure.error, failure.text, failure.host
 
 

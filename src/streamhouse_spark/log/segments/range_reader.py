@@ -84,7 +84,7 @@ class PartRanges:
         """Fetch the first of the expected ranges now."""
         with self._lock:
             if self._unread:
-                self._fetch(self._window(next(iter(self._unread))))
+                self._fetch(self._choose_window(next(iter(self._unread))))
 
     def take(self, segment: Segment) -> memoryview | None:
         """Return the segment's bytes; None if it was not expected, or was taken already.
@@ -97,14 +97,14 @@ class PartRanges:
             if part_range is None:
                 return None
             if part_range.data is None:
-                self._fetch(self._window(part_range))
+                self._fetch(self._choose_window(part_range))
             if part_range.data is None:
                 raise ObjectNotFoundError.of(url_of(self._storage, part_range.key))
             part_range.waiting -= 1
             data, part_range.data = part_range.data, part_range.data if part_range.waiting else None
             return data[at - part_range.start : at - part_range.start + segment.size_bytes]
 
-    def _window(self, first: _Range) -> list[_Range]:
+    def _choose_window(self, first: _Range) -> list[_Range]:
         """Return a range with those that are fetched together with it."""
         self._unread.pop(first, None)
         window, left_bytes = [first], WINDOW_BYTES

@@ -54,7 +54,7 @@ def _partitions(
     that the segment was partitioned by.
     """
     written = state.schemas[segment.schema_id]
-    keys = [_current(state.schema, written, name) for name in names]
+    keys = [_map_to_current(state.schema, written, name) for name in names]
     for values in partitions:
         yield {
             column.name: exactly(decode_stored_value(value, column.type))
@@ -63,7 +63,7 @@ def _partitions(
         }
 
 
-def _current(schema: TableSchema, written: TableSchema, name: str) -> Column | None:
+def _map_to_current(schema: TableSchema, written: TableSchema, name: str) -> Column | None:
     column = schema.find(name)
     written_column = written.find(name)
     same = (

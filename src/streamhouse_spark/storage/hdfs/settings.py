@@ -14,7 +14,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    hidden,
+    mask_secrets,
     parse_seconds,
     parse_url,
     select_settings,
@@ -90,7 +90,7 @@ class HdfsAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return hidden(self.token)
+        return mask_secrets(self.token)
 
 
 def _namenodes(setting: str | None, host: str) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def parse_boolean(settings: Mapping[str, str], name: str) -> bool | None:
     return text.lower() == "true"
 
 
-def hidden(*held: str | None) -> tuple[str, ...]:
+def mask_secrets(*held: str | None) -> tuple[str, ...]:
     """Return the texts that must never appear in a message. (Shorter ones are no secrets, and cutting them out garbles
     every text.)
     """

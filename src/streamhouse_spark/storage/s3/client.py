@@ -112,7 +112,7 @@ class Client:
         about = answer["ResponseMetadata"]
         return Answer(about["HTTPStatusCode"], about["HTTPHeaders"], data)
 
-    def knows_short_way(self, bucket: str) -> bool:
+    def can_get_shortly(self, bucket: str) -> bool:
         return self._short.of(bucket) is not None
 
     async def get_shortly(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:

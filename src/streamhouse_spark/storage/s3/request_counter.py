@@ -45,7 +45,7 @@ class CountedClient:
         """Read an object, or a range of it; on the short way if there is one, else through the client."""
         within = key.removeprefix(self._root)
         answer: Answer | None = None
-        if self._client.knows_short_way(bucket):
+        if self._client.can_get_shortly(bucket):
             answer = await self._counted(self._client.get_shortly(bucket, key, byte_range), within, "get_object")
             if answer is None:
                 self._note(within, "get_object", RequestCounts(failures=1))

@@ -176,9 +176,9 @@ def test_one_whose_offer_was_taken_and_that_begins_at_a_checkpoint_does_not_know
 def test_what_may_be_in_the_log_or_in_other_hands_is_offered_to_nobody(root, state):
     table = opened(root)
     calls: list[PendingCommit] = []
-    commit = table.log._answer
+    commit = table.log._wait_or_lead
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(table.log, "_answer", lambda call: calls.append(call) or commit(call))
+        patched.setattr(table.log, "_wait_or_lead", lambda call: calls.append(call) or commit(call))
         table.append(rows_of(1))
     (call,) = calls
     assert call.landed is not None
@@ -186,7 +186,7 @@ def test_what_may_be_in_the_log_or_in_other_hands_is_offered_to_nobody(root, sta
     offer = offers._Offer([new], World())
     assert offer() is not None
     assert new.unanswered == 1
-    offer.withdrawn()
+    offer.note_withdrawn()
     assert new.unanswered == 0
     setattr(new, state, call.landed if state == "landed" else 1)
     assert offers._Offer([new], World())() is None
@@ -196,9 +196,9 @@ def test_a_transaction_that_follows_a_version_is_offered_to_nobody(root):
     taker, other = opened(root), opened(root)
     transaction = Transaction("app", 7, follows=-1)
     calls: list[PendingCommit] = []
-    answer = other.log._answer
+    answer = other.log._wait_or_lead
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(other.log, "_answer", lambda call: calls.append(call) or answer(call))
+        patched.setattr(other.log, "_wait_or_lead", lambda call: calls.append(call) or answer(call))
         other.append(rows_of(1), transaction=transaction)
     (call,) = calls
     assert offers._Offer([replace(call, landed=None, outcome=None)], World())() is None
