@@ -1,11 +1,12 @@
-"""The chain of a table's floors: its newest in few requests, and the old ones that may go.
+"""The chain of a table's floors: finds the latest in few requests, and the old ones that may be deleted.
 
-Floors are put one behind the other, so at first they are dense, and their values only grow. Every `LANDMARK_EVERY`-th,
-a landmark, is kept for good, and so are those up to the first landmark; others go once a landmark lies above them.
+Floors are numbered without gaps when they are put, and their values only grow. Every `LANDMARK_EVERY`-th floor is a
+landmark. Landmarks and all floors up to the first landmark are never deleted. Others are deleted once a landmark lies
+above them.
 
-**Invariant:** a process that knows floor ``k`` learns of a newer one, if there is one, by reading ``k + 1`` and then
-the next landmark above ``k``, however long ago it learned of ``k``: if ``k + 1`` was deleted, that landmark was there
-before. Listings never find a floor; checkpoints only tell where to begin.
+**Invariant:** a process that knows floor ``k`` finds a later one, if there is one, by reading ``k + 1`` and then the
+next landmark above ``k``, however long ago it read ``k``. If ``k + 1`` was deleted, that landmark existed before.
+Floors are never found by listing; checkpoints only say where to start.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NO_FLOOR: Final = 0
 
 
 def next_floor_keys(table_uuid: str, index: int) -> list[str]:
-    """Return what `newest_floor` reads where there is no newer one."""
+    """Return the keys that `newest_floor` reads if there is no later floor."""
     landmark = (index // LANDMARK_EVERY + 1) * LANDMARK_EVERY
     return [
         floor_key(table_uuid, index + 1),
@@ -35,10 +36,10 @@ def newest_floor(
     storage: Storage, table_uuid: str, known_index: int = NO_FLOOR, *, ahead: Prefetch | None = None
 ) -> tuple[int, Floor | None]:
     """Return index and content of the latest floor above ``known_index``; ``(known_index, None)`` if there is none.
-    Floors in ``ahead`` are as they were when it read them.
 
-    Without a newer one this takes one request in the young chain of a table, two in an old one; else some for each
-    doubling of the distance. Raises `CorruptDataError` if all copies of the newest are damaged.
+    Floors in ``ahead`` are as they were when it read them. Without a later floor this takes one request in a young
+    chain and two in an old one; otherwise a few per doubling of the distance. Raises `CorruptDataError` if all copies
+    of the latest floor are damaged.
     """
     contents: dict[int, bytes] = {}
 
@@ -72,9 +73,7 @@ def _is_never_deleted(index: int) -> bool:
 
 
 def find_floor_before(storage: Storage, table_uuid: str, newest: int, before_ms: int) -> int:
-    """Return the largest floor that was put at ``before_ms`` or before, as far as a search by time tells; 0
-    for none.
-    """
+    """Return the largest floor that a search by time finds at ``before_ms`` or earlier; 0 for none."""
     begin = max(newest // LANDMARK_EVERY * LANDMARK_EVERY, 1)
     older = range(begin - LANDMARK_EVERY, 0, -LANDMARK_EVERY) if begin > 1 else range(0)
     indexes = [*range(newest, begin - 1, -1), *older]
@@ -97,15 +96,15 @@ def _read_if_whole(storage: Storage, table_uuid: str, index: int) -> Floor | Non
 
 
 def list_superfluous_floors(storage: Storage, table_uuid: str, newest: int) -> list[str]:
-    """Return the keys of floors that nobody needs: between two landmarks, from the first on.
+    """Return the keys of floors that no reader needs: those between two landmarks, from the first landmark on.
 
-    Floors behind one that an older version of this package put at a landmark's index stay: that version reads on from
-    there floor by floor.
+    Floors that follow a landmark index without a landmark stay: an older version of this package put it, and reads on
+    from there floor by floor.
     """
     last = newest // LANDMARK_EVERY
     if last < 2:
         return []
-    first, high = 0, last  # the first landmark: those behind it are landmarks too
+    first, high = 0, last  # the first landmark: all later ones are landmarks too
     while high - first > 1:
         middle = (first + high) // 2
         floor = _read_if_whole(storage, table_uuid, middle * LANDMARK_EVERY)

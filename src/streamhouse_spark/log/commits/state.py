@@ -40,12 +40,12 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
 CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
-"""The first column of the log of a table with a primary key, before the table's: a number for the kind of change."""
+"""The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLog:
-    """The hot log of one bucket: segments, dense and in order, hold exactly the offsets ``[start, end)``.
+    """The hot log of one bucket: its segments are dense, in order, and hold exactly the offsets ``[start, end)``.
 
     The first segment may begin before ``start``: trimming moves the start, not the rows.
     """
@@ -63,9 +63,9 @@ class BucketLog:
 class TableState:
     table_uuid: str
     version: int
-    """Number of the newest record folded in."""
+    """Number of the last record folded in."""
     name: str
-    """The table's name, ``<database>.<table>``. A pointer of another name to the table means nothing."""
+    """The table's name, ``<database>.<table>``. A pointer of another name to the table is void."""
     created_ms: int
     time_ms: int
     schema_id: int
@@ -76,49 +76,51 @@ class TableState:
     lake_location: str
     buckets: Mapping[int, BucketLog]
     lake: TieredSnapshot | None = None
-    """The newest recorded lake snapshot of the table since its last truncation."""
+    """The latest recorded lake snapshot since the last truncation."""
     lake_history: tuple[TieredSnapshot, ...] = ()
-    """The newest recorded lake snapshots, those from before a truncation included."""
+    """The latest recorded lake snapshots, including those from before a truncation."""
     truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
-    """Last versions of writers that have not written for long; none of them has an entry."""
+    """Last versions of writers whose entry expired. A writer is either here or in `transactions`."""
     request_keys: RequestKeys = NO_REQUEST_KEYS
     condemned: Mapping[str, TombstonedFile] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerPosition] = field(default_factory=dict)
     deletions: Deletions = masks.NO_DELETIONS
-    """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
+    """Deleted rows of a log table that the log or the lake still holds, the latest deletion last."""
     dropped_rows: DroppedPartitionRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
-    """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
+    """Bucket → the latest snapshot of its rows by key since the last truncation."""
     tags: Tags = field(default_factory=dict)
-    """Name → version whose readers find all that they need until the name is taken away."""
+    """Name → version that is retained until the tag is dropped."""
     archive: Archive = NO_ARCHIVE
-    """Changes that outlive the hot log; `log.archive.pages.archived` says whether they join it."""
+    """Changes that outlive the hot log; `log.archive.pages.usable_archive` returns it only if it is contiguous with the
+    log.
+    """
     expiring: frozenset[int] = frozenset()
-    """Lake snapshots that an expiry takes away, or took away not long ago: no tag may name them."""
+    """Lake snapshots that an expiry removes, or removed recently: no tag may name them."""
     former_lakes: tuple[str, ...] = ()
-    """Former locations of the lake table, before it was built anew elsewhere: these files go with the table."""
+    """Former locations of the lake table, before it was rebuilt elsewhere. Their files are deleted with the table."""
     named: int = 1
-    """Number of the newest record with the name: a renaming that began before it does not happen."""
+    """Number of the last record that set the name: a rename that began before it must not commit."""
     former_uuids: tuple[str, ...] = ()
-    """Uuids of the originals that this table is a copy of, the oldest first."""
+    """Uuids of the tables that this one is a copy of, the oldest first."""
     former_partitionings: tuple[FormerPartitioning, ...] = ()
-    """Partitionings of rows that older schemas stored, the oldest first."""
+    """Partition specs of rows written with older schemas, the oldest first."""
     schema_changes: tuple[SchemaChange, ...] = ()
     dropped: bool = False
     successor: str | None = None
-    """Uuid of the table that took this one's place, and so its name, as it was dropped."""
+    """Uuid of the table that replaced this one and took its name."""
     buried: bool = False
-    """Whether the table is dropped for good: its files may go."""
+    """Whether the table can no longer be undropped: its files may be deleted."""
     anchors: HistoryIndex = NO_ANCHORS
-    """Marks of the records of this history."""
+    """Index of this history's records."""
 
     @property
     def attempt(self) -> str | None:
-        """Attempt of the newest record; None if unknown, behind a checkpoint of an older version only."""
+        """Attempt id of the last record; None only if the state is a checkpoint of an older version."""
         newest = self.anchors.newest
         return newest.attempt if newest is not None else None
 
@@ -128,28 +130,28 @@ class TableState:
 
     @cached_property
     def parsed(self) -> TableProperties:
-        """`properties`, typed. Raises `InvalidOptionError` for values that only another version of this package
-        stores.
-        """
+        """`properties`, typed. Raises `InvalidOptionError` for values of another version of this package."""
         return parse_properties(self.properties, self.schema, self.partition_by)
 
     @cached_property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns of the primary key, in its order; none for a log table."""
+        """The primary key columns in key order; empty for a log table."""
         return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
 
     @cached_property
     def has_lake(self) -> bool:
-        """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
+        """Whether rows are or were tiered. The lake is still read after tiering was disabled."""
         return self.parsed.datalake_enabled or self.recorded_lake is not None
 
     @property
     def deleted(self) -> Mapping[int, OffsetRuns]:
-        """Bucket → offsets of the rows that readers leave out, though they are stored."""
+        """Bucket → offsets of rows that are stored but deleted, so that readers skip them."""
         return self.deletions.rows
 
     def written_schema(self, schema_id: int) -> TableSchema:
-        """Return the columns of segments written by a schema: its own, with a primary key behind `CHANGE_COLUMN`."""
+        """Return the columns of segments written with a schema. A primary-key table has `CHANGE_COLUMN` before its own
+        columns.
+        """
         schema = self.schemas[schema_id]
         return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
 
@@ -159,14 +161,15 @@ class TableState:
 
     @property
     def recorded_lake(self) -> TieredSnapshot | None:
-        """The newest recorded lake snapshot, even where it is from before the last truncation."""
+        """The latest recorded lake snapshot, even if it is from before the last truncation."""
         return self.lake_history[-1] if self.lake_history else None
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated that were not deleted, alone or by partitions.
+        """Rows appended since the table was created or last truncated, without rows deleted by key, offset or
+        partition.
 
-        Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
+        Rows of an adopted lake are unknown here: neither they nor rows dropped from them are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         applied_through, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
@@ -176,11 +179,11 @@ class TableState:
         of_files = masks.num_rows_of(
             masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, applied_through))
         )
-        return max(0, appended - of_files - self.lake.dropped_own)  # other engines' rows may be among them
+        return max(0, appended - of_files - self.lake.dropped_own)  # may include other engines' rows
 
     @property
     def first_offsets(self) -> Mapping[int, int]:
-        """Bucket → first offset of the table; empty for a table that was never truncated."""
+        """Bucket → first offset of the table; empty if the table was never truncated."""
         return self.truncation.offsets if self.truncation else {}
 
     def first_offset(self, bucket: int) -> int:
@@ -189,12 +192,12 @@ class TableState:
 
     @property
     def has_adopted_rows_alone(self) -> bool:
-        """Whether all rows are those of the lake that the table was made from, and none was ever added or removed."""
+        """Whether the table holds exactly the rows of the lake table that it adopted: none was added or removed."""
         adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
         return adopts_rows and self.truncation is None and self.begins_at(self.ends)
 
     def begins_at(self, starts: Mapping[int, int]) -> bool:
-        """Tell whether rows from ``starts`` on are all rows of the table: false for rows from before a truncation."""
+        """Return whether ``starts`` are the table's first offsets; false for offsets from before a truncation."""
         return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
 
     def lake_offset(self, bucket: int) -> int:
@@ -215,15 +218,15 @@ class TableState:
         return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
 
     def oldest_inline_commit(self) -> int | None:
-        """Return the oldest record with rows that are nowhere else."""
+        """Return the oldest record with inline rows: rows that no segment object holds. None if there is none."""
         return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
 
 
 def fold(state: TableState | None, record: Record) -> TableState:
     """Return the state after ``record``.
 
-    Raises `CorruptDataError` for a record that cannot follow, also for one that follows another attempt than the
-    state's newest.
+    Raises `CorruptDataError` for a record that cannot follow, including one that follows another attempt than the
+    state's last.
     """
     if state is None:
         state = _apply_create(record)
@@ -245,7 +248,7 @@ def fold(state: TableState | None, record: Record) -> TableState:
     anchors = state.anchors.followed_by(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
     changes = append_schemas(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
-    if "parsed" in before.__dict__ and _property_inputs(after) == _property_inputs(before):  # to parse them takes long
+    if "parsed" in before.__dict__ and _property_inputs(after) == _property_inputs(before):  # parsing is slow
         after.__dict__["parsed"] = before.parsed
     return after
 
@@ -257,7 +260,7 @@ def _property_inputs(state: TableState) -> tuple[object, ...]:
 def with_attempt(state: TableState, part: CommitAttempt, record: Record) -> TableState:
     """Return the state after one attempt of the ``record``, whose earlier attempts are in ``state``.
 
-    Its version is still that of the record before.
+    The version is still that of the record before.
     """
     before = state
     for action in part.actions:
@@ -419,7 +422,7 @@ def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableStat
 
 
 def _drop_applied_deletes(state: TableState) -> TableState:
-    """Forget the offsets of deleted rows that neither the log nor the recorded lake snapshot has."""
+    """Drop the offsets of deleted rows that neither the log nor the recorded lake snapshot holds."""
     if (lake := state.lake) is None or not state.deletions:
         return state
     held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
@@ -455,7 +458,7 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
             f"{state.ends}",
         )
     if state.begins_at(offsets):
-        return state  # there was no row: readers go on
+        return state  # there were no rows, so readers need not restart
     segments = tuple(state.kept_segments())
     emptied = replace(
         state,
@@ -471,7 +474,7 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
 
 
 def with_lake(state: TableState) -> TableState:
-    """Set the recorded lake snapshot that counts: the newest, unless it holds rows that a truncation took away."""
+    """Set `TableState.lake` to the latest recorded lake snapshot, unless it holds rows from before a truncation."""
     return replace(state, lake=next((p for p in reversed(state.lake_history) if state.begins_at(p.starts)), None))
 
 
@@ -479,7 +482,7 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
     former = (*state.former_lakes, state.lake_location)
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
-    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # else the record deletes them
+    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # otherwise the record deletes them
         moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
     moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=masks.without_files(moved.deletions))
     if action.starts:
@@ -490,12 +493,12 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
-    """Return the keys of objects that only these segments used."""
+    """Return the keys of the objects that only these segments use."""
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
 
 
 def _condemn_unreferenced_objects(before: TableState, state: TableState, record: Record) -> TableState:
-    """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
+    """Condemn the shared objects whose last segment the record removed. Reads all segments only if it removed one."""
     unreferenced: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:
