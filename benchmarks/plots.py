@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plots``: draw the kept results, a picture each, and write their tables into README.md."""
+"""``python -m benchmarks.plots``: draw the kept results and write the pages that show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,36 @@ from pathlib import Path
 from benchmarks.results import FOLDER, Machine, Results, Row, kept
 
 README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- kept results -->", "<!-- end of kept results -->"
+BEGIN, END = "<!-- headlines -->", "<!-- end of headlines -->"
+HEADLINES = [
+    ("local", "append of 1,000 rows", "bare write"),
+    ("local", "append of 1,000 rows", "deltalake"),
+    ("local", "append of 1,000 rows", "pyiceberg"),
+    ("local", "bulk append", "bare IPC"),
+    ("servers", "batches of 1,000 rows, 4 writers, many under way", "Kafka 4.3.1, page cache"),
+    ("servers", "batches of 1,000 rows, 4 writers, many under way", "Kafka 4.3.1, flush"),
+    ("servers", "batches of 1,000 rows, 4 writers, many under way", "Fluss"),
+    ("local", "another process sees an append, fsync", "bare file"),
+    ("realtime", "from append to foreach, 1 bucket, 10 rows/s", "micro-batches"),
+    ("spark", "SQL, lake: Q6", "Iceberg"),
+    ("spark", "SQL, union, 5% hot: Q6", "Iceberg"),
+    ("remote-lake", "lake on MinIO, 25 ms away: Q6", "Iceberg's runtime, S3FileIO"),
+    ("spark", "SQL, first query of a session", "Iceberg"),
+    ("spark", "streaming micro-batch of 1,000 rows", "Delta"),
+    ("spark", "streaming micro-batch of 1,000 rows", "Iceberg"),
+    ("local", "tiering one bucket", "pyarrow"),
+    ("local", "lake.to_arrow", "pyarrow"),
+    ("keyed-upserts", "upsert 10,000 rows, 80 % updates", "deltalake"),
+    ("keyed-upserts", "upsert 10,000 rows, 80 % updates", "pypaimon"),
+    ("statements", "SQL, MERGE of 10,000 rows without a primary key", "Delta"),
+    ("statements", "SQL, MERGE of 10,000 rows without a primary key", "Iceberg"),
+    ("workers", "lookups, one row at a time (lookup_one)", "DuckDB"),
+    ("servers", "lookups, one by one", "Fluss"),
+    ("views", "sums, 0.1 % of 10 M rows changed", "the whole query"),
+    ("latency", "25 ms away: append of 1,000 rows", "delta-rs"),
+    ("latency", "25 ms away: open and read 300 small commits", "delta-rs"),
+]
+"""The rows of README.md: the kept result, the name of its row, the beginning of the peer's name."""
 ROW_PX, LEFT_PX, WIDTH_PX, RIGHT_PX, TOP_PX = 24, 520, 420, 110, 56
 BETTER, WORSE, GOAL, INK, FAINT = "#2f7d5b", "#c0643a", "#1f2933", "#1f2933", "#d5dbe1"
 FONT = "font-family='system-ui, sans-serif'"
@@ -43,11 +72,8 @@ def table(results: Results) -> str:
     """Return the figures as Markdown."""
     lines = ["| | ours | peer | ratio | goal | | peer |", "|---|---|---|---|---|---|---|"]
     for row in results.rows:
-        found = "; ".join(said for said in (row.verdict.strip("-"), row.note) if said)
-        lines.append(
-            f"| {row.name} | {row.ours:.3g} | {row.peer:.3g} {row.unit} | {row.ratio:.3g}× | {row.goal or ''} | "
-            f"{found} | {row.peer_name} |"
-        )
+        remarks = "; ".join(text for text in (row.verdict.strip("-"), row.note) if text)
+        lines.append(f"| {_measured(row)} | {row.goal or ''} | {remarks} | {row.peer_name} |")
     return "\n".join(lines)
 
 
@@ -60,18 +86,27 @@ def described(machine: Machine) -> str:
     )
 
 
-def with_results(readme: str, found: dict[str, Results]) -> str:
-    """Return the README with the kept results between its two marks."""
+def results_page(kept_results: dict[str, Results]) -> str:
+    """Return results/README.md: every kept result with its machine, picture and table."""
     sections = [
-        f"### {name}\n\nOf {results.day}, commit {results.commit}. {described(results.machine)}\n\n"
-        f"![{name}](results/{name}.svg)\n\n{table(results)}"
-        for name, results in found.items()
+        f"## {name}\n\nOf {results.day}, commit {results.commit}. {described(results.machine)}\n\n"
+        f"![{name}]({name}.svg)\n\n{table(results)}"
+        for name, results in kept_results.items()
     ]
+    head = "# Results\n\nMade by `make bench-plots`. [benchmarks/README.md](../README.md) has the method."
+    return "\n\n".join([head, *sections]) + "\n"
+
+
+def with_headlines(readme: str, kept_results: dict[str, Results]) -> str:
+    """Return the README with the headlines between their two marks."""
+    lines = ["| | ours | peer | ratio | peer | turns |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, title, peer in HEADLINES:
+        row = next(r for r in kept_results[name].rows if r.name == title and r.peer_name.startswith(peer))
+        lines.append(f"| {_measured(row)} | {row.peer_name} | {row.pairs} |")
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     if not pattern.search(readme):
-        raise ValueError(f"README.md lacks {BEGIN} and {END}")
-    text = "\n\n".join([BEGIN, *sections, END])
-    return pattern.sub(lambda _: text, readme)
+        raise ValueError(f"README.md does not have {BEGIN} and {END}")
+    return pattern.sub(lambda _: "\n".join([BEGIN, "", *lines, "", END]), readme)
 
 
 def all_kept(folder: Path = FOLDER) -> dict[str, Results]:
@@ -79,10 +114,11 @@ def all_kept(folder: Path = FOLDER) -> dict[str, Results]:
 
 
 def main() -> None:
-    found = all_kept()
-    for name, results in found.items():
+    kept_results = all_kept()
+    for name, results in kept_results.items():
         (FOLDER / f"{name}.svg").write_text(picture(name, results), "utf-8")
-    README.write_text(with_results(README.read_text("utf-8"), found), "utf-8")
+    (FOLDER / "README.md").write_text(results_page(kept_results), "utf-8")
+    README.write_text(with_headlines(README.read_text("utf-8"), kept_results), "utf-8")
 
 
 def _described(results: Results) -> str:
@@ -130,6 +166,16 @@ def goal_of(row: Row) -> float | None:
         return None
     bound = float(found[1])
     return bound if row.is_rate else 1 / bound
+
+
+def _measured(row: Row) -> str:
+    """Return the first cells of a row: its name, both figures and their ratio."""
+    return f"{row.name} | {_figure(row.ours)} | {_figure(row.peer)} {row.unit} | {_figure(row.ratio)}×"
+
+
+def _figure(value: float) -> str:
+    """Return three digits of a figure, without an exponent."""
+    return f"{float(f'{value:.3g}'):,.12g}"
 
 
 def _short(text: str, characters: int = 82) -> str:

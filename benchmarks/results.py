@@ -1,7 +1,7 @@
 """Results that are kept: the figures of one run with the machine that gave them, as JSON beside the benchmarks.
 
 A run with ``--keep NAME`` writes ``benchmarks/results/NAME.json``; `plots` draws it, and writes its table
-into README.md.
+into ``results/README.md``.
 """
 
 from __future__ import annotations

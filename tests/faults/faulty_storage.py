@@ -25,7 +25,7 @@ from faults.share import WHOLE, Share
 from faults.sim import SimClock, SimIds
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
-from streamhouse_spark.storage.base import Bytes, CommitLock, ObjectInfo, Offer, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
 T = TypeVar("T")
@@ -135,8 +135,8 @@ class FaultyStorage:
     def local_path(self, key: str) -> str | None:
         return None
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
-        return self.inner.commit_lock(key, offer)
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:
+        return self.inner.commit_lock(key)
 
     def check_writable(self) -> None:
         self.inner.check_writable()

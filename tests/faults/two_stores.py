@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.lifecycle.log_locations import LogLocationResolver
-from streamhouse_spark.storage.base import Bytes, CommitLock, ObjectInfo, Offer, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
 from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
 
 HOT = "memory://hot/logs"
@@ -59,8 +59,8 @@ class Within:
     def local_path(self, key: str) -> str | None:
         return None
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
-        return self._outer.commit_lock(self._folder + key, offer)
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:
+        return self._outer.commit_lock(self._folder + key)
 
     def check_writable(self) -> None:
         self._outer.check_writable()

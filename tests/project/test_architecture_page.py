@@ -12,13 +12,13 @@ from doc_pages import ROOT, data_paths
 PAGE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 WORDS_MAX = 4_500
 STEPS_MAX = {"append": 10, "union read": 18, "tiering": 14, "upsert": 12}
-PACKAGE = "floors"
+PACKAGE = "package"
 PARTS = ["log", "lake", "datasource", "catalog"]
 
 
 def diagrams(page: str) -> dict[str, str]:
     """Return each contract → the diagram after its mark."""
-    return dict(re.findall(r"<!-- floors: (\w+) -->\n```\n(.*?)\n```", page, re.DOTALL))
+    return dict(re.findall(r"<!-- layers: (\w+) -->\n```\n(.*?)\n```", page, re.DOTALL))
 
 
 def boxed_layers(diagram: str) -> list[list[str]]:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from benchmarks.measure import Figure, ratio_at_least, ratio_at_most
-from benchmarks.plots import BETTER, GOAL, README, WORSE, all_kept, goal_of, picture, table, with_results
+from benchmarks.plots import (
+    BEGIN,
+    BETTER,
+    END,
+    GOAL,
+    HEADLINES,
+    README,
+    WORSE,
+    all_kept,
+    goal_of,
+    picture,
+    results_page,
+    table,
+    with_headlines,
+)
 from benchmarks.results import FOLDER, Results, keep, kept, rows_of, this_machine
 
 FIGURES = [
@@ -49,23 +62,30 @@ def test_a_picture_has_a_bar_for_each_figure(results):
     assert all(name in texts for name in ("a & b", "<peer>", "4×", "0.25×"))
 
 
-def test_the_page_gets_the_tables(results):
-    page = with_results("before\n<!-- kept results -->old<!-- end of kept results -->\nafter\n", {"some": results})
+def test_the_results_page_has_the_tables(results):
+    page = results_page({"some": results})
+    assert page.startswith("# Results\n")
+    assert table(results) in page
+    assert "| rate | 2 | 8 M rows/s | 0.25× | ≥ 0.8x | missed; why | other |" in page
+
+
+def test_headlines_replace_what_is_between_their_marks():
+    page = with_headlines(f"before\n{BEGIN}\nold\n{END}\nafter\n", all_kept())
     assert page.startswith("before\n")
     assert page.endswith("\nafter\n")
     assert "old" not in page
-    assert table(results) in page
-    assert "| rate | 2 | 8 M rows/s | 0.25× | ≥ 0.8x | missed; why | other |" in page
-    with pytest.raises(ValueError, match="lacks"):
-        with_results("no marks", {})
+    assert page.count("\n|") == len(HEADLINES) + 2
+    with pytest.raises(ValueError, match="does not have"):
+        with_headlines("no marks", all_kept())
 
 
-def test_what_the_repository_shows_is_what_it_keeps():
-    found = all_kept()
-    assert found, "benchmarks/results holds a run"
-    assert README.read_text("utf-8") == with_results(README.read_text("utf-8"), found), "run `make bench-plots`"
-    for name, results in found.items():
+def test_pages_and_pictures_show_the_kept_results():
+    kept_results = all_kept()
+    assert kept_results, "benchmarks/results holds a run"
+    readme = README.read_text("utf-8")
+    assert readme == with_headlines(readme, kept_results), "run `make bench-plots`"
+    assert (FOLDER / "README.md").read_text("utf-8") == results_page(kept_results), "run `make bench-plots`"
+    for name, results in kept_results.items():
         assert (FOLDER / f"{name}.svg").read_text("utf-8") == picture(name, results), "run `make bench-plots`"
         assert dataclasses.asdict(results.machine)
-    assert {path.stem for path in FOLDER.glob("*.svg")} == set(found)
-    assert Path(FOLDER).name == "results"
+    assert {path.stem for path in FOLDER.glob("*.svg")} == set(kept_results)

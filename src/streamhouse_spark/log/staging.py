@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,16 +29,11 @@ from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import (
     Action,
     Append,
-    Payload,
     Truncate,
-    action_from_json,
-    action_to_json,
-    without_rows,
 )
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.group_commit import CommitResult
 from streamhouse_spark.log.commits.idempotency import require_not_dropped
-from streamhouse_spark.log.commits.offers import OfferedPlan
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
@@ -321,59 +315,6 @@ Removing = Callable[[TableState], Sequence[Action]]
 """Returns the actions that delete rows of a state, before others are added. It is asked by every attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class _AppendPlan(OfferedPlan):
-    """The plan of `commit_staged`. Another process may plan the one of few rows that are only added."""
-
-    staged: StagedRows
-    require: Require | None = None
-    removing: Removing | None = None
-    overwrites: bool = False
-    adds: bool = True
-
-    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
-        require_not_dropped(state)  # also where nothing would change
-        if self.require is not None:
-            self.require(state)
-        emptying = make_truncate_actions(state) if self.overwrites else ()
-        added = (make_append_action(state, self.staged, time_ms, ends_after(state, emptying)),) if self.adds else ()
-        return (*(emptying if self.removing is None else self.removing(state)), *added)
-
-    def to_json(self, payload: Payload) -> dict[str, Any] | None:
-        staged = self.staged
-        is_simple = self.require is None and self.removing is None and not self.overwrites and bool(staged.segments)
-        if not is_simple or any(piece.inline_rows is None for piece in staged.segments):
-            return None
-        placed = without_rows(
-            Append(*zip(*((s.segment, s.inline_rows) for s in staged.segments), strict=True)), payload
-        )
-        return {"append": action_to_json(placed, payload), **self._form()}
-
-    def _form(self) -> dict[str, Any]:
-        """Return everything about the rows that decides whether the table takes them."""
-        staged = self.staged
-        checks = [[check.name, check.text] for check in staged.checks]
-        return {
-            "table": staged.table_uuid,
-            "schema": staged.schema_id,
-            "missing": sorted(staged.missing),
-            "checks": checks,
-        }
-
-    def accept(self, data: Mapping[str, Any], payload: memoryview) -> _AppendPlan | None:
-        """Return the plan of rows of the same form as these."""
-        if {key: value for key, value in data.items() if key != "append"} != self._form():
-            return None
-        action = action_from_json(data["append"], payload)
-        if not isinstance(action, Append) or not all(segment.inline for segment in action.segments):
-            return None
-        pieces = []
-        for segment in action.segments:
-            start, end = segment.inline or (0, 0)
-            pieces.append(StagedSegment(replace(segment, inline=None), bytes(payload[start:end])))
-        return _AppendPlan(replace(self.staged, segments=tuple(pieces)))
-
-
 def commit_staged(
     log: CommitLog,
     staged: StagedRows,
@@ -391,9 +332,19 @@ def commit_staged(
     committed, so that its version is remembered. ``require`` is asked about the state that the record follows, on every
     attempt, and about the one that has the transaction already.
     """
-    plan = _AppendPlan(staged, require, removing, overwrites=overwrite, adds=bool(staged.segments) or bool(transaction))
+
+    def plan_append(state: TableState, time_ms: int) -> Sequence[Action]:
+        require_not_dropped(state)  # also if nothing would change
+        if require is not None:
+            require(state)
+        truncates = make_truncate_actions(state) if overwrite else ()
+        added: tuple[Action, ...] = ()
+        if staged.segments or transaction is not None:
+            added = (make_append_action(state, staged, time_ms, ends_after(state, truncates)),)
+        return (*(truncates if removing is None else removing(state)), *added)
+
     is_shared = not overwrite and removing is None
-    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
+    committed = log.commit(plan_append, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
     if committed.duplicate_of is not None and require is not None:
         require(committed.state)
     return offsets_of_commit(committed), committed

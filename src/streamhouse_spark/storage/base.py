@@ -11,7 +11,7 @@ after which the outcome of a write is **unknown**. `ObjectExistsError` is a hint
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -38,29 +38,6 @@ class Sink(Protocol):
     """A growing object. `write` takes any contiguous buffer; nothing is visible before the context ends."""
 
     def write(self, data: Bytes) -> int: ...
-
-
-Offer = Callable[[], bytes | None]
-
-
-class CommitLock(Protocol):
-    """The turn of one of those who commit under a key."""
-
-    @property
-    def was_taken(self) -> bool:
-        """Whether another took the offer: what it stands for may be done by now, or may yet be done."""
-
-    def take(self) -> list[bytes]:
-        """Return what those offer who wait for this turn's end. Each offer is taken once at most."""
-
-
-class NoLock:
-    """The turn where nobody waits for others."""
-
-    was_taken = False
-
-    def take(self) -> list[bytes]:
-        return []
 
 
 class Storage(Protocol):
@@ -110,10 +87,9 @@ class Storage(Protocol):
     def local_path(self, key: str) -> str | None:
         """Return a path of this machine that can be memory-mapped, if there is one."""
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
-        """Wait a short while for others who are about to commit under ``key``. Never needed for correctness.
-
-        ``offer`` returns bytes that one of these may `CommitLock.take` meanwhile.
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:
+        """Wait a short while for other processes of this host that are about to commit next to ``key``. Only saves
+        lost races; correctness rests on `put_if_absent`.
         """
 
     def check_writable(self) -> None:

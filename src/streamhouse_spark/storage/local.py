@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.base import Bytes, CommitLock, Names, ObjectInfo, Objects, Offer
-from streamhouse_spark.storage.local_commit_lock import LocalCommitLocks
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects
+from streamhouse_spark.storage.local_commit_lock import LocalCommitLock
 
 _TEMPORARY = ".tmp-"
 _READ_BYTES = 1 << 18
@@ -40,7 +40,7 @@ class LocalStorage:
         self._network_fs = network_fs
         self._world = world or World()
         self._failed_syncs: set[str] = set()
-        self._turns = LocalCommitLocks(self._world)
+        self._commit_lock = LocalCommitLock(self._world)
 
     @property
     def url(self) -> str:
@@ -82,7 +82,7 @@ class LocalStorage:
                 os.link(temporary, path)
             finally:
                 os.unlink(temporary)
-            self._turns.end(directory := os.path.dirname(path))
+            self._commit_lock.release(directory := os.path.dirname(path))
             self._sync_directory(directory)
         except OSError as error:
             raise self._translate_error(error, key, "write") from error
@@ -159,13 +159,13 @@ class LocalStorage:
     def local_path(self, key: str) -> str | None:
         return self._path(key)
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
-        """Take turns with other processes of this host, as `LocalCommitLocks`.
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:
+        """Wait for other processes of this host, see `LocalCommitLock`.
 
-        The turn ends when an object has been put beside ``key``. That is durable a little later; whoever puts the next
-        one syncs the same directory.
+        The lock is released once an object has been put next to ``key``, before it is durable: the next put syncs the
+        same directory.
         """
-        return self._turns.turn(self._path(key), offer)
+        return self._commit_lock.hold(self._path(key))
 
     def check_writable(self) -> None:
         if self._network_fs is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError
-from streamhouse_spark.storage.base import Bytes, CommitLock, Names, NoLock, ObjectInfo, Offer
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo
 
 
 class MemoryStorage:
@@ -75,9 +75,8 @@ class MemoryStorage:
     def local_path(self, key: str) -> str | None:  # noqa: ARG002 - the interface
         return None
 
-    @contextmanager
-    def commit_lock(self, key: str, offer: Offer | None = None) -> Iterator[CommitLock]:  # noqa: ARG002 - the interface
-        yield NoLock()
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002 - the interface
+        return nullcontext()
 
     def check_writable(self) -> None:
         return

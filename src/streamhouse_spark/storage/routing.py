@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.storage.base import Bytes, CommitLock, Names, ObjectInfo, Objects, Offer, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 Found = list[bytes | None]
@@ -97,8 +97,8 @@ class PlacedStorage:
     def local_path(self, key: str) -> str | None:
         return self._at(key).local_path(key)
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:
-        return self._to(key).commit_lock(key, offer)
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:
+        return self._to(key).commit_lock(key)
 
     def check_writable(self) -> None:
         self.home.check_writable()

@@ -19,7 +19,6 @@ from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.group_appends import AppendTogether, the_same_transaction_twice
-from faults.offered_appends import AppendOffered, goes_on_before_call
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import Run, prepared
 from faults.sleepers import check_sleepers
@@ -47,7 +46,6 @@ from streamhouse_spark.log.commits import (
     commit_errors,
     commit_log,
     idempotency,
-    offers,
     transactions,
 )
 from streamhouse_spark.log.commits import state as state_module
@@ -322,10 +320,6 @@ def group_appends_at_every_put() -> None:
     sweep_scenario(AppendTogether(), methods=("put_if_absent",))
 
 
-def offered_appends_at_every_put() -> None:
-    sweep_scenario(AppendOffered(), methods=("put_if_absent",))
-
-
 def appends_together_after_a_pause() -> None:
     """The cached state is too old to join calls to it, so the leader reads the log first."""
     with mock.patch.object(commit_log, "FLOOR_CHECK_MS", -1):
@@ -347,15 +341,6 @@ def appends_together_and_an_interrupt() -> None:
         answers = in_turns([lambda b=b: run.history.append(table, b) for b in batches])
     assert [type(answer) for answer in answers].count(KeyboardInterrupt) == 1
     run.check()
-
-
-def goes_on_at_any_time(fails_from: int | None = None) -> None:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        base = Run(directory=Path(folder) / "warehouse")
-        base.create()
-        base.append()
-        for at in range(goes_on_before_call(base, 1000) + 1):
-            goes_on_before_call(base, at, fails_from=fails_from)
 
 
 # -- how the bugs are planted ------------------------------------------------------------------------------------------
@@ -488,30 +473,6 @@ def follow_with_the_first_changes(original: Any, self: Any) -> None:
     staged = self.staged
     original()
     self.staged = staged
-
-
-def offer_as_new_attempts(original: Any, self: Any) -> Any:
-    own = [call.attempt for call in self._calls]
-    for number, call in enumerate(self._calls):
-        call.attempt = f"{number:032x}"
-    data = original()
-    for call, attempt in zip(self._calls, own, strict=True):
-        call.attempt = attempt
-    return data
-
-
-def offer_and_withdraw(original: Any, self: Any) -> Any:
-    data = original()
-    self.note_withdrawn()
-    self._offered.clear()
-    return data
-
-
-def commit_for_none_that_was_offered(original: Any, leader: PendingCommit) -> None:
-    if leader.unanswered:
-        leader.error = CommitStateUnknownError("the process that took the offer did not answer")
-    else:
-        original()
 
 
 def look_by_the_error_alone(original: Any, self: Slot[Any], failure: StorageError) -> PutResult[Any]:
@@ -706,7 +667,7 @@ LOG_BUGS = (
         a_bucket_that_is_trimmed_alone,
         "CorruptDataError: .../segments/....arrow: bytes [0, ...) do not match their checksum",
     ),
-    # group commit, and offers to other processes
+    # group commit
     PlantedBug("an append returns its neighbour's outcome", RETURNS_NEIGHBOURS_OUTCOMES).found_by(
         appends_together, "batch 3 was given BucketOffsets(...), which hold [5001, 5000, 5002, 5003]"
     ),
@@ -754,20 +715,6 @@ LOG_BUGS = (
         keyed_groups.a_record_that_lands_late,
         "found [{'id': 1, 'name': 'a', 'n': 3, ...expected [{'id': 1, 'name': 'a', 'n': 4, ",
     ),
-    PlantedBug(
-        "a writer that waited makes a new attempt as if nobody took its offer",
-        Patch(offers._Offer, "__call__", offer_as_new_attempts),
-    ).found_by(goes_on_at_any_time, "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times"),
-    PlantedBug("the process that takes an offer does not look for the offered attempts", FORGETS_OWN_ATTEMPTS).found_by(
-        goes_on_at_any_time, "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times"
-    ),
-    PlantedBug(
-        "an offer counts as withdrawn although it was taken", Patch(offers._Offer, "__call__", offer_and_withdraw)
-    ).found_by(partial(goes_on_at_any_time, fails_from=0), "refused batch 3 is stored {1} times"),
-    PlantedBug(
-        "a failure of the process that took an offer fails the offering writer",
-        Patch(CommitLog, "_write_group", commit_for_none_that_was_offered),
-    ).found_by(offered_appends_at_every_put, "COMMIT_STATE_UNKNOWN: the process that took the offer did not answer"),
     # conditional puts of single slots
     PlantedBug(
         "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)

@@ -46,8 +46,8 @@ def terminal_error(
 def may_still_be_stored(call: PendingCommit, storage: Storage) -> bool:
     """Return whether an attempt that is not in the log may still be stored.
 
-    A request to the store that timed out may store it, or a process that took the offer. A local disk has no requests
-    in flight.
+    A request to the store that timed out may store it, or an interrupted thread. A local disk has no requests in
+    flight.
     """
     return call.unanswered > 0 or (call.may_be_in_flight and storage.local_path("") is None)
 
@@ -55,13 +55,13 @@ def may_still_be_stored(call: PendingCommit, storage: Storage) -> bool:
 def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | CommitStateUnknownError:
     """Return the error to raise for a request that the latest state rejects with ``error``.
 
-    A conflict promises that nothing was written. That promise cannot be made while another process may write the
-    attempt. Every other rejection depends on the state alone and holds for that process too.
+    A conflict promises that nothing was written. That promise cannot be made while an interrupted thread may have
+    stored the attempt. Every other rejection depends on the state alone and holds for that attempt too.
     """
     if not call.unanswered or not isinstance(error, CommitConflictError):
         return error
     unknown = CommitStateUnknownError(
-        f"commit to {storage.url} was left to another writer of this host, which has not made it: {error}; look for "
+        f"commit to {storage.url} was begun by a thread that was interrupted: {error}; look for "
         f"attempt {call.attempt} in $commits before writing the rows again",
     )
     unknown.__cause__ = error

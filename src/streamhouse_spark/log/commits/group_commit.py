@@ -123,8 +123,7 @@ class PendingCommit:
     failures: int = 0
     """Puts that failed and left no record."""
     unanswered: int = 0
-    """Puts of other leaders whose outcome is unknown: their thread was interrupted, or another process has the offer.
-    """
+    """Puts whose outcome is unknown because the leader's thread was interrupted."""
     conflicts: int = 0
     """Lost races."""
     rejections: int = 0
@@ -134,8 +133,6 @@ class PendingCommit:
     """The result of the attempt if a record in the log has it. It becomes `outcome` once the record is durable."""
     outcome: CommitResult | None = None
     error: BaseException | None = None
-    is_foreign: bool = False
-    """Whether another process offered it to this one."""
     started_ms: int | None = None
     """Boot time at which the request was enqueued; None before."""
     ready: threading.Event | None = None
@@ -197,7 +194,7 @@ class CommitQueue:
 
     def remove(self, call: PendingCommit) -> None:
         self._by_attempt.pop(call.attempt, None)
-        if call.started_ms is not None and not call.is_foreign:
+        if call.started_ms is not None:
             done = call.outcome
             wrote = done is not None and done.state is not done.before
             busy_ms = _boot_ms() - call.started_ms
@@ -269,7 +266,7 @@ class CommitQueue:
         A request with a transaction continues: the state of the checkpoint shows whether it is stored.
         """
         for call in list(self._by_attempt.values()):
-            may_be_stored = call.is_foreign or (call.may_be_in_flight and not call.is_rejected_by_store)
+            may_be_stored = call.may_be_in_flight and not call.is_rejected_by_store
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
                     f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "

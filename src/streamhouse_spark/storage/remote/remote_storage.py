@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, TypeVar
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.base import CommitLock, NoLock, Offer
 from streamhouse_spark.storage.remote.blobs import BlobClient
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.request_executor import Bucket, RequestExecutor
@@ -94,8 +93,8 @@ class RemoteStorage(Generic[R]):
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:  # noqa: ARG002
-        return nullcontext(NoLock())
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002 - the interface
+        return nullcontext()
 
     def _read_if_there(self, key: str) -> bytes | None:
         try:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.base import Bytes, CommitLock, NoLock, ObjectInfo, Offer, Sink
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.failures import FailureKind
@@ -165,8 +165,8 @@ class S3Storage:
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def commit_lock(self, key: str, offer: Offer | None = None) -> AbstractContextManager[CommitLock]:  # noqa: ARG002
-        return nullcontext(NoLock())
+    def commit_lock(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002 - the interface
+        return nullcontext()
 
     def check_writable(self) -> None:
         """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.

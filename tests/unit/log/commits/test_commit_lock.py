@@ -1,4 +1,4 @@
-"""What one does while the other processes of its host wait for it: little, however much they did before."""
+"""A process reads what others committed before it takes the commit lock, not under it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import pytest
 
 from faults.sim import sim_world
 from streamhouse_spark import StorageError, Warehouse
-from streamhouse_spark.log.commits import offers
-from streamhouse_spark.storage.base import CommitLock, Offer
+from streamhouse_spark.log.commits.commit_log import STALE_MS
 from streamhouse_spark.storage.local import LocalStorage
 
 OTHERS = 20
 
 
 class Noting(LocalStorage):
-    """Notes the records that are read before the turn, and in it."""
+    """Notes the records that are read before the commit lock is taken, and under it."""
 
     def __init__(self, url, world) -> None:
         super().__init__(url, fsync=False, world=world)
@@ -34,11 +33,11 @@ class Noting(LocalStorage):
         return super().read(key)
 
     @contextmanager
-    def commit_lock(self, key: str, offer: Offer | None = None) -> Iterator[CommitLock]:
-        with super().commit_lock(key, offer) as turn:
+    def commit_lock(self, key: str) -> Iterator[None]:
+        with super().commit_lock(key):
             self._noted = self.within
             try:
-                yield turn
+                yield
             finally:
                 self._noted = self.before
 
@@ -55,26 +54,26 @@ def processes(tmp_path, clock):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_records_of_others_are_read_before_the_turn(processes, clock, fails):
+def test_other_processes_records_are_read_before_the_lock_is_taken(processes, clock, fails):
     slow, other, notes = processes
     slow.append([{"id": 0}])
     for number in range(OTHERS):
         other.append([{"id": number}])
-    clock.advance(offers.BEHIND_MS)
+    clock.advance(STALE_MS)
     notes.before.clear()
     notes.within.clear()
     notes.fails = fails
     slow.append([{"id": 99}])
     records = len(notes.within)
     if fails:
-        assert records > OTHERS, "what could not be seen before is read in the turn"
+        assert records > OTHERS, "what could not be read before is read under the lock"
     else:
         assert records <= 3, notes.within
     notes.fails = False
     assert slow.to_arrow().num_rows == other.to_arrow().num_rows == OTHERS + 2
 
 
-def test_a_long_read_does_not_make_the_others_wait(processes, clock, monkeypatch):
+def test_records_committed_during_a_long_read_are_read_before_the_lock_is_taken(processes, clock, monkeypatch):
     """As of a DELETE that looks for its rows while others append."""
     slow, other, notes = processes
     slow.append([{"id": 7}])
@@ -98,7 +97,7 @@ def test_a_long_read_does_not_make_the_others_wait(processes, clock, monkeypatch
     assert sorted(slow.to_arrow()["id"].to_pylist()) == [100 + number for number in range(OTHERS)]
 
 
-def test_who_has_just_looked_does_not_look_twice(processes):
+def test_a_state_that_was_just_read_is_not_read_again_before_the_lock(processes):
     slow, _, notes = processes
     slow.append([{"id": 0}])
     notes.before.clear()
