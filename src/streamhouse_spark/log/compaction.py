@@ -1,10 +1,11 @@
-"""Merging of adjacent small segments into large ones. Offsets, rows and commit times stay.
+"""Log compaction: merges adjacent small segments into large ones. Offsets, rows and commit times stay.
 
-Segments that are still small then share objects, if there are many buckets (`log/segments/packed_objects.py`).
+With many buckets, segments that are still small then share objects (`log/segments/packed_objects.py`).
 
-Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
-because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
-actions. A crash before it leaves orphans; a lost race over the inputs drops the work, not the rows.
+Inline rows are merged by the writer that commits after `INLINE_RECORDS_MAX` records with inline rows, or
+`INLINE_LIVE_BYTES_MAX` of them, because such records cannot be deleted. Small objects are merged by maintenance.
+**Commit point:** one record of replace actions. A crash before it leaves orphans; a lost race over the inputs loses the
+work, not the rows.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from streamhouse_spark.storage.prefetch import at_once
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
-"""Limit of live inline bytes: merging holds the records that it merges, and opening the table reads some of them."""
+"""Limit of live inline bytes: a merge holds the records that it merges, and opening the table reads some of them."""
 INLINE_CHECK_INTERVAL = 8
 SMALL_SEGMENT_BYTES = 8 << 20
 MERGED_BYTES_MAX = 64 << 20
@@ -55,7 +56,7 @@ SMALL_RUN_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """Adjacent segments of one bucket and schema, to be merged into one."""
+    """Adjacent segments of one bucket and schema that are merged into one."""
 
     bucket: int
     segments: tuple[Segment, ...]
@@ -74,8 +75,8 @@ class CompactionRun:
 
 
 def inline_merge_due(state: TableState) -> bool:
-    """Tell whether the writer of this state's newest record should merge. Not every writer calls it: most would find
-    nothing.
+    """Return whether the writer of this state's last record should merge. Few record numbers are checked: most states
+    have too little to merge.
     """
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
@@ -83,14 +84,14 @@ def inline_merge_due(state: TableState) -> bool:
 
 
 def has_much_inline(state: TableState, times: int = 1) -> bool:
-    """Tell whether records of this state hold so many rows that these should be merged, or ``times`` as many."""
+    """Return whether inline rows reach the limits for a merge, or ``times`` as much."""
     inline = [s for s in state.live_segments() if s.inline is not None]
     is_many = len({s.commit for s in inline}) >= times * INLINE_RECORDS_MAX
     return is_many or sum(s.size_bytes for s in inline) >= times * INLINE_LIVE_BYTES_MAX
 
 
 def plan_inline_merge(state: TableState) -> list[CompactionRun]:
-    """Return all runs of inline segments, whatever their length: afterwards no record holds rows."""
+    """Return all runs of inline segments, whatever their length: afterwards no record holds live rows."""
     return [
         CompactionRun(bucket, run)
         for bucket, log in state.buckets.items()
@@ -99,7 +100,7 @@ def plan_inline_merge(state: TableState) -> list[CompactionRun]:
 
 
 def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[CompactionRun]:
-    """Return runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
+    """Return runs of at least ``run_min`` adjacent small segments, each run up to `MERGED_BYTES_MAX`."""
     runs: list[CompactionRun] = []
     for bucket, log in state.buckets.items():
         for small in _find_runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
@@ -127,9 +128,9 @@ def _pack_segments(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]
 def merge(
     log: CommitLog, storage: Storage, world: World, runs: Sequence[CompactionRun], options: SegmentOptions
 ) -> int:
-    """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
+    """Write the merged segments and commit them. Return the number of replaced segments; 0 after a lost race.
 
-    A merge that took so long that its output was condemned changes nothing either.
+    Nothing is replaced either if the merge took so long that its output was condemned.
     """
     if not runs:
         return 0
@@ -143,7 +144,7 @@ def merge(
         return _merge_group(state, storage, records, *group, options)
 
     merged: list[tuple[CompactionRun, Segment]] = []
-    for some in [groups] if is_small else [[one] for one in groups]:  # large ones one after the other
+    for some in [groups] if is_small else [[one] for one in groups]:  # large groups one by one
         records.expect(segment for _, group in some for run in group for segment in run.segments)
         merged += [pair for group_segments in at_once(storage, write, some) for pair in group_segments]
 
@@ -174,8 +175,9 @@ def _merge_group(
     group: Sequence[CompactionRun],
     options: SegmentOptions,
 ) -> list[tuple[CompactionRun, Segment]]:
-    """Write the runs' segments to one object, which several of them share. Durable when this returns. The ``records``
-    expect them.
+    """Write the runs' segments to one object, which they share if there are several. Durable when this returns.
+
+    ``records`` must expect the segments.
     """
     merged = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
@@ -206,9 +208,9 @@ def write_merged(
     sink: Sink,
     records: InlineRecords,
 ) -> Segment:
-    """Write one segment of these parts of segments of one schema, each of which follows the one before.
+    """Write one segment of these consecutive parts of segments of one schema.
 
-    Rows are read and written batch by batch: however large it is, few batches are held.
+    Rows are read and written batch by batch, so that only a few batches are in memory.
     """
     rows = _Rows(options.stats_columns, options.partition_by)
     batches = (
@@ -241,7 +243,7 @@ def write_merged(
 
 
 class _Rows:
-    """Facts that are collected from rows as they pass by."""
+    """Collects statistics of the rows that pass through."""
 
     def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
         self._stats_columns = stats_columns
@@ -261,9 +263,7 @@ class _Rows:
 
 
 def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes
-    unchanged.
-    """
+    """Yield the same rows in record batches of about 64k rows, or 64 MiB. Larger batches pass unchanged."""
     waiting: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:
@@ -278,7 +278,9 @@ def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
-    """Return places behind ``start``, each with the commit time of the rows from there on, of a part of a segment."""
+    """Return pairs of a row number, counted from ``start``, and the commit time from there on, for a part
+    of a segment.
+    """
     starts, times_ms = segment.time_runs
     begins = segment.base_offset + starts
     ends = np.append(begins[1:], segment.end_offset)
@@ -288,12 +290,12 @@ def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> lis
 
 
 def _update_pairs(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
-    """Return the rows behind ``start`` that are those behind an update, of parts of segments."""
+    """Return the rows, counted from ``start``, that are after-images of updates, as half-open ranges."""
     runs = OffsetRuns.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
     firsts = runs.starts - start
     return tuple(zip(firsts.tolist(), (firsts + runs.lengths).tolist(), strict=True))
 
 
 def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the times without the runs that only repeat the time before them."""
+    """Return the times without runs that only repeat the time before them."""
     return [run for i, run in enumerate(times) if i == 0 or run[1] != times[i - 1][1]]

@@ -1,4 +1,4 @@
-"""The state of a table after an older record: from the checkpoint before it and the records between the two."""
+"""Time travel: the state after an older record, from the checkpoint before it and the records between the two."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from streamhouse_spark.storage.prefetch import Prefetch
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     """Return the state after record ``version``.
 
-    Records below a floor are void, so the reads count only if the newest floor, read afterwards, is at most the first
+    Records below a floor are void. The reads count only if the latest floor, read afterwards, is at most the first
     record that was read.
 
-    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state can no longer
-    be found.
+    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state is no longer
+    retained.
     """
     newest = log.state if version <= log.state.version else log.refresh()
     if not 1 <= version <= newest.version:
@@ -56,9 +56,9 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
 def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
     """Return the state after record ``version`` for its snapshots by key alone, even if a floor lies above it.
 
-    A record below a floor may be one that a slow writer put anew where cleaning had deleted one. For snapshots by key
-    that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found while
-    the records exist: for at least a day after they were the newest. Raises `SnapshotExpiredError`.
+    Below a floor, a slow writer may have put another record where one was deleted. For snapshots by key that makes no
+    difference: any writer's snapshot has the rows of its bucket at its offset. They are therefore found as long as the
+    records exist, which is at least a day after they were the latest. Raises `SnapshotExpiredError`.
     """
     base = _find_checkpoint_before(storage, log.table_uuid, version)
     try:
@@ -73,11 +73,11 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
 def newest_within(
     log: CommitLog, storage: Storage, newest: TableState, is_within: Callable[[TableState], bool]
 ) -> tuple[TableState | None, TableState]:
-    """Return the newest state before ``newest`` that ``is_within``, and the one that follows it.
+    """Return the latest state before ``newest`` that ``is_within``, and the state that follows it.
 
-    Of two states the earlier one has to be within where the later one is. Those whose records are no longer kept are
-    passed over: the first is None where no kept one is within, and the second may be some records later. About as many
-    checkpoints are read as the number of checkpoints has binary digits, and the records behind one of them.
+    ``is_within`` must be monotonic: true for a state if it is true for a later one. States whose records expired are
+    skipped. The first result is None if no retained state is within, and the second may be some records later. Reads a
+    logarithmic number of checkpoints, and the records after one of them.
     """
     uuid = log.table_uuid
     numbers = sorted(number for number in list_checkpoints(storage, uuid) if number < newest.version)
@@ -102,7 +102,7 @@ def newest_within(
                 beyond = state
                 break
             within = state
-    except CorruptDataError:  # also of a manifest that was cleaned away
+    except CorruptDataError:  # including one about a deleted manifest
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     if log.check_floor() > first:
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
@@ -119,7 +119,7 @@ def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState
         return read_checkpoint(storage, table_uuid, number)
     except FormatVersionError:
         raise
-    except (ObjectNotFoundError, CorruptDataError):  # records say the same, as far as they are kept
+    except (ObjectNotFoundError, CorruptDataError):  # the records have the same content, as far as they are retained
         return None
 
 
@@ -150,7 +150,7 @@ def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
 def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
     """Check that the segments of an older state still exist: live, or condemned and not yet deleted.
 
-    Rows inside a record are kept while no floor lies above it. Raises `SnapshotExpiredError`.
+    Inline rows are retained until a floor lies above their record. Raises `SnapshotExpiredError`.
     """
     newest = log.state
     if newest.version <= state.version or of_version(newest.tags, state.version) is not None:
