@@ -17,7 +17,12 @@ from faults.sim import sim_world
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
+from streamhouse_spark.log.commits.checkpoint import (
+    list_checkpoints,
+    read_checkpoint,
+    read_floor,
+    read_latest_checkpoint,
+)
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.record import read_record
@@ -152,7 +157,7 @@ def check_checkpoints(storage: Storage, table_uuid: str) -> None:
             stored = read_checkpoint(storage, table_uuid, number)
             assert stored == folded[number], f"checkpoint {number}: {stored}\nthe records: {folded[number]}"
         assert not folded or number <= max(folded), f"checkpoint {number} is ahead of the last record {max(folded)}"
-    newest = newest_checkpoint(storage, table_uuid)
+    newest = read_latest_checkpoint(storage, table_uuid)
     assert newest is None or newest.version <= max(folded, default=0)
 
 

@@ -189,7 +189,7 @@ class TestPlantedBugs:
         self.found(tiered)
 
     def test_a_table_that_is_buried_before_its_clones(self, tiered, monkeypatch):
-        monkeypatch.setattr(drop_table, "live_clones", lambda *_: [])
+        monkeypatch.setattr(drop_table, "list_live_clones", lambda *_: [])
         self.found(tiered)
 
     def test_a_tag_that_goes_before_the_clone(self, tiered, monkeypatch):

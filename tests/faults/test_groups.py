@@ -133,10 +133,10 @@ def test_an_interrupt_at_every_step(thread, order, share):
         try:
             assert isinstance(answers[thread], KeyboardInterrupt)
             assert all(not isinstance(a, BaseException) for n, a in enumerate(answers) if n != thread), answers
-            assert not [c for c in log._calls._by_attempt.values() if not c.is_done], "a call that nobody answers"
+            assert not [c for c in log._queue._by_attempt.values() if not c.is_done], "a call that nobody answers"
             assert not log._lock._is_owned()
             run.append()
-            assert len(log._calls) == 0
+            assert len(log._queue) == 0
             run.check()
         except (AssertionError, StreamhouseError) as error:
             raise AssertionError(f"interrupt at step {at} of thread {thread}: {error}") from error
@@ -156,7 +156,7 @@ def test_a_child_inherits_no_waiting_calls(tmp_path):
     statuses = []
 
     def work() -> bool:
-        assert len(table.log._calls) == 0
+        assert len(table.log._queue) == 0
         offsets = table.append(of_child.rows())
         newest = read_record(table.storage, table.uuid, table.refresh().version)[0]
         return offsets.num_rows == 5 and newest.members == () and table.refresh().num_rows == 5

@@ -216,7 +216,13 @@ def forgets_puts_without_an_answer(self, where):
 @pytest.mark.parametrize(
     ("owner", "attribute", "mistake", "place", "pause"),
     [
-        (history_check, "below_floor", takes_every_record_below_the_low_watermark_for_void, "after", "minutes"),
+        (
+            history_check,
+            "classify_below_floor",
+            takes_every_record_below_the_low_watermark_for_void,
+            "after",
+            "minutes",
+        ),
         (CommitQueue, "fail_unresolved", forgets_puts_without_an_answer, "after, answer lost", "days"),
     ],
 )

@@ -182,7 +182,7 @@ class TestPlantedBugs:
 
     @pytest.mark.usefixtures("_size")
     def test_a_cleaner_that_knows_no_tags(self, monkeypatch):
-        monkeypatch.setattr(garbage_collection, "_keys_of_tags", lambda *_: set())
+        monkeypatch.setattr(garbage_collection, "_list_tag_keys", lambda *_: set())
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
             ids(cleaned())
 

@@ -28,7 +28,7 @@ def in_turns(
     waits = [threading.Event() for _ in calls]
     turns = [threading.Event() for _ in calls]
     own = threading.local()
-    answer = CommitLog._answer
+    answer = CommitLog._wait_or_lead
 
     def in_turn(log: CommitLog, call: PendingCommit) -> CommitResult:
         number, own.number = getattr(own, "number", None), None
@@ -47,7 +47,7 @@ def in_turns(
             waits[number].set()
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
-    with mock.patch.object(CommitLog, "_answer", in_turn):
+    with mock.patch.object(CommitLog, "_wait_or_lead", in_turn):
         for thread, waiting in zip(threads, waits, strict=True):
             thread.start()
             assert waiting.wait(SECONDS_MAX)

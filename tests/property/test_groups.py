@@ -115,7 +115,7 @@ def rows_of(ids: range) -> Any:
 
 
 def waiting(table: Table) -> list[Any]:
-    return list(table.log._calls._by_attempt.values())
+    return list(table.log._queue._by_attempt.values())
 
 
 def stored_attempts(table: Table, before: int) -> list[str]:

@@ -242,7 +242,7 @@ class History:
         outcome = "unchanged"
         with ExitStack() as stack:
             stack.enter_context(WAYS[way]())
-            company = stack.enter_context(self._company(view, rng, moments))
+            company = stack.enter_context(self._last_group_size(view, rng, moments))
             if fault is not None:
                 stack.enter_context(process.failing(call, fault))
             try:
@@ -270,7 +270,7 @@ class History:
         self._check(view, newest=outcome not in ("crashed", "failed") and not company)
 
     @contextmanager
-    def _company(self, view: View, rng: Random, moments: Collection[str]) -> Iterator[list[str]]:
+    def _last_group_size(self, view: View, rng: Random, moments: Collection[str]) -> Iterator[list[str]]:
         """Let others do something behind the decision which versions are read, and before the commit, once each."""
         left, happened = list(moments), []
 

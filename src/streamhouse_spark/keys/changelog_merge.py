@@ -18,7 +18,7 @@ from streamhouse_spark.core.arrow_chunking import take_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
-from streamhouse_spark.keys.latest_per_key import last_of_keys
+from streamhouse_spark.keys.latest_per_key import find_last_per_key
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
@@ -49,10 +49,10 @@ class MergedChangelog:
             return cls(KeySet(pa.array([], pa.binary())), schema.empty_table())
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        keys, of_each, last = last_of_keys(kinds, [columns[index] for index in key_indexes])
-        kept = last[kinds[last] != np.int8(ChangeType.DELETE)]
+        keys, of_each, last = find_last_per_key(kinds, [columns[index] for index in key_indexes])
+        retained = last[kinds[last] != np.int8(ChangeType.DELETE)]
         all_rows = pa.Table.from_arrays(columns, schema=schema)
-        rows = take_rows(all_rows, kept, distinct=True) if sort else all_rows.filter(_mask(kept, len(kinds)))
+        rows = take_rows(all_rows, retained, distinct=True) if sort else all_rows.filter(_mask(retained, len(kinds)))
         return cls(KeySet(keys.take(pa.array(of_each))), rows)
 
 
@@ -81,7 +81,7 @@ class KeySet:
         the first.
         """
         bounds = pc.min_max(keys).as_py()
-        first, length = _span(self._keys, bounds["min"], bounds["max"])
+        first, length = _count_span(self._keys, bounds["min"], bounds["max"])
         return first, self._keys.slice(first, length)
 
     def holds(self, keys: pa.BinaryArray) -> Bools:
@@ -90,8 +90,8 @@ class KeySet:
             return np.zeros(len(keys), np.bool_)
         numbers = None if self._numbers is None else as_numbers(keys)
         if self._numbers is None or numbers is None:
-            found: Bools = pc.is_in(keys, value_set=self._near(keys)[1]).to_numpy(zero_copy_only=False)
-            return found
+            is_member: Bools = pc.is_in(keys, value_set=self._near(keys)[1]).to_numpy(zero_copy_only=False)
+            return is_member
         return _is_member(numbers, self._numbers)
 
     def holds_keys_of(self, columns: Sequence[pa.Array]) -> Bools:
@@ -115,15 +115,15 @@ class KeySet:
         return held, pc.index_in(keys, value_set=near).to_numpy().astype(np.int64) + first
 
 
-def _is_member(numbers: Numbers, wanted: Numbers) -> Bools:
+def _is_member(numbers: Numbers, members: Numbers) -> Bools:
     """Return which of ``numbers`` are among the ascending, distinct ones of the set."""
     if not len(numbers):
         return np.zeros(0, np.bool_)
-    if len(numbers) > len(wanted) and (numbers[1:] >= numbers[:-1]).all():
-        return _mark_numbers(numbers, wanted)
-    places = np.searchsorted(wanted, numbers)
-    places[places == len(wanted)] = 0
-    same: Bools = wanted[places] == numbers
+    if len(numbers) > len(members) and (numbers[1:] >= numbers[:-1]).all():
+        return _mark_numbers(numbers, members)
+    places = np.searchsorted(members, numbers)
+    places[places == len(members)] = 0
+    same: Bools = members[places] == numbers
     return same
 
 
@@ -133,20 +133,20 @@ def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
     return pa.array(mask)
 
 
-def _mark_numbers(numbers: Numbers, wanted: Numbers) -> Bools:
+def _mark_numbers(numbers: Numbers, members: Numbers) -> Bools:
     """Return which of many ascending numbers are among a few."""
-    wanted = wanted[np.searchsorted(wanted, numbers[0]) : np.searchsorted(wanted, numbers[-1], side="right")]
-    first = np.searchsorted(numbers, wanted, side="left")
-    found = np.zeros(len(numbers), np.bool_)
-    place = first[numbers[first] == wanted]
+    members = members[np.searchsorted(members, numbers[0]) : np.searchsorted(members, numbers[-1], side="right")]
+    first = np.searchsorted(numbers, members, side="left")
+    mask = np.zeros(len(numbers), np.bool_)
+    place = first[numbers[first] == members]
     while len(place):  # once more for each further row of a key, of which there is one in a lake that only we wrote
-        found[place] = True
+        mask[place] = True
         place = place[place + 1 < len(numbers)] + 1
         place = place[numbers[place] == numbers[place - 1]]
-    return found
+    return mask
 
 
-def _span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
+def _count_span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
     """Return the index of the first of the ascending keys from ``low`` to ``high``, both included, and their number."""
     places = range(len(keys))
     first = bisect_left(places, low, key=lambda i: keys[i].as_py())

@@ -73,10 +73,10 @@ def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
 
 def encode_lmdb_keys(keys: pa.BinaryArray) -> list[bytes]:
     """Return the keys in the form that LMDB can hold: at most 496 bytes."""
-    found: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
-    if found and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
-        found = [_shorten_key(key) if len(key) > KEY_BYTES_MAX else key for key in found]
-    return found
+    encoded: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
+    if encoded and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
+        encoded = [_shorten_key(key) if len(key) > KEY_BYTES_MAX else key for key in encoded]
+    return encoded
 
 
 def encode_lmdb_prefix(prefix: bytes) -> bytes:

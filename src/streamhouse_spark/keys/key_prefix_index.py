@@ -20,21 +20,21 @@ class KeyPrefixIndex:
     def __init__(self, keys: pa.BinaryArray) -> None:
         """Prepare for ascending ``keys``, at least one."""
         self._keys = keys
-        self._common = _common(keys[0].as_py(), keys[len(keys) - 1].as_py())
+        self._common = _common_prefix(keys[0].as_py(), keys[len(keys) - 1].as_py())
         self._heads = _heads(keys, len(self._common))
 
-    def have(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    def contains(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
         """Return which of ``keys``, in any order, are in the set."""
         heads = _heads(keys, len(self._common))
         lows = np.searchsorted(self._heads, heads, "left")
-        found: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
+        mask: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
         if self._common:
-            found &= pc.starts_with(keys, pattern=self._common).to_numpy(zero_copy_only=False)
-        if found.any():
-            alike = self._keys.take(pa.array(self._places(np.unique(heads[found]))))
-            asked = keys.filter(pa.array(found))
-            found[found] = pc.is_in(asked, value_set=alike).to_numpy(zero_copy_only=False)
-        return found
+            mask &= pc.starts_with(keys, pattern=self._common).to_numpy(zero_copy_only=False)
+        if mask.any():
+            alike = self._keys.take(pa.array(self._places(np.unique(heads[mask]))))
+            candidates = keys.filter(pa.array(mask))
+            mask[mask] = pc.is_in(candidates, value_set=alike).to_numpy(zero_copy_only=False)
+        return mask
 
     def _places(self, heads: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the indexes of the keys with these numbers, which are distinct."""
@@ -45,9 +45,9 @@ class KeyPrefixIndex:
         return places
 
 
-def _common(first: bytes, last: bytes) -> bytes:
+def _common_prefix(first: bytes, last: bytes) -> bytes:
     """Return the common beginning of the first and the last key, and so of all keys between them."""
-    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    differ = (place for place, (low, high) in enumerate(zip(first, last, strict=False)) if low != high)
     return first[: next(differ, min(len(first), len(last)))]
 
 
@@ -63,6 +63,6 @@ def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
     heads = np.zeros(len(keys), np.uint64)
     for place in range(skipped, skipped + HEAD_BYTES):
         at = offsets[:-1] + place
-        found = np.where(at < offsets[1:], data[np.minimum(at, len(data) - 1)], np.uint8(0))
-        heads = (heads << np.uint64(8)) | found
+        next_byte = np.where(at < offsets[1:], data[np.minimum(at, len(data) - 1)], np.uint8(0))
+        heads = (heads << np.uint64(8)) | next_byte
     return heads

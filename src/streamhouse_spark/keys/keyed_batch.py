@@ -71,8 +71,8 @@ class KeyedBatch:
         starts = np.flatnonzero(is_first)
         in_order = places is None and bool((order == np.arange(len(order))).all())  # then a copy is spared
         rows = order if places is None else places[order]
-        taken = tuple(c if in_order else arrow_chunking.take_values(c, rows, distinct=True) for c in columns)
-        return cls(keys.take(pa.array(order[starts])), taken, deleted[rows], starts)
+        sorted_columns = tuple(c if in_order else arrow_chunking.take_values(c, rows, distinct=True) for c in columns)
+        return cls(keys.take(pa.array(order[starts])), sorted_columns, deleted[rows], starts)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -109,11 +109,11 @@ class KeyedBatch:
         """
         if not len(self):
             return np.zeros(len(keys), np.bool_)
-        mine, others = self._numbers, as_numbers(keys)
-        if mine is None or others is None:
-            return self._heads.have(keys)
-        there: Bools = mine[np.minimum(np.searchsorted(mine, others), len(mine) - 1)] == others
-        return there
+        mine, other_numbers = self._numbers, as_numbers(keys)
+        if mine is None or other_numbers is None:
+            return self._heads.contains(keys)
+        is_member: Bools = mine[np.minimum(np.searchsorted(mine, other_numbers), len(mine) - 1)] == other_numbers
+        return is_member
 
     @cached_property
     def _numbers(self) -> npt.NDArray[np.uint64] | None:
@@ -163,6 +163,8 @@ def sort_by_key(keys: pa.BinaryArray) -> tuple[Places, Bools]:
             order = np.argsort(numbers, kind="stable")  # of the same order of numbers
     else:
         order = pc.sort_indices(keys).to_numpy().astype(np.int64)  # stable
-        taken = keys.take(pa.array(order))
-        differs = pc.not_equal(taken.slice(1), taken.slice(0, max(0, len(keys) - 1))).to_numpy(zero_copy_only=False)
+        sorted_keys = keys.take(pa.array(order))
+        differs = pc.not_equal(sorted_keys.slice(1), sorted_keys.slice(0, max(0, len(keys) - 1))).to_numpy(
+            zero_copy_only=False
+        )
     return order, np.concatenate([np.ones(min(1, len(keys)), np.bool_), differs])

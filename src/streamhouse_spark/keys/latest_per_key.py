@@ -42,12 +42,12 @@ class LatestChanges:
             return cls(schema.empty_table(), np.zeros(0, np.bool_), np.zeros(0, np.int64))
         types, *columns = pa.Table.from_batches(batches).columns
         kinds = types.to_numpy()
-        _, _, places = last_of_keys(kinds, [columns[index] for index in key_indexes])
+        _, _, places = find_last_per_key(kinds, [columns[index] for index in key_indexes])
         rows = take_rows(pa.Table.from_arrays(columns, schema=schema), places, distinct=True)
         return cls(rows, kinds[places] == np.int8(ChangeType.DELETE), places)
 
 
-def last_of_keys(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
+def find_last_per_key(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
     """Find the last change of each key in changes of these ``kinds``; rows before an update do not count.
 
     Returns the keys of the others, the index among these of one of each key, ascending, and the indexes of the changes.

@@ -1,4 +1,4 @@
-"""Commits as their records tell them, from the newest back, with the times that they are shown with."""
+"""Reads commit records from newest to oldest, with display timestamps."""
 
 from __future__ import annotations
 
@@ -40,20 +40,23 @@ TOLD: Final = (
     SetArchive,
     PartitionDropRows,
 )
-"""Actions that change neither columns nor any row but by the changes that the log tells, save that the pair of a lake
-may have lost partitions: its ``dropped_rows`` say so."""
+"""Actions that change neither columns nor rows, except for the changes that the log itself has. A lake snapshot may
+have lost partitions: its ``dropped_rows`` shows it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     record: Record
     time_us: int
-    """The time that is shown, later than that of the commit before."""
+    """The display time, strictly increasing from commit to commit."""
 
 
 def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
-    """Return the times that commits are shown with, from their own in the order of the commits: each is its own, or a
-    microsecond behind the one before, whichever is later. ``after_us`` was shown before them.
+    """Return the display times of consecutive commits: each commit's own time, or one microsecond after the previous
+    display time if that is later.
+
+    ``after_us`` is the display time of the commit before them.
     """
     steps = np.arange(len(times_ms), dtype=np.int64)
     own = np.array(times_ms, np.int64) * 1000 - steps
@@ -64,10 +67,10 @@ def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArra
 
 
 def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
-    """Read the records from the state's one back, as far as they are kept.
+    """Yield the records from the state's last one backwards, as far as they are retained.
 
-    Each names the attempt before it. So a record that a slow writer put where cleaning had deleted one, below a floor,
-    is told apart without the floor.
+    Each record names the attempt before it. A record that a slow writer put below a floor, where one was deleted, is
+    therefore recognised without reading the floor.
     """
     ahead = Prefetch(storage)
     expected: str | None = state.attempt
@@ -84,45 +87,45 @@ def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
         yield record
 
 
-def _tells_time(record: Record, found: list[Record], first: int) -> bool:
-    """Tell whether times of later records do not depend on those before this one."""
-    return not found or record.time_ms < found[-1].time_ms or first - record.number > WINDOW
+def _may_have_later_time(record: Record, newer: list[Record], first: int) -> bool:
+    """Return whether display times of later records do not depend on the records before this one."""
+    return not newer or record.time_ms < newer[-1].time_ms or first - record.number > WINDOW
 
 
 def commits_back(
-    storage: Storage, then: TableState, first: int, last: int, after_us: int | None = None
+    storage: Storage, state: TableState, first: int, last: int, after_us: int | None = None
 ) -> tuple[list[Commit], int]:
-    """Read the records from ``first`` to ``last``, and as many before as decide about their times.
+    """Read the records from ``first`` to ``last``, and those before them that their display times depend on.
 
-    Returns them, and the first record that was reached: later than ``first`` where earlier ones are no longer kept.
+    Also returns the first record that was reached: later than ``first`` if earlier ones expired.
     """
-    found: list[Record] = []
-    reached = then.version + 1
-    for record in newest_first(storage, then):
+    records: list[Record] = []
+    reached = state.version + 1
+    for record in newest_first(storage, state):
         reached = record.number
         if reached > last:
             continue
         is_before = reached < first
-        if is_before and (after_us is not None or _tells_time(record, found, first)):
+        if is_before and (after_us is not None or _may_have_later_time(record, records, first)):
             break
-        found.append(record)
-    found.reverse()
-    if not found:
+        records.append(record)
+    records.reverse()
+    if not records:
         return [], reached
-    wanted = max(0, first - found[0].number)
+    num_skipped = max(0, first - records[0].number)
     if after_us is not None:
-        found, wanted = found[wanted:], 0
-    shown = times_us([record.time_ms for record in found], after_us).tolist()
-    return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached
+        records, num_skipped = records[num_skipped:], 0
+    shown = times_us([record.time_ms for record in records], after_us).tolist()
+    return [Commit(record, time_us) for record, time_us in zip(records, shown, strict=True)][num_skipped:], reached
 
 
 def find_partition_drop(actions: Sequence[act.Action]) -> PartitionDropRows | None:
-    """Return what a record with these actions says of rows that went with a partition; None where it says nothing."""
+    """Return the action about rows of dropped partitions; None if there is none."""
     return next((action for action in actions if isinstance(action, PartitionDropRows)), None)
 
 
 def deletions_in(record: Record) -> Iterator[DeleteRows]:
-    """Return what a record deletes, and what went with a partition, as far as it names that."""
+    """Yield the deletions of a record, including the rows of dropped partitions that it names."""
     for action in (action for part in record.attempts for action in part.actions):
         if isinstance(action, DeleteRows):
             yield action
@@ -131,13 +134,15 @@ def deletions_in(record: Record) -> Iterator[DeleteRows]:
 
 
 def drops_rows(before: act.TieredSnapshot | None, after: act.TieredSnapshot, deleted: Mapping[int, OffsetRuns]) -> bool:
-    """Tell whether a snapshot lacks rows that the one recorded ``before`` has, and not because records deleted them.
+    """Return whether a snapshot misses rows of the one recorded ``before`` that no record deleted.
 
-    Both are of one truncation. ``deleted`` are the rows that records deleted, as far as that is known: a round that
-    goes on with the rows of earlier records lacks those among them, and tells of no newer record.
+    Both are of one truncation. ``deleted`` are the rows that records deleted, as far as known. A round that continues
+    with rows of earlier records misses those among them, and names no newer record.
     """
-    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
-    if after.told != told:
+    dropped_rows, applied_through, offsets = (
+        (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    )
+    if after.told != applied_through:
         return False
     ranges = {bucket: (offsets.get(bucket, 0), end) for bucket, end in after.offsets.items()}
     new = [deleted[b].within(OffsetRange(start, end)) for b, (start, end) in ranges.items() if b in deleted]
@@ -145,7 +150,7 @@ def drops_rows(before: act.TieredSnapshot | None, after: act.TieredSnapshot, del
 
 
 class Deleted(NamedTuple):
-    """Rows that one record deleted."""
+    """The rows that one record deleted."""
 
     commit: int
     rows: Mapping[int, OffsetRuns]
@@ -160,19 +165,21 @@ def drops_adopted(
     deleted: Mapping[int, OffsetRuns],
     named: Iterable[Deleted],
 ) -> bool:
-    """Tell of a table that was made of a lake table what `drops_rows` tells of others.
+    """Return the same as `drops_rows`, for a table that adopted a lake table.
 
-    Rows that were adopted have no offsets, so each row that the snapshot lacks has to be one that a record deleted,
-    which it tells of first, or one of its new rows: ``named`` has all records since those that the one before tells of.
-    Rows without offsets that went with a partition are none of these.
+    Adopted rows have no offsets. Each missing row must therefore be deleted by a record that this snapshot is the first
+    to apply, or be one of its new rows. ``named`` has all records after those that ``before`` applied. Rows without
+    offsets of dropped partitions are counted separately.
     """
     if after.dropped_others > (before.dropped_others if before is not None else 0):
         return True
-    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    dropped_rows, applied_through, offsets = (
+        (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    )
     ranges = {bucket: OffsetRange(offsets.get(bucket, 0), after.offsets.get(bucket, 0)) for bucket in deleted}
     parts = {bucket: [runs.within(ranges[bucket])] for bucket, runs in deleted.items()}
-    newer = [one for one in named if told < one.commit <= after.told]
-    for bucket, runs in (item for one in newer for item in one.rows.items()):
+    newer = [deletion for deletion in named if applied_through < deletion.commit <= after.told]
+    for bucket, runs in (item for deletion in newer for item in deletion.rows.items()):
         parts.setdefault(bucket, []).append(runs)
     num_rows = sum(OffsetRuns.merged(runs).num_rows for runs in parts.values())
-    return after.dropped_rows - dropped_rows > num_rows + sum(one.num_of_files for one in newer)
+    return after.dropped_rows - dropped_rows > num_rows + sum(deletion.num_of_files for deletion in newer)

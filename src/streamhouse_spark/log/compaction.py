@@ -1,10 +1,11 @@
-"""Merging of adjacent small segments into large ones. Offsets, rows and commit times stay.
+"""Log compaction: merges adjacent small segments into large ones. Offsets, rows and commit times stay.
 
-Segments that are still small then share objects, if there are many buckets (`log/segments/packed_objects.py`).
+With many buckets, segments that are still small then share objects (`log/segments/packed_objects.py`).
 
-Inline rows are merged by the writer that finds `INLINE_RECORDS_MAX` records, or `INLINE_LIVE_BYTES_MAX`, of them,
-because such records cannot be deleted; small objects are merged by maintenance. **Commit point:** one record of replace
-actions. A crash before it leaves orphans; a lost race over the inputs drops the work, not the rows.
+Inline rows are merged by the writer that commits after `INLINE_RECORDS_MAX` records with inline rows, or
+`INLINE_LIVE_BYTES_MAX` of them, because such records cannot be deleted. Small objects are merged by maintenance.
+**Commit point:** one record of replace actions. A crash before it leaves orphans; a lost race over the inputs loses the
+work, not the rows.
 """
 
 from __future__ import annotations
@@ -33,14 +34,20 @@ from streamhouse_spark.log.segments.statistics import (
     merge_partitions,
     merge_statistics,
 )
-from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentOptions, one_batch, write_file
+from streamhouse_spark.log.segments.writer import (
+    BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    SegmentOptions,
+    combine_batches,
+    write_file,
+)
 from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import at_once
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
-"""Limit of live inline bytes: merging holds the records that it merges, and opening the table reads some of them."""
+"""Limit of live inline bytes: a merge holds the records that it merges, and opening the table reads some of them."""
 INLINE_CHECK_INTERVAL = 8
 SMALL_SEGMENT_BYTES = 8 << 20
 MERGED_BYTES_MAX = 64 << 20
@@ -49,7 +56,7 @@ SMALL_RUN_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """Adjacent segments of one bucket and schema, to be merged into one."""
+    """Adjacent segments of one bucket and schema that are merged into one."""
 
     bucket: int
     segments: tuple[Segment, ...]
@@ -68,8 +75,8 @@ class CompactionRun:
 
 
 def inline_merge_due(state: TableState) -> bool:
-    """Tell whether the writer of this state's newest record should merge. Not every writer calls it: most would find
-    nothing.
+    """Return whether the writer of this state's last record should merge. Few record numbers are checked: most states
+    have too little to merge.
     """
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
@@ -77,32 +84,32 @@ def inline_merge_due(state: TableState) -> bool:
 
 
 def has_much_inline(state: TableState, times: int = 1) -> bool:
-    """Tell whether records of this state hold so many rows that these should be merged, or ``times`` as many."""
+    """Return whether inline rows reach the limits for a merge, or ``times`` as much."""
     inline = [s for s in state.live_segments() if s.inline is not None]
     is_many = len({s.commit for s in inline}) >= times * INLINE_RECORDS_MAX
     return is_many or sum(s.size_bytes for s in inline) >= times * INLINE_LIVE_BYTES_MAX
 
 
 def plan_inline_merge(state: TableState) -> list[CompactionRun]:
-    """Return all runs of inline segments, whatever their length: afterwards no record holds rows."""
+    """Return all runs of inline segments, whatever their length: afterwards no record holds live rows."""
     return [
         CompactionRun(bucket, run)
         for bucket, log in state.buckets.items()
-        for run in _runs(log.segments, lambda s: s.inline is not None)
+        for run in _find_runs(log.segments, lambda s: s.inline is not None)
     ]
 
 
 def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[CompactionRun]:
-    """Return runs of at least ``run_min`` adjacent small segments, each up to `MERGED_BYTES_MAX` together."""
+    """Return runs of at least ``run_min`` adjacent small segments, each run up to `MERGED_BYTES_MAX`."""
     runs: list[CompactionRun] = []
     for bucket, log in state.buckets.items():
-        for small in _runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
+        for small in _find_runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
             runs.extend(CompactionRun(bucket, part) for part in _pack_segments(small) if len(part) >= run_min)
     return runs
 
 
-def _runs(segments: Sequence[Segment], wanted: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
-    for (chosen, _), run in groupby(segments, key=lambda s: (wanted(s), s.schema_id)):
+def _find_runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bool]) -> Iterable[tuple[Segment, ...]]:
+    for (chosen, _), run in groupby(segments, key=lambda s: (is_candidate(s), s.schema_id)):
         if chosen:
             yield tuple(run)
 
@@ -121,9 +128,9 @@ def _pack_segments(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]
 def merge(
     log: CommitLog, storage: Storage, world: World, runs: Sequence[CompactionRun], options: SegmentOptions
 ) -> int:
-    """Write the merged segments and commit them. Returns the number of segments replaced; 0 when a race was lost.
+    """Write the merged segments and commit them. Return the number of replaced segments; 0 after a lost race.
 
-    A merge that took so long that its output was condemned changes nothing either.
+    Nothing is replaced either if the merge took so long that its output was condemned.
     """
     if not runs:
         return 0
@@ -133,26 +140,26 @@ def merge(
     groups = [(world.ids.new_uuid(), group) for group in group_into_objects(runs, lambda run: run.memory_bytes)]
     is_small = sum(run.memory_bytes for run in runs) <= MERGED_BYTES_MAX
 
-    def write(one: tuple[str, Sequence[CompactionRun]]) -> list[tuple[CompactionRun, Segment]]:
-        return _merge_group(state, storage, records, *one, options)
+    def write(group: tuple[str, Sequence[CompactionRun]]) -> list[tuple[CompactionRun, Segment]]:
+        return _merge_group(state, storage, records, *group, options)
 
     merged: list[tuple[CompactionRun, Segment]] = []
-    for some in [groups] if is_small else [[one] for one in groups]:  # large ones one after the other
+    for some in [groups] if is_small else [[one] for one in groups]:  # large groups one by one
         records.expect(segment for _, group in some for run in group for segment in run.segments)
-        merged += [pair for of_one in at_once(storage, write, some) for pair in of_one]
+        merged += [pair for group_segments in at_once(storage, write, some) for pair in group_segments]
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return tuple(
             Replace(run.bucket, run.start, run.end, (segment,))
             for run, segment in merged
-            if _still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
+            if _is_still_live(current, run) and is_kept(current, [segment.uuid], began_ms, time_ms)
         )
 
     committed = log.commit(plan, staged_ms=began_ms)
     return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
 
 
-def _still_live(state: TableState, run: CompactionRun) -> bool:
+def _is_still_live(state: TableState, run: CompactionRun) -> bool:
     def identity(segment: Segment) -> tuple[int, int, str | None]:
         return segment.base_offset, segment.commit, segment.uuid
 
@@ -168,16 +175,17 @@ def _merge_group(
     group: Sequence[CompactionRun],
     options: SegmentOptions,
 ) -> list[tuple[CompactionRun, Segment]]:
-    """Write the runs' segments to one object, which several of them share. Durable when this returns. The ``records``
-    expect them.
+    """Write the runs' segments to one object, which they share if there are several. Durable when this returns.
+
+    ``records`` must expect the segments.
     """
-    found = []
+    merged = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
         for run in group:
             part = sink.begin_part() if len(group) > 1 else None
             segment = _merge_run(state, storage, records, run, options, sink)
-            found.append((run, replace(segment, uuid=uuid, part=part)))
-    return found
+            merged.append((run, replace(segment, uuid=uuid, part=part)))
+    return merged
 
 
 def _merge_run(
@@ -200,20 +208,22 @@ def write_merged(
     sink: Sink,
     records: InlineRecords,
 ) -> Segment:
-    """Write one segment of these parts of segments of one schema, each of which follows the one before.
+    """Write one segment of these consecutive parts of segments of one schema.
 
-    Rows are read and written batch by batch: however large it is, few batches are held.
+    Rows are read and written batch by batch, so that only a few batches are in memory.
     """
     rows = _Rows(options.stats_columns, options.partition_by)
-    found = (
+    batches = (
         part.batch
         for segment, offsets in parts
         for part in read_segment(storage, table_uuid, segment, schema, offsets, records=records)
     )
     first, start = parts[0][0], parts[0][1].start
-    times = _distinct_times([at for segment, offsets in parts for at in _time_runs(segment, offsets, start)])
+    times = _distinct_times([at for segment, offsets in parts for at in _encode_time_runs(segment, offsets, start)])
     memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
-    size_bytes, index = write_file(sink, schema, rows.seen(_concat_batches(found)), memory_bytes, options.codec, times)
+    size_bytes, index = write_file(
+        sink, schema, rows.seen(_concat_batches(batches)), memory_bytes, options.codec, times
+    )
     return replace(
         first,
         base_offset=start,
@@ -233,7 +243,7 @@ def write_merged(
 
 
 class _Rows:
-    """Facts that are collected from rows as they pass by."""
+    """Collects statistics of the rows that pass through."""
 
     def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
         self._stats_columns = stats_columns
@@ -253,24 +263,24 @@ class _Rows:
 
 
 def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the same rows in record batches of about 64k rows, or 64 MiB; one that is as large already passes
-    unchanged.
-    """
+    """Yield the same rows in record batches of about 64k rows, or 64 MiB. Larger batches pass unchanged."""
     waiting: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:
         if waiting and (num_rows + batch.num_rows > BATCH_ROWS_MAX or num_bytes + batch.nbytes > BATCH_BYTES_MAX):
-            yield one_batch(pa.Table.from_batches(waiting))
+            yield combine_batches(pa.Table.from_batches(waiting))
             waiting, num_rows, num_bytes = [], 0, 0
         waiting.append(batch)
         num_rows += batch.num_rows
         num_bytes += batch.nbytes
     if waiting:
-        yield one_batch(pa.Table.from_batches(waiting))
+        yield combine_batches(pa.Table.from_batches(waiting))
 
 
-def _time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
-    """Return places behind ``start``, each with the commit time of the rows from there on, of a part of a segment."""
+def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
+    """Return pairs of a row number, counted from ``start``, and the commit time from there on, for a part
+    of a segment.
+    """
     starts, times_ms = segment.time_runs
     begins = segment.base_offset + starts
     ends = np.append(begins[1:], segment.end_offset)
@@ -280,12 +290,12 @@ def _time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple
 
 
 def _update_pairs(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
-    """Return the rows behind ``start`` that are those behind an update, of parts of segments."""
+    """Return the rows, counted from ``start``, that are after-images of updates, as half-open ranges."""
     runs = OffsetRuns.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
     firsts = runs.starts - start
     return tuple(zip(firsts.tolist(), (firsts + runs.lengths).tolist(), strict=True))
 
 
 def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the times without the runs that only repeat the time before them."""
+    """Return the times without runs that only repeat the time before them."""
     return [run for i, run in enumerate(times) if i == 0 or run[1] != times[i - 1][1]]

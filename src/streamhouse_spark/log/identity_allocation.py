@@ -88,14 +88,14 @@ class IdentityRanges:
             self._first, self._end = first + missing, first + self._size
             return pa.concat_arrays([own, self._identity.values(first, missing)])
 
-    def _reserve(self, needed: int, wanted: int) -> tuple[int, int]:
+    def _reserve(self, needed: int, preferred: int) -> tuple[int, int]:
         """Take the next numbers of the table, only those that are needed where there are no more. Returns the first of
         them, and how many they are.
         """
         for attempt in range(TRIES_MAX):
             first = count_allocated(self._log.refresh() if attempt else self._log.state, self._identity)
             self._identity.require_room(first + needed, self._table)
-            count = wanted if self._identity.has_room(first + wanted) else needed
+            count = preferred if self._identity.has_room(first + preferred) else needed
             try:
                 if self._commit(first, count):
                     return first, count

@@ -21,9 +21,11 @@ def place_id(app_id: str, source: str, bucket: int) -> str:
     return f"{app_id}/{source}/{bucket}"
 
 
-def places_of(app_ids: Collection[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the ``known`` ids that are places of rows of these applications."""
-    return tuple(one for one in known if (found := _PLACE.fullmatch(one)) and found[1] in app_ids)
+def places_of(app_ids: Collection[str], progress_ids: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the ``progress_ids`` ids that are places of rows of these applications."""
+    return tuple(
+        progress_id for progress_id in progress_ids if (match := _PLACE.fullmatch(progress_id)) and match[1] in app_ids
+    )
 
 
 def read_at(record: HistoryPoint | None) -> StreamBatch | None:

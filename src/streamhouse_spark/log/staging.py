@@ -1,7 +1,8 @@
-"""Staging and committing of rows: the way of an append into the log.
+"""Staging and committing of rows: the append path of the log.
 
-Staging makes segments durable under uuid names, or keeps few rows as bytes; **the commit point** is the one record that
-names all of them. Segments that are staged and never committed are orphans, removed by cleaning after the grace.
+Staging makes segments durable under uuid names, or keeps few rows as bytes for the record. **The commit point** is the
+one record that names all of them. Segments that are staged and never committed are orphans; maintenance deletes them
+after the grace period.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
 from streamhouse_spark.log.segments.streaming_writer import Part, SegmentStream, StreamForm, stage_streams
-from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
+from streamhouse_spark.log.segments.writer import (
+    BATCH_ROWS_MAX,
+    SegmentOptions,
+    StagedSegment,
+    combine_batches,
+    stage_inline,
+)
 from streamhouse_spark.schema.constraints.check_constraint import Check, require_checked
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import is_same_column
@@ -47,49 +54,49 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 INLINE_BYTES_MAX = 256 << 10
-"""Bytes of rows that travel in one commit record, of a table with up to `INLINE_BUCKETS` buckets."""
+"""Bytes of rows that one commit record holds, for a table with up to `INLINE_BUCKETS` buckets."""
 INLINE_BUCKETS = 256
-"""Number of buckets beyond which the share of a bucket gets no smaller: else a few rows for each would need an object
-for each. The record's manifest then holds the rows of all of them, each at its range of bytes."""
+"""Number of buckets from which on the share of a bucket does not shrink further: a few rows per bucket would otherwise
+need an object per bucket. The record's manifest then holds the rows of all buckets.
+"""
 SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
-"""Objects that are written at once."""
+"""Objects that are written concurrently."""
 CUTTERS = 2
-"""Threads that bring rows into the order of their buckets meanwhile."""
+"""Threads that sort rows by bucket at the same time."""
 FEW_BUCKETS = range(2, 9)
-"""Numbers of buckets whose objects are written all at once: fewer than share objects, and an upload of each, with its
-parts under way, takes little memory."""
+"""Numbers of buckets whose objects are all written concurrently. They are too few to share objects, and one multipart
+upload per bucket takes little memory.
+"""
 STEP_BYTES_MAX = 64 << 20
-"""Bytes of rows that one of them takes at once."""
+"""Bytes of rows that each of these threads sorts at once."""
 
 
 def inline_share(bytes_max: int, num_buckets: int) -> int:
-    """Return the bytes of one bucket's rows that travel in a record, if ``bytes_max`` do for up to `INLINE_BUCKETS`
-    buckets.
-    """
+    """Return the inline bytes per bucket, if ``bytes_max`` is the limit for up to `INLINE_BUCKETS` buckets."""
     return bytes_max // min(num_buckets, INLINE_BUCKETS)
 
 
 def inline_total(bytes_max: int, num_buckets: int) -> int:
-    """Return the same for all buckets together: 4 MiB of 4,096 buckets if 256 KiB are of few."""
+    """Return the inline bytes of all buckets: 4 MiB for 4,096 buckets if the limit for few is 256 KiB."""
     return max(bytes_max, num_buckets * inline_share(bytes_max, num_buckets))
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows on their way into a table: all of one append, one Spark task, or several put together."""
+    """Staged rows that are not committed yet: those of one append, of one Spark task, or several combined."""
 
     table_uuid: str
     schema_id: int
     segments: tuple[StagedSegment, ...]
     staged_ms: int
-    """Store time at which staging began."""
+    """Store time at which staging started."""
     missing: frozenset[int] = frozenset()
-    """Columns that the rows lacked when they came in: the schema's defaults fill them."""
+    """Ids of columns that the input rows did not have: the schema's defaults fill them."""
     checks: tuple[Check, ...] = ()
-    """The constraints that the rows keep."""
+    """The constraints that the rows were checked against."""
 
     @property
     def num_rows(self) -> int:
@@ -98,8 +105,8 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class BucketRouter:
-    """The way from a table's rows to their buckets: by hash of ``bucket_key``; without one all rows of a batch go to
-    one (sticky).
+    """Routes rows to buckets by the hash of ``bucket_key``. Without a key all rows of a batch go to one bucket
+    (sticky).
     """
 
     num_buckets: int
@@ -107,7 +114,7 @@ class BucketRouter:
     lake_format: LakeFormat = "iceberg"
     """The lake format whose hash is used."""
     limited_columns: tuple[str, ...] = ()
-    """Columns whose values the lake's partitions have to hold."""
+    """Columns whose values the lake's partitions must be able to hold."""
 
     @classmethod
     def of(cls, num_buckets: int, properties: TableProperties) -> BucketRouter:
@@ -115,7 +122,7 @@ class BucketRouter:
 
 
 class RowStager:
-    """Turns rows of the table's schema into staged segments. Used by `append` and inside Spark tasks."""
+    """Stages rows of the table's schema as segments. Used by `append` and inside Spark tasks."""
 
     def __init__(
         self,
@@ -132,8 +139,8 @@ class RowStager:
         table: str = "the table",
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
-        """Take what the table's rows need. With ``numbers`` rows without a value in the identity column get one; with
-        ``keeps_given`` they are rows of the table, which may have theirs.
+        """Take the table's rules for rows. ``numbers`` fills the identity column of rows without a value; with
+        ``keeps_given`` rows may already have values there.
         """
         self._numbers = numbers
         self._keeps_given = keeps_given
@@ -149,11 +156,11 @@ class RowStager:
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset(), num_updated: int = 0) -> StagedRows:
-        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `StagedRows`; the
-        first ``num_updated`` rows are those behind an update.
+        """Stage all rows. They are durable when this returns, and visible once they are committed.
 
-        Raises before anything is stored: `ConstraintViolatedError` for rows for which a constraint is false, as
-        `check_paimon_values` for partitions, as `fill_generated_columns`, and as `IdentityRanges.numbered`.
+        ``missing`` is as in `StagedRows`. The first ``num_updated`` rows are after-images of updates. Raises before
+        anything is stored: `ConstraintViolatedError` for rows that violate a constraint, and as `check_paimon_values`,
+        `fill_generated_columns` and `IdentityRanges.numbered`.
         """
         rows = self.completed(rows)
         if self._numbers is not None:
@@ -172,38 +179,34 @@ class RowStager:
         return StagedRows(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
     def completed(self, rows: pa.Table) -> pa.Table:
-        """Return the rows as they will be stored: with the values of generated columns. Raises as
-        `fill_generated_columns`.
-        """
+        """Return the rows with the values of generated columns. Raises as `fill_generated_columns`."""
         return fill_generated_columns(self._generated, rows, self._table)
 
     def _counts(self, rows: pa.Table) -> dict[int, int]:
-        """Return how many of the rows, which are staged first, are those of each bucket; without a bucket key one has
-        all of them.
-        """
+        """Return the number of these rows per bucket. Without a bucket key all may be in any one bucket."""
         routing = self._routing
         if not routing.bucket_key:
             return dict.fromkeys(range(routing.num_buckets), rows.num_rows)
         counts = np.zeros(routing.num_buckets, np.int64)
         for step in self._steps(rows, SEGMENT_BYTES_MAX):
-            batch = one_batch(step)
+            batch = combine_batches(step)
             key = [batch.column(name) for name in routing.bucket_key]
-            found = row_buckets(key, routing.num_buckets, routing.lake_format)
-            counts += np.bincount(found, minlength=routing.num_buckets)
+            buckets = row_buckets(key, routing.num_buckets, routing.lake_format)
+            counts += np.bincount(buckets, minlength=routing.num_buckets)
         return dict(enumerate(counts.tolist()))
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
-        """Write the rows as segments, those of a bucket in the order of its rows."""
+        """Write the rows as segments, those of a bucket in their order."""
         if rows.nbytes >= PARALLEL_BYTES_MIN and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
             return self._as_streams(rows)
-        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._route_rows(piece))
+        parts = ((bucket, part) for piece in _cut_pieces(rows) for bucket, part in self._route_rows(piece))
         groups = group_into_objects(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
             for group in groups:
                 staged |= self._as_object(group, self._world.ids.new_uuid())
             return [staged[number] for number in sorted(staged)]
-        # While one object waits for the store, the next is cut and written; never more than that is in memory.
+        # While one object is uploaded, the next is sorted and written. No more than that is in memory.
         waiting: deque[Future[dict[int, StagedSegment]]] = deque()
         with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
             for group in groups:
@@ -215,26 +218,26 @@ class RowStager:
         return [staged[number] for number in sorted(staged)]
 
     def _as_streams(self, rows: pa.Table) -> list[StagedSegment]:
-        """Write the rows as segments of few buckets, each of which grows while further rows are cut by bucket."""
+        """Write the rows as segments of few buckets. Each segment grows while further rows are sorted by bucket."""
         form = StreamForm(self._options, SEGMENT_BYTES_MAX)
 
-        def begun(bucket: int) -> SegmentStream:
+        def open_stream(bucket: int) -> SegmentStream:
             uuid = self._world.ids.new_uuid()
             return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, form)
 
         with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
             steps = ahead(
-                pool, partial(_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
+                pool, partial(_sort_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
             )
-            return stage_streams(steps, begun, SEGMENT_BYTES_MAX // self._routing.num_buckets)
+            return stage_streams(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
 
     def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
-        """Write the group's segments; returns them by their number."""
+        """Write the group's segments to one object, and return them by their number."""
         staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
     def _route_rows(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Return the rows of each bucket, in their order."""
+        """Yield the rows of each bucket, in their order."""
         routing = self._routing
         if routing.num_buckets == 1:
             yield 0, rows
@@ -244,12 +247,12 @@ class RowStager:
         else:
             parts: dict[int, list[pa.RecordBatch]] = {}
             for step in self._steps(rows, SEGMENT_BYTES_MAX):
-                for bucket, part in _by_bucket(routing, step):
+                for bucket, part in _sort_by_bucket(routing, step):
                     parts.setdefault(bucket, []).append(part)
-            yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
+            yield from ((bucket, pa.Table.from_batches(batches)) for bucket, batches in sorted(parts.items()))
 
     def _steps(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
-        """Cut rows into slices that have just under a full batch for each bucket, unless these are too large."""
+        """Cut rows into slices with just under a full batch per bucket, and at most ``bytes_max``."""
         step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
         for start in range(0, rows.num_rows, step_rows):
             yield from arrow_chunking.slices(
@@ -258,31 +261,29 @@ class RowStager:
 
 
 def _with_updated(staged: Iterable[StagedSegment], counts: Mapping[int, int]) -> list[StagedSegment]:
-    """Mark the first so many rows of each bucket as those behind an update."""
-    left, found = dict(counts), []
+    """Mark the first ``counts[bucket]`` rows of each bucket as after-images of updates."""
+    left, marked_pieces = dict(counts), []
     for piece in staged:
         bucket = piece.segment.bucket
         updated = min(left.get(bucket, 0), piece.segment.num_rows)
         left[bucket] = left.get(bucket, 0) - updated
         marked = replace(piece.segment, updated=((0, updated),)) if updated else piece.segment
-        found.append(replace(piece, segment=marked))
-    return found
+        marked_pieces.append(replace(piece, segment=marked))
+    return marked_pieces
 
 
-def _by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
-    batch, num_buckets = one_batch(rows), routing.num_buckets
-    found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
-    buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
+def _sort_by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
+    batch, num_buckets = combine_batches(rows), routing.num_buckets
+    row_bucket = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
+    buckets = row_bucket.astype(np.uint16)  # 16 bits are sorted by radix
     ordered = pc.take(batch, pa.array(np.argsort(buckets, kind="stable")), boundscheck=False)
     ends = np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()
     bounds = enumerate(itertools.pairwise([0, *ends]))
     return [(bucket, ordered.slice(start, end - start)) for bucket, (start, end) in bounds if end > start]
 
 
-def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut rows into slices of at most about `SEGMENT_BYTES_MAX`, counted row by row: few rows may have most of the
-    bytes.
-    """
+def _cut_pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows into slices of about `SEGMENT_BYTES_MAX`, measured row by row: few rows may have most of the bytes."""
     if not rows.num_rows:
         return
     yield from arrow_chunking.slices(rows, min(SEGMENT_BYTES_MAX, arrow_chunking.SLICE_BYTES_MAX))
@@ -304,28 +305,9 @@ def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
 
 
 Require = Callable[[TableState], None]
-"""Raises where rows may not follow a state."""
+"""Raises if the rows must not follow a state."""
 Removing = Callable[[TableState], Sequence[Action]]
-"""Returns the actions that delete rows of a state, before others are added. It is asked by every attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class _AppendPlan:
-    """The plan of `commit_staged`."""
-
-    staged: StagedRows
-    require: Require | None = None
-    removing: Removing | None = None
-    overwrites: bool = False
-    adds: bool = True
-
-    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
-        require_not_dropped(state)  # also where nothing would change
-        if self.require is not None:
-            self.require(state)
-        emptying = make_truncate_actions(state) if self.overwrites else ()
-        added = (make_append_action(state, self.staged, time_ms, ends_after(state, emptying)),) if self.adds else ()
-        return (*(emptying if self.removing is None else self.removing(state)), *added)
+"""Returns the actions that delete rows of a state before others are added. Called by every attempt."""
 
 
 def commit_staged(
@@ -339,15 +321,25 @@ def commit_staged(
 ) -> tuple[BucketOffsets, CommitResult]:
     """Add staged rows to the table in one record, and return their offsets.
 
-    With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
-    committed before the record; with ``removing`` it first deletes the rows that this names. A transaction that is
-    already stored changes nothing and returns the offsets of its first commit. With a transaction even no rows are
-    committed, so that its version is remembered. ``require`` is asked about the state that the record follows, on every
-    attempt, and about the one that has the transaction already.
+    With ``overwrite`` the same record first truncates the table, so that exactly these rows are left. With ``removing``
+    it first deletes the rows of these actions. A transaction that is already stored writes nothing and returns the
+    offsets of its first commit. With a transaction a record is written even without rows, so that its version is
+    stored. ``require`` is called with the state that the record follows, by every attempt, and with the state that has
+    the transaction already.
     """
-    plan = _AppendPlan(staged, require, removing, overwrites=overwrite, adds=bool(staged.segments) or bool(transaction))
+
+    def plan_append(state: TableState, time_ms: int) -> Sequence[Action]:
+        require_not_dropped(state)  # also if nothing would change
+        if require is not None:
+            require(state)
+        truncates = make_truncate_actions(state) if overwrite else ()
+        added: tuple[Action, ...] = ()
+        if staged.segments or transaction is not None:
+            added = (make_append_action(state, staged, time_ms, ends_after(state, truncates)),)
+        return (*(truncates if removing is None else removing(state)), *added)
+
     is_shared = not overwrite and removing is None
-    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
+    committed = log.commit(plan_append, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
     if committed.duplicate_of is not None and require is not None:
         require(committed.state)
     return offsets_of_commit(committed), committed
@@ -366,10 +358,10 @@ def offsets_of_commit(committed: CommitResult) -> BucketOffsets:
 
 
 def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
-    """Return the actions that empty the table: none if no row was appended since it was created or last truncated.
+    """Return the actions that empty the table; none if it has been empty since it was created or last truncated.
 
     If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset, so that the
-    truncation shows.
+    truncation is visible.
     """
     if state.has_adopted_rows_alone:
         return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
@@ -377,16 +369,16 @@ def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
 
 
 def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int]:
-    """Return the ends of the buckets behind the result of `make_truncate_actions` for the state."""
+    """Return the bucket ends after the result of `make_truncate_actions` for the state."""
     return dict(emptying[0].offsets) if emptying else state.ends
 
 
 def make_append_action(
     state: TableState, staged: StagedRows, time_ms: int, ends: dict[int, int] | None = None
 ) -> Append:
-    """Return the action that adds staged rows behind a state, or behind other ``ends``. Pure.
+    """Return the action that appends staged rows at the ends of a state, or at other ``ends``. Pure.
 
-    Raises `CommitConflictError` for rows that the table can no longer take, or never could.
+    Raises `CommitConflictError` for rows that the table no longer accepts, or never did.
     """
     _require_fresh(state, staged, time_ms)
     ends = state.ends if ends is None else ends
@@ -399,7 +391,7 @@ def make_append_action(
 
 
 def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
-    """Refuse staged rows that the table can no longer take, or never could."""
+    """Raise `CommitConflictError` for staged rows that the table no longer accepts, or never did."""
     if state.primary_key:
         raise CommitConflictError(
             f"{state.name} has a primary key: rows are upserted, not appended; nothing was written"
@@ -428,10 +420,10 @@ def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
 
 
 def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
-    """Tell whether cleaning cannot have removed segments of these uuids, which nobody has named since they were staged.
+    """Return whether segments of these uuids, staged at ``staged_ms`` and never committed, cannot have been deleted.
 
-    It condemns them as orphans first, in the log, and forgets that long after they are too old here. To be asked by
-    each attempt to commit them: its process may have slept since.
+    Maintenance first condemns orphans in the log, and drops these entries long after the segments are too old here.
+    Every attempt to commit them must check: its process may have slept since.
     """
     if now_ms - staged_ms > STAGED_AGE_MS_MAX:
         return False
@@ -439,7 +431,7 @@ def is_kept(state: TableState, segments: Iterable[str | None], staged_ms: int, n
 
 
 def schema_changed_error(state: TableState) -> CommitConflictError:
-    """Return the error for rows that do not `has_same_meaning`."""
+    """Return the error for rows whose schema has not `has_same_meaning` as the current one."""
     return CommitConflictError(
         f"{state.name}: its columns were renamed or dropped while rows were written, or have other defaults now; "
         f"nothing was written, write them again by its columns {', '.join(state.schema.names)}",
@@ -447,9 +439,9 @@ def schema_changed_error(state: TableState) -> CommitConflictError:
 
 
 def has_same_meaning(written: TableSchema, current: TableSchema) -> bool:
-    """Tell whether rows that were staged by an older schema mean the same by the current one.
+    """Return whether rows that were staged with an older schema mean the same in the current one.
 
-    Columns match by name where rows come in, so that each name still has to mean its column: the same or wider.
+    Input columns match by name, so each name must still denote its column, with the same or a wider type.
     """
     now = {c.id: c for c in current.columns}
     for before in written.columns:
@@ -458,5 +450,5 @@ def has_same_meaning(written: TableSchema, current: TableSchema) -> bool:
             return False
         if before.nullable and not column.nullable:
             return False
-    known = {c.id for c in written.columns}
-    return all(column.nullable for column in current.columns if column.id not in known)
+    written_ids = {c.id for c in written.columns}
+    return all(column.nullable for column in current.columns if column.id not in written_ids)

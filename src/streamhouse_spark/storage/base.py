@@ -1,12 +1,12 @@
-"""The interface of shared storage: exactly the operations that the protocols need.
+"""The storage interface: exactly the operations that the protocols need.
 
-Keys are relative, with ``/`` between their parts; the root is the warehouse. Objects are immutable, but for hints.
+Keys are relative, with ``/`` between their parts; the root is the warehouse. Objects are immutable, except hints.
 Implementations: `streamhouse_spark.storage.local.LocalStorage`, `streamhouse_spark.storage.s3.storage.S3Storage` and
 `streamhouse_spark.storage.memory.MemoryStorage` (one process, for tests).
 
-Errors: `ObjectNotFoundError` and `ObjectExistsError` where a method says so; any other failure is a `StorageError`
-after which the outcome of a write is **unknown**. `ObjectExistsError` is a hint too: clients retry inside, and report
-"exists" for an object of their own. A caller that must know reads the object back.
+Errors: `ObjectNotFoundError` and `ObjectExistsError` where a method says so. After any other failure, a `StorageError`,
+the outcome of a write is **unknown**. `ObjectExistsError` is only a hint too: clients retry inside, and report "exists"
+for an object of their own. A caller that must know reads the object back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object as a listing shows it. Listings may lag: they never decide correctness."""
+    """An object as a listing shows it. Listings may lag and never decide correctness."""
 
     key: str
     size_bytes: int
@@ -35,7 +35,9 @@ Objects = list[ObjectInfo]
 
 
 class Sink(Protocol):
-    """A growing object. `write` takes any contiguous buffer; nothing is visible before the context ends."""
+    """An object that is being written. `write` takes any contiguous buffer; nothing is visible before the
+    context ends.
+    """
 
     def write(self, data: Bytes) -> int: ...
 
@@ -43,13 +45,13 @@ class Sink(Protocol):
 class Storage(Protocol):
     @property
     def url(self) -> str:
-        """The root as the user writes it, without credentials."""
+        """The root as the user wrote it, without credentials."""
 
     def read(self, key: str) -> bytes:
         """Read the whole object. Raises `ObjectNotFoundError`."""
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read half-open byte ranges of one object, in the order asked, short where the object ends.
+        """Read half-open byte ranges of one object, in the given order. A range is cut at the end of the object.
 
         Raises `ObjectNotFoundError`.
         """
@@ -58,34 +60,36 @@ class Storage(Protocol):
         """Return the size of the object. Raises `ObjectNotFoundError`."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
-        """Store the object durably and atomically, unless there is one. Of racing writers exactly one wins.
+        """Store the object durably and atomically, unless one exists. Of racing writers exactly one wins.
 
         Raises `ObjectExistsError`.
         """
 
     def ensure_durable(self, key: str) -> None:
-        """Make sure that a visible object whose writer met a failure survives a power loss, or raise `StorageError`."""
+        """Make a visible object whose put failed survive a power loss, or raise `StorageError`."""
 
     def put(self, key: str, data: Bytes) -> None:
-        """Store or replace the object atomically. For hints alone: the last writer wins."""
+        """Store or replace the object atomically. For hints only: the last writer wins."""
 
     def create(self, key: str) -> AbstractContextManager[Sink]:
-        """Write a large object under a key that nobody else uses. Durable and visible when the context ends well."""
+        """Write a large object under a key that no other writer uses. Durable and visible when the context ends without
+        error.
+        """
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """List all objects whose key begins with ``prefix``, in no order."""
 
     def list_names(self, prefix: str) -> Names:
-        """Return the distinct next path parts behind ``prefix`` (which ends with ``/`` or is empty), sorted."""
+        """Return the distinct next path parts after ``prefix`` (which ends with ``/`` or is empty), sorted."""
 
     def delete(self, key: str) -> None:
-        """Remove the object. An absent one is no error."""
+        """Delete the object, if it exists."""
 
     def now_ms(self) -> int:
-        """Return the store's own time, milliseconds since 1970-01-01 UTC."""
+        """Return the store's own time, in milliseconds since 1970-01-01 UTC."""
 
     def local_path(self, key: str) -> str | None:
-        """Return a path of this machine that can be memory-mapped, if there is one."""
+        """Return a path on this machine that can be memory-mapped; None if there is none."""
 
     def commit_lock(self, key: str) -> AbstractContextManager[None]:
         """Wait a short while for other processes of this host that are about to commit next to ``key``. Only saves
@@ -93,10 +97,10 @@ class Storage(Protocol):
         """
 
     def check_writable(self) -> None:
-        """Prove that put-if-absent is honoured here. Raises `StorageError` with the remedy. Done once per store."""
+        """Prove that this store honours put-if-absent. Raises `StorageError` with the remedy. Runs once per store."""
 
 
 def url_of(storage: Storage, key: str) -> str:
-    """Return the URL of an object, for messages: that in the store that it lies in, where there are several."""
+    """Return the URL of an object for messages, in the store that holds it if there are several."""
     placed = getattr(storage, "url_of", None)
     return str(placed(key)) if placed is not None else f"{storage.url}/{key}"

@@ -26,10 +26,10 @@ class MemoryStorage:
 
     def read(self, key: str) -> bytes:
         with self._lock:
-            found = self._objects.get(key)
-        if found is None:
+            entry = self._objects.get(key)
+        if entry is None:
             raise ObjectNotFoundError.of(f"{self.url}/{key}")
-        return found[0]
+        return entry[0]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         data = self.read(key)

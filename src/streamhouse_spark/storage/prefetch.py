@@ -54,13 +54,13 @@ def delete_all(storage: Storage, keys: Sequence[str]) -> None:
             storage.delete(key)
 
 
-def expect_together(storage: Storage, wanted: Sequence[tuple[Prefetch, Sequence[str]]]) -> None:
+def expect_together(storage: Storage, requests: Sequence[tuple[Prefetch, Sequence[str]]]) -> None:
     """Read the objects that several readers are about to read, at the same time."""
-    keys = [key for _, of_one in wanted for key in of_one]
+    keys = [key for _, own_keys in requests for key in own_keys]
     if keys and isinstance(storage, ReadsMany):
-        found = iter(storage.read_many(keys))
-        for ahead, of_one in wanted:
-            ahead.hold({key: next(found) for key in of_one})
+        contents = iter(storage.read_many(keys))
+        for ahead, own_keys in requests:
+            ahead.hold({key: next(contents) for key in own_keys})
 
 
 class Prefetch:
@@ -91,14 +91,14 @@ class Prefetch:
         """Read these objects now, if that saves time later."""
         if self._many is None:
             return
-        wanted = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._found]
-        if len(wanted) > 1:
-            self._found |= zip(wanted, self._many.read_many(wanted), strict=True)
+        missing = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._found]
+        if len(missing) > 1:
+            self._found |= zip(missing, self._many.read_many(missing), strict=True)
             self._joined = []
 
-    def hold(self, found: Mapping[str, bytes | None]) -> None:
+    def hold(self, contents: Mapping[str, bytes | None]) -> None:
         """Take over objects that were read for this reader; None stands for an absent one."""
-        self._found |= found
+        self._found |= contents
 
     def join(self, keys: Iterable[str]) -> None:
         """Read these objects with the next ones that are expected."""

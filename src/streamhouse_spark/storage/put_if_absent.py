@@ -1,13 +1,18 @@
-"""Slots: numbered keys of a storage, each of which has one owner for good.
+"""Put-if-absent with a known outcome: the one commit protocol of the package.
 
-Records of a log, pointers of names, floors, versions of an Iceberg table and snapshots of a Paimon table are slots.
+A *slot* is a key that is written once and never replaced: a numbered record of a log, a name pointer, a floor, a
+version of an Iceberg table or a snapshot of a Paimon table. Writers race for the same slot, and exactly one wins.
 
-**Commit point** of taking one: put-if-absent of its key. Whatever the put reports, the slot itself is asked afterwards:
-mine means that the put was done, another's means that the race was lost, empty means that nothing happened yet. The
-kind of an exception decides nothing, because clients retry inside and report "exists" for an object of their own.
+Protocol:
 
-An empty slot may still be filled by a request that was given up. So a caller that tries again puts under the same
-number, and compares again.
+1. Put if absent. If the store acknowledges the put, the writer has won.
+2. On any error, read the slot back and compare its content. Own content: won. Other content: lost. No object: not
+   stored. The kind of the error decides nothing, because clients of a store retry inside and report "exists" for an
+   object of their own.
+3. If own content was read back after a failed put, make sure that it is durable before anything builds on it.
+
+A slot that is empty after a failed put may still be filled by a request in flight. A writer that retries must therefore
+put into the same slot and compare again.
 """
 
 from __future__ import annotations
@@ -25,56 +30,56 @@ T = TypeVar("T")
 
 
 class PutOutcome(enum.Enum):
-    """The owner of a slot, as far as a look at it tells."""
+    """Who owns a slot after a put, as far as the writer can tell."""
 
     WON = "mine"
     LOST = "another"
     NOT_STORED = "nobody"
     UNREADABLE = "unreadable"
-    """The put failed, and so did the look: the slot is mine, another's or empty."""
+    """The put failed and the slot cannot be read back: it was won or lost, or is empty."""
     NOT_DURABLE = "unsure"
-    """The slot is mine, and may be empty after a power loss."""
+    """The slot was won, but its content may not survive a power loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutResult(Generic[T]):
-    """The outcome of one attempt to take a slot."""
+    """The outcome of one put into a slot."""
 
     outcome: PutOutcome
     stored: T | None = None
-    """The content that was read back. A put that was acknowledged is not looked at."""
+    """The content that was read back; None if the put was acknowledged."""
     failure: StorageError | None = None
     """The error of the put."""
     read_error: StorageError | CorruptDataError | None = None
-    """The error of the look, where the slot is unreadable or unsure."""
+    """The error of reading back, or of making the content durable."""
 
     def is_won(self) -> bool:
-        """Tell whether the slot is mine, or another's. Raises `error` where it is neither for sure."""
+        """Return whether the put won. Raise `error` if the outcome is neither won nor lost."""
         if self.outcome in (PutOutcome.WON, PutOutcome.LOST):
             return self.outcome is PutOutcome.WON
         raise self.error
 
     @property
     def error(self) -> StorageError | CorruptDataError:
-        """The error that leaves the owner open."""
+        """The error that leaves the outcome unknown."""
         error = self.read_error if self.outcome is PutOutcome.UNREADABLE else self.failure
-        assert error is not None, "the owner is known"
+        assert error is not None, "the outcome is known"
         return error
 
 
 @dataclass(frozen=True, slots=True)
 class Slot(Generic[T]):
-    """One key, with the way to compare its content."""
+    """A key that is written once, and how to read and compare its content."""
 
     storage: Storage
     key: str
     read: Callable[[], T]
-    """Gives the content of the slot. Raises `ObjectNotFoundError` where it is empty."""
+    """Returns the content. Raises `ObjectNotFoundError` if the slot is empty."""
     is_mine: Callable[[T], bool]
-    """Tells content that this attempt put from all content that others put."""
+    """Returns whether this attempt put the content. No other attempt may put content that this accepts."""
 
     def take(self, data: Bytes) -> PutResult[T]:
-        """Put ``data`` into the slot unless it is taken, and tell who has it. One request where the put succeeds."""
+        """Put ``data`` if the slot is empty, and return the outcome. One request if the put succeeds."""
         try:
             self.storage.put_if_absent(self.key, data)
         except StorageError as error:
@@ -82,7 +87,7 @@ class Slot(Generic[T]):
         return PutResult(PutOutcome.WON)
 
     def look(self, failure: StorageError) -> PutResult[T]:
-        """Read the slot back after the ``failure`` of a put, and tell who has it."""
+        """Return the outcome of a put that reported ``failure``, by reading the slot back."""
         try:
             stored = self.read()
         except ObjectNotFoundError:
@@ -91,7 +96,7 @@ class Slot(Generic[T]):
             return PutResult(PutOutcome.UNREADABLE, failure=failure, read_error=error)
         if not self.is_mine(stored):
             return PutResult(PutOutcome.LOST, stored, failure)
-        if not isinstance(failure, ObjectExistsError):  # it is visible, and must stay before anybody builds on it
+        if not isinstance(failure, ObjectExistsError):
             try:
                 self.storage.ensure_durable(self.key)
             except StorageError as error:
@@ -100,15 +105,15 @@ class Slot(Generic[T]):
 
 
 def slot_of_bytes(storage: Storage, key: str, data: bytes) -> Slot[bytes]:
-    """Make a slot whose content is mine where it equals ``data``, because no other attempt puts the same bytes."""
+    """Return a slot for ``data`` that no other attempt puts, such as bytes with a uuid."""
     return Slot(storage, key, lambda: storage.read(key), data.__eq__)
 
 
 def fill(storage: Storage, key: str, data: Bytes) -> None:
-    """Store ``data`` under a ``key`` unless there is an object, whoever put it.
+    """Store ``data`` under ``key`` unless an object exists there.
 
-    For a key whose content nobody puts otherwise, or that is read in any case afterwards. Raises `StorageError` where
-    the outcome is unknown.
+    For keys whose content is the same whoever puts it, or that the caller reads back in any case. Raises `StorageError`
+    if the outcome is unknown.
     """
     with suppress(ObjectExistsError):
         storage.put_if_absent(key, data)

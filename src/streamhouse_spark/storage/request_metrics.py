@@ -83,8 +83,8 @@ class _RequestCounter:
         chosen = tuple(prefixes)
         with self._lock:
             counts = list(self._counts.items())
-        found = (n for (of_url, folder), n in counts if of_url == url and f"{folder}/".startswith(chosen))
-        return sum(found, NO_REQUESTS)
+        counters = (n for (of_url, folder), n in counts if of_url == url and f"{folder}/".startswith(chosen))
+        return sum(counters, NO_REQUESTS)
 
     def total(self) -> RequestCounts:
         """Return the requests to all stores."""

@@ -82,8 +82,8 @@ class PlacedStorage:
     def list_temporary(self, prefix: str) -> Objects:
         """List the files that writers left behind, of a store that has such."""
         list_temporary = getattr(self._at(prefix), "list_temporary", None)
-        found: Objects = [] if list_temporary is None else list_temporary(prefix)
-        return found
+        objects: Objects = [] if list_temporary is None else list_temporary(prefix)
+        return objects
 
     def list_names(self, prefix: str) -> Names:
         return self._at(prefix).list_names(prefix)
@@ -116,17 +116,17 @@ class PlacedStorageOfMany(PlacedStorage):
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read whole objects, those of one store by one call of it. None stands for an absent one."""
         self.places.look_up(keys)
-        wanted: dict[int, tuple[Storage, list[str]]] = {}
+        keys_by_store: dict[int, tuple[Storage, list[str]]] = {}
         for key in keys:
             store = self._at(key)
-            wanted.setdefault(id(store), (store, []))[1].append(key)
-        if len(wanted) == 1:
-            return _read_all(*wanted.popitem()[1])
-        groups = list(wanted.values())
-        found: dict[str, bytes | None] = {}
-        for (_, of_one), contents in zip(groups, in_parallel(lambda group: _read_all(*group), groups), strict=True):
-            found.update(zip(of_one, contents, strict=True))
-        return [found[key] for key in keys]
+            keys_by_store.setdefault(id(store), (store, []))[1].append(key)
+        if len(keys_by_store) == 1:
+            return _read_all(*keys_by_store.popitem()[1])
+        groups = list(keys_by_store.values())
+        contents_by_key: dict[str, bytes | None] = {}
+        for (_, store_keys), contents in zip(groups, in_parallel(lambda group: _read_all(*group), groups), strict=True):
+            contents_by_key.update(zip(store_keys, contents, strict=True))
+        return [contents_by_key[key] for key in keys]
 
 
 def make_routing_storage(home: Storage, places: Places) -> PlacedStorage:

@@ -166,7 +166,7 @@ def _open(
     storage: Storage, world: World, path: TablePath, uuid: str, asked: PrefetchedLog | None
 ) -> TableSummary | None:
     """Open one table; None where the name does not mean it any more."""
-    log = CommitLog(storage, uuid, world, asked=asked)
+    log = CommitLog(storage, uuid, world, prefetched=asked)
     try:
         log = follow_replacements(storage, world, log)
         return TableSummary(path, log) if is_named(log.state, path) else None

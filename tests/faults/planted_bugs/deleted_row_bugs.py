@@ -469,7 +469,7 @@ DELETED_ROW_BUGS = (
         "deleted rows are counted", Patch(LogSplit, "num_live", lambda offsets: offsets.end - offsets.start)
     ).found_by(rows_are_counted, "assert 12 == 9"),
     PlantedBug(
-        "rows of the next bucket are deleted", Patch(state_module, "_with_deleted", delete_in_the_next_bucket)
+        "rows of the next bucket are deleted", Patch(state_module, "_apply_delete", delete_in_the_next_bucket)
     ).found_by(some_rows_are_deleted, "[0, 3, 4, 6, 7, 8, ...] == [0, 2, 3, 4, 7, 8, ...]"),
     PlantedBug(
         "a deletion of rows that another writer deleted passes", DELETING(delete_only_what_others_left)
@@ -483,7 +483,7 @@ DELETED_ROW_BUGS = (
         ),
     ).found_by(a_checkpoint_of_deleted_rows, "assert {} == {1: OffsetRun"),
     PlantedBug(
-        "joined deletions omit the newest", Patch(masks.Deletions, "and_rows", lambda original: original(rows={}))
+        "joined deletions omit the newest", Patch(masks.Deletions, "with_rows", lambda original: original(rows={}))
     ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
     PlantedBug(
         "pending deletes of the lake are read", Patch(planner, "_without_masked", lambda lake: (lake, ()))
@@ -510,7 +510,7 @@ DELETED_ROW_BUGS = (
     ).found_by(a_round_that_is_not_recorded, "assert 4 == 5"),
     PlantedBug(
         "deleted rows are forgotten before the log is trimmed",
-        Patch(masks, "without_those_of_the_lake", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))),
+        Patch(masks, "drop_applied_deletes", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
     PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
         some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were removed by others"

@@ -348,7 +348,7 @@ def appends_together_and_an_interrupt() -> None:
 
 def won_without_stale_floors(original: Any, self: CommitLog, before: TableState, stored: Record) -> Any:
     is_stale = self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS
-    return original() if is_stale else self._stored(before, stored)
+    return original() if is_stale else self._advance(before, stored)
 
 
 def put_taken_for_anothers(original: Any) -> Any:
@@ -465,7 +465,7 @@ def answer_then_put_group(original: Any, group: RecordBuilder, before: TableStat
 
 def store_state_then_outcomes(self: CommitLog, before: TableState, stored: Record) -> TableState:
     self._state = state = fold(before, stored)
-    self._calls.landed(dict(outcomes(before, state, stored)))
+    self._queue.landed(dict(outcomes(before, state, stored)))
     return state
 
 
@@ -492,24 +492,26 @@ def look_without_unsure(original: Any, failure: StorageError) -> PutResult[Any]:
 
 
 BELIEVES_STAGED_OBJECTS = Patch(commit_log, "require_stored", lambda: None)
-FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_read_forward", lambda original: original(own={}))
+FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_fold_to_tail", lambda original: original(own={}))
 RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "outcomes", neighbours_outcomes)
 JUDGES_ON_THE_STATE_BEFORE = Patch(
     RecordBuilder, "state", lambda original, self: replace(original(), transactions=self.before.transactions)
 )
-FAILS_ALL_THAT_JOINED = Patch(RecordBuilder, "joins", join_or_fail_all)
+FAILS_ALL_THAT_JOINED = Patch(RecordBuilder, "try_add", join_or_fail_all)
 MISSING_SEGMENT = ".../segments/....arrow is missing although the table names it"
 STORED_TWICE = "acknowledged batch ...: rows are stored {...: 2, "
 
 LOG_BUGS = (
     # the low watermark of the log, and the outcome of a put
-    PlantedBug("a reader ignores the low watermark", Patch(CommitLog, "_floor_allows", lambda: True)).found_by(
+    PlantedBug(
+        "a reader ignores the low watermark", Patch(CommitLog, "_may_trust_records_from", lambda: True)
+    ).found_by(
         a_reader_that_slept_meets_a_void_record,
         "SnapshotExpiredError: .../commits/...deleted because the grace is over",
     ),
     PlantedBug(
         "an append is acknowledged without checking the low watermark",
-        Patch(CommitLog, "_state_after_put", lambda self, before, stored: self._stored(before, stored)),
+        Patch(CommitLog, "_state_after_put", lambda self, before, stored: self._advance(before, stored)),
     ).found_by(interleaving("append inline", "sleeps for days"), "acknowledged batch 4: rows are stored {4000: 0"),
     PlantedBug(
         "only the thread that reads the low watermark compares it",
@@ -523,10 +525,10 @@ LOG_BUGS = (
     ).found_by(a_restore_while_a_write_is_staged, f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "an object that exists is taken for another writer's commit",
-        Patch(CommitLog, "_put", put_taken_for_anothers),
+        Patch(CommitLog, "_put_record", put_taken_for_anothers),
         FORGETS_OWN_ATTEMPTS,
     ).found_by(sweeping(sc.AppendInline, "own exists"), STORED_TWICE),
-    PlantedBug("a failed put is taken for a commit", Patch(CommitLog, "_put", put_despite_an_error)).found_by(
+    PlantedBug("a failed put is taken for a commit", Patch(CommitLog, "_put_record", put_despite_an_error)).found_by(
         sweeping(sc.AppendInline, "error before"), "CORRUPT_DATA: .../commits/... is missing although records follow it"
     ),
     PlantedBug("a put that arrives late is not recognized as the own attempt", FORGETS_OWN_ATTEMPTS).found_by(
@@ -561,7 +563,7 @@ LOG_BUGS = (
         BELIEVES_STAGED_OBJECTS,
     ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
-        "compaction does not check that its inputs are still live", Patch(merge, "_still_live", lambda: True)
+        "compaction does not check that its inputs are still live", Patch(merge, "_is_still_live", lambda: True)
     ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
     PlantedBug(
         "a dropped table accepts rows",
@@ -576,7 +578,7 @@ LOG_BUGS = (
     PlantedBug(
         "a stored transaction is written again", Patch(commit_log, "find_stored_transaction", lambda: None)
     ).found_by(sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE),
-    PlantedBug("a stored request is written again", Patch(idempotency, "_request_outcome", lambda: None)).found_by(
+    PlantedBug("a stored request is written again", Patch(idempotency, "_find_request_outcome", lambda: None)).found_by(
         sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"
     ),
     PlantedBug(
@@ -633,7 +635,9 @@ LOG_BUGS = (
     PlantedBug(
         "trimming removes one segment too many", Patch(retention, "plan_trim", plan_trim_of_one_more_segment)
     ).found_by(trim_a_table_without_a_lake, "[3000, 3001, 3002] == [2000, 2001, "),
-    PlantedBug("a checkpoint is written before its commit", Patch(CommitLog, "_put", checkpoint_then_put)).found_by(
+    PlantedBug(
+        "a checkpoint is written before its commit", Patch(CommitLog, "_put_record", checkpoint_then_put)
+    ).found_by(
         sweeping(sc.AppendObjects, "crash before"), "DIFFERENT_HISTORY: ...this process read record 3 of attempt"
     ),
     PlantedBug(
@@ -690,7 +694,8 @@ LOG_BUGS = (
         "members of a group are answered before the put", Patch(CommitLog, "_put_group", answer_then_put_group)
     ).found_by(group_appends_at_every_put, "append together: crash before ...was then given"),
     PlantedBug(
-        "the log's state advances before the outcomes are noted", Patch(CommitLog, "_stored", store_state_then_outcomes)
+        "the log's state advances before the outcomes are noted",
+        Patch(CommitLog, "_advance", store_state_then_outcomes),
     ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
     PlantedBug(
         "a write by key does not see its neighbours' rows", Patch(WriteOverlay, "over", lambda found: found)

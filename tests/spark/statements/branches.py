@@ -78,7 +78,7 @@ def _publish(history: History, begun: _Branch, rng: Random) -> None:
     if reason == CONFLICT:
         if not begun.is_main_touched or adds_beside:
             raise DifferenceError("the branch was not published, and has to be")
-        history.figures.refusals["a branch that is not published"] += 1
+        history.figures.rejections["a branch that is not published"] += 1
         if rng.random() < 0.5:
             history.house.drop_branch(begun.made.name, in_sql=rng.random() < 0.5)
         return

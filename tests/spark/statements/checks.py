@@ -46,7 +46,7 @@ class Checks:
             reason = reason_of(error)
             if reason not in reasons:
                 raise
-            self.figures.refusals[str(reason)] += 1
+            self.figures.rejections[str(reason)] += 1
 
     def compare(
         self, reader: str, subject: Subject, found: Rows, expected: Rows | None = None, *, detail: str = ""
@@ -177,12 +177,12 @@ class Checks:
             try:
                 found = changes(table, first + 1, last, is_net=is_net)
             except InvalidOptionError:
-                self.figures.refusals["changes that are not told"] += 1
+                self.figures.rejections["changes that are not told"] += 1
                 continue
             except StreamhouseError as error:
                 if reason_of(error) != GONE:
                     raise
-                self.figures.refusals[GONE] += 1
+                self.figures.rejections[GONE] += 1
                 continue
             self._lead("net CHANGES" if is_net else "CHANGES", subject, first, last, found)
             if rng.random() < 0.15:
@@ -216,7 +216,7 @@ class Checks:
             except Exception as error:
                 if reason_of(error) != GONE:  # as where another engine wrote rows again, which lost their offsets
                     raise
-                self.figures.refusals["a stream of rows that are gone"] += 1
+                self.figures.rejections["a stream of rows that are gone"] += 1
                 return
             rows = _replayed(found.to_pylist(), subject.names) if suffix else rows_of(found, subject.names)
             self.compare(f"a stream{suffix}", subject, rows)

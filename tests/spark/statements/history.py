@@ -299,7 +299,7 @@ class History:
             subject.columns = statement.columns
             subject.changes += 1
         self.reference.add(subject.name, appended, subject.columns)
-        self.figures.refusals[reason] += 1
+        self.figures.rejections[reason] += 1
         if reason == CONFLICT:
             self.checks.rows("after a conflict", subject)
             return self.perform(subject, statement, rng)

@@ -18,7 +18,7 @@ class Figures:
     """Counts of one history, or of many."""
 
     statements: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
     upkeep: Counter[str] = field(default_factory=Counter)
     checks: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)

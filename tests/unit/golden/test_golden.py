@@ -21,7 +21,12 @@ from streamhouse_spark.log.commits import actions
 from streamhouse_spark.log.commits import framing as frame_module
 from streamhouse_spark.log.commits.actions import Append, Payload
 from streamhouse_spark.log.commits.archive_metadata import Archive, ArchivePage, SetArchive
-from streamhouse_spark.log.commits.checkpoint import newest_checkpoint, read_checkpoint, read_floor, write_checkpoint
+from streamhouse_spark.log.commits.checkpoint import (
+    read_checkpoint,
+    read_floor,
+    read_latest_checkpoint,
+    write_checkpoint,
+)
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
 from streamhouse_spark.log.commits.record import Record, encode_record, read_record
 from streamhouse_spark.log.commits.state import fold
@@ -153,7 +158,7 @@ class TestReading:
     def test_with_the_checkpoint_or_with_the_records(self, golden):
         for uuid in UUIDS:
             numbers = sorted(n for k in FILES if f"{uuid}/commits/" in k and (n := parse_number(k)))
-            checkpoint = newest_checkpoint(golden, uuid)
+            checkpoint = read_latest_checkpoint(golden, uuid)
             state = None if checkpoint is None else checkpoint
             for number in numbers:
                 if state is None or number == state.version + 1:

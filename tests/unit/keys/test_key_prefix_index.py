@@ -24,7 +24,7 @@ def test_it_says_what_a_set_says(mine, asked, common, skipped):
     asked = [*asked, *(common + key for key in asked)]
     heads = KeyPrefixIndex(pa.array(sorted(set(mine)), pa.binary()))
     keys = pa.array(asked, pa.binary())[skipped:]
-    assert heads.have(keys).tolist() == [key in set(mine) for key in asked[skipped:]]
+    assert heads.contains(keys).tolist() == [key in set(mine) for key in asked[skipped:]]
 
 
 @pytest.mark.parametrize("text", ["customer-{:09}", "{:09}-customer"])

@@ -11,7 +11,7 @@ from streamhouse_spark.log.commits.delete_vectors import Truncation
 from streamhouse_spark.log.commits.object_existence import list_referenced_keys
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.log.compaction import CompactionRun, _still_live
+from streamhouse_spark.log.compaction import CompactionRun, _is_still_live
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.staging import make_truncate_actions
@@ -162,8 +162,8 @@ def test_offsets_that_were_taken_away_say_so():
 def test_segments_that_are_gone_are_not_merged():
     state = filled()
     run = CompactionRun(0, state.buckets[0].segments)
-    assert _still_live(state, run)
-    assert not _still_live(truncated(state), run)
+    assert _is_still_live(state, run)
+    assert not _is_still_live(truncated(state), run)
 
 
 def test_trimming_waits_for_the_lake_to_begin_anew():

@@ -817,7 +817,7 @@ class TestHistory:
         state = table.refresh()
         encoded = checkpoint._encode_checkpoint(state)
         assert as_stored(state).deletions == state.deletions
-        assert checkpoint._version(state) == 13
+        assert checkpoint._format_version(state) == 13
         with monkeypatch.context() as older:
             older.setattr(checkpoint, "NEWEST_VERSION", 12)
             with pytest.raises(FormatVersionError, match="upgrade"):
@@ -826,7 +826,7 @@ class TestHistory:
         opened = Warehouse("wh", storage=table.storage, world=table.world).table(NAME)
         assert ids(opened.to_arrow()) == [0, 2, 3, 4]
         tier(opened)
-        assert checkpoint._version(opened.refresh()) == 4
+        assert checkpoint._format_version(opened.refresh()) == 4
 
 
 class TestRounds:

@@ -139,7 +139,7 @@ class TestTheRecord:
 
     def test_a_checkpoint_holds_it_and_an_older_version_of_the_package_stops(self, table, monkeypatch):
         before = as_stored(table.state)
-        assert checkpoint_module._version(before) is None
+        assert checkpoint_module._format_version(before) is None
         table.set_partitioning(["region"])
         state = as_stored(table.state)
         assert (state.former_partitionings, state.partition_by) == (

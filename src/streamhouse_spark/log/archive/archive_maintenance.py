@@ -29,7 +29,7 @@ from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.archive.pages import (
     PageContent,
     encode_page,
-    keys_of_page,
+    list_page_keys,
     read_page,
     read_pages,
     usable_archive,
@@ -73,12 +73,14 @@ def keep_archive(
     `StorageError`.
     """
     num_changes = 0
-    while found := _round(log, storage, world, options, retention_ms):
-        num_changes += found
+    while num_archived := _archive_once(log, storage, world, options, retention_ms):
+        num_changes += num_archived
     return num_changes
 
 
-def _round(log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None) -> int:
+def _archive_once(
+    log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
+) -> int:
     """Do a round as `keep_archive` does. Returns the number of changes that it archived; 0 if nothing is left to do."""
     state = log.refresh()
     if retention_ms is None:
@@ -88,15 +90,15 @@ def _round(log: CommitLog, storage: Storage, world: World, options: SegmentOptio
     began_ms = storage.now_ms()
     held = usable_archive(state)
     base = held or Archive((), {bucket: bucket_log.start for bucket, bucket_log in state.buckets.items()})
-    kept = _drop_expired_pages(base, began_ms - retention_ms)
-    news = {b: OffsetRange(base.end(b), log_.end) for b, log_ in state.buckets.items() if log_.end > base.end(b)}
-    if not news:
-        if kept is not base:
-            _commit(log, storage, state, kept, [], began_ms)
+    unexpired = _drop_expired_pages(base, began_ms - retention_ms)
+    new_ranges = {b: OffsetRange(base.end(b), log_.end) for b, log_ in state.buckets.items() if log_.end > base.end(b)}
+    if not new_ranges:
+        if unexpired is not base:
+            _commit(log, storage, state, unexpired, [], began_ms)
         return 0
-    joined = _merge_pages(kept, state.time_ms, retention_ms)
+    joined = _merge_pages(unexpired, state.time_ms, retention_ms)
     packed = replace(options, codec="zstd")
-    written = _Round(storage, world, state, packed, kept, not held, log.recent_rows).write(joined, news)
+    written = _Round(storage, world, state, packed, unexpired, not held, log.recent_rows).write(joined, new_ranges)
     is_done = _commit(log, storage, state, written.archive, written.uuids, began_ms)
     return written.num_changes if is_done else 0
 
@@ -134,10 +136,10 @@ def _commit(
     page, and then those of its segments.
     """
     left = {page.uuid for page in archive.pages}
-    gone: set[str] = set()
+    condemned_keys: set[str] = set()
     for page in state.archive.pages:
         if page.uuid not in left:
-            gone |= _keys_of(storage, state, page.uuid)
+            condemned_keys |= _list_page_keys(storage, state, page.uuid)
     page_key = manifest_key(state.table_uuid, uuids[0]) if uuids else None
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
@@ -146,7 +148,7 @@ def _commit(
             return ()
         if page_key is not None and is_to_be_looked_for(storage, began_ms) and not _is_stored(storage, page_key):
             return ()  # a restore takes away files that were staged before it
-        return (SetArchive(archive, tuple(sorted(gone))),)
+        return (SetArchive(archive, tuple(sorted(condemned_keys))),)
 
     committed = log.commit(plan, staged_ms=began_ms)
     return committed.state is not committed.before
@@ -159,10 +161,10 @@ def _is_stored(storage: Storage, key: str) -> bool:
         return False
 
 
-def _keys_of(storage: Storage, state: TableState, uuid: str) -> set[str]:
+def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
     """Return the keys of a page that is left out. Those of one that cannot be read are found as orphans."""
     try:
-        return keys_of_page(state.table_uuid, uuid, read_page(storage, state, uuid))
+        return list_page_keys(state.table_uuid, uuid, read_page(storage, state, uuid))
     except (CorruptDataError, SnapshotExpiredError) as error:
         logger.warning("%s: its segments are deleted as orphans (%s)", state.name, error)
         return {manifest_key(state.table_uuid, uuid)}
@@ -191,24 +193,24 @@ class _Round:
     recent: RecentRows
     """Rows of records that were read already."""
 
-    def write(self, joined: Sequence[ArchivePage], news: Mapping[int, OffsetRange]) -> _Written:
+    def write(self, joined: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _Written:
         """Write a page of new changes and those of the joined pages. Durable when this returns."""
         state, storage, archive = self.state, self.storage, self.archive
         after_us = archive.pages[-1].last_us if archive else None
         commits, _ = commits_back(storage, state, archive.last_commit + 1, state.version, after_us)
-        told_from = commits[0].record.number if commits else state.version + 1
+        first_listed = commits[0].record.number if commits else state.version + 1
         all_rows = CommitRows.of(commits)
-        last, news = self._within(all_rows, news)
+        last, new_ranges = self._within(all_rows, new_ranges)
         rows = all_rows.between(0, last)
         contents = self._contents(joined)
         if contents is None:
             joined, contents = (), ()
-        segments, uuids = self._segments(contents, news, last)
+        segments, uuids = self._segments(contents, new_ranges, last)
         content = PageContent(
             segments,
             {s.schema_id: state.schemas[s.schema_id] for s in segments},
-            CommitRows.joined([*(content.commits for content in contents), _inside(rows, news)]),
-            _first_complete_commit(contents, joined, told_from),
+            CommitRows.joined([*(content.commits for content in contents), _select_rows(rows, new_ranges)]),
+            _find_first_complete_commit(contents, joined, first_listed),
             (*(number for content in contents for number in content.altered), *_find_schema_changes(commits, last)),
         )
         uuid = self.world.ids.new_uuid()
@@ -216,29 +218,29 @@ class _Round:
         last_us = int(content.commits.times_us.max(initial=after_us or 0))
         page = _describe_page(uuid, last, joined, segments, last_us)
         pages = (*archive.pages[: len(archive.pages) - len(joined)], page)
-        first = self._first_commit(rows, news, told_from)
-        num_changes = sum(map(len, news.values()))
+        first = self._first_commit(rows, new_ranges, first_listed)
+        num_changes = sum(map(len, new_ranges.values()))
         return _Written(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
 
-    def _within(self, rows: CommitRows, news: Mapping[int, OffsetRange]) -> tuple[int, Mapping[int, OffsetRange]]:
+    def _within(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> tuple[int, Mapping[int, OffsetRange]]:
         """Return the last commit of a page of bounded size, and the part of the new changes up to it."""
         hot = self.state.live_segments()
         row_bytes = max(1, sum(s.memory_bytes for s in hot) // max(1, sum(s.num_rows for s in hot)))
         limit = max(1, ROUND_BYTES_MAX // row_bytes)
-        num_changes = sum(map(len, news.values()))
+        num_changes = sum(map(len, new_ranges.values()))
         if num_changes <= limit or not len(rows.versions):
-            return self.state.version, news
-        inside = _inside(rows, news)
+            return self.state.version, new_ranges
+        inside = _select_rows(rows, new_ranges)
         versions, place = np.unique(inside.versions, return_inverse=True)
-        told = np.bincount(place, inside.ends - inside.starts).astype(np.int64)
-        before = num_changes - int(told.sum())  # whose commits are not known: all are older
-        count = int(np.searchsorted(np.cumsum(told), limit - before, side="right"))
+        num_per_commit = np.bincount(place, inside.ends - inside.starts).astype(np.int64)
+        before = num_changes - int(num_per_commit.sum())  # whose commits are not known: all are older
+        count = int(np.searchsorted(np.cumsum(num_per_commit), limit - before, side="right"))
         last = int(versions[min(max(count, 1), len(versions)) - 1])
         if last == versions[-1]:
-            return self.state.version, news
+            return self.state.version, new_ranges
         later = inside.taken(inside.versions > last)
-        ends = {b: int(later.starts[later.buckets == b].min(initial=offsets.end)) for b, offsets in news.items()}
-        return last, {b: OffsetRange(o.start, ends[b]) for b, o in news.items() if ends[b] > o.start}
+        ends = {b: int(later.starts[later.buckets == b].min(initial=offsets.end)) for b, offsets in new_ranges.items()}
+        return last, {b: OffsetRange(o.start, ends[b]) for b, o in new_ranges.items() if ends[b] > o.start}
 
     def _contents(self, joined: Sequence[ArchivePage]) -> tuple[PageContent, ...] | None:
         try:
@@ -248,26 +250,30 @@ class _Round:
             return None
 
     def _segments(
-        self, contents: Sequence[PageContent], news: Mapping[int, OffsetRange], last: int
+        self, contents: Sequence[PageContent], new_ranges: Mapping[int, OffsetRange], last: int
     ) -> tuple[tuple[Segment, ...], list[str]]:
         """Write one segment for each run of a bucket's changes, and return them by bucket and offset."""
-        runs = [run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, news.get(bucket))]
+        runs = [
+            run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, new_ranges.get(bucket))
+        ]
         groups = [(self.world.ids.new_uuid(), group) for group in _group_by_object(runs)]
         written = at_once(self.storage, lambda group: self._object(*group, last), groups)
-        found = [segment for segments in written for segment in segments]
-        return tuple(sorted(found, key=lambda s: (s.bucket, s.base_offset))), [uuid for uuid, _ in groups]
+        archived = [segment for segments in written for segment in segments]
+        return tuple(sorted(archived, key=lambda s: (s.bucket, s.base_offset))), [uuid for uuid, _ in groups]
 
-    def _runs(self, contents: Sequence[PageContent], bucket: int, news: OffsetRange | None) -> Iterator[list[Part]]:
+    def _runs(
+        self, contents: Sequence[PageContent], bucket: int, new_range: OffsetRange | None
+    ) -> Iterator[list[Part]]:
         """Give the bucket's changes as adjacent parts of segments of one schema."""
         parts = [(s, s.offsets) for content in contents for s in content.segments if s.bucket == bucket]
-        if news is not None:
-            hot = plan_range(self.state, bucket, news).segments
-            parts += [(segment, segment.offsets.intersect(news)) for segment in hot]
+        if new_range is not None:
+            hot = plan_range(self.state, bucket, new_range).segments
+            parts += [(segment, segment.offsets.intersect(new_range)) for segment in hot]
         for _, run in groupby(parts, key=lambda part: part[0].schema_id):
             yield list(run)
 
     def _object(self, uuid: str, runs: Sequence[list[Part]], last: int) -> list[Segment]:
-        state, found = self.state, []
+        state, segments = self.state, []
         records = InlineRecords(self.storage, state.table_uuid, self.recent)
         records.expect(segment for run in runs for segment, _ in run)
         with create_shared(self.storage, state.table_uuid, uuid) as sink:
@@ -277,24 +283,24 @@ class _Round:
                 schema = state.written_schema(schema_id).arrow
                 options = self.options.of_schema(schema_id, state.schemas)
                 segment = write_merged(self.storage, state.table_uuid, run, schema, options, sink, records)
-                found.append(replace(segment, uuid=uuid, part=place, commit=last))
-        return found
+                segments.append(replace(segment, uuid=uuid, part=place, commit=last))
+        return segments
 
-    def _first_commit(self, rows: CommitRows, news: Mapping[int, OffsetRange], told_from: int) -> int:
+    def _first_commit(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange], first_listed: int) -> int:
         """Return the first commit all of whose changes are archived, with the commit that made them."""
         archive = self.archive
         if not self.is_first:
-            covered = all(_covers(rows, bucket, offsets) for bucket, offsets in news.items())
-            return archive.first_commit if covered else told_from
+            covered = all(_covers(rows, bucket, offsets) for bucket, offsets in new_ranges.items())
+            return archive.first_commit if covered else first_listed
         starts = np.array([archive.starts[bucket] for bucket in rows.buckets.tolist()], np.int64)
         before = rows.versions[rows.starts < starts]
         state = self.state
         truncated = state.truncation.commit if state.truncation is not None else 0
         adopted = 1 if ADOPTED in state.properties else 0
-        return max(told_from, int(before.max(initial=0)) + 1, truncated + 1, adopted + 1)
+        return max(first_listed, int(before.max(initial=0)) + 1, truncated + 1, adopted + 1)
 
 
-def _memory_bytes(run: Iterable[Part]) -> int:
+def _estimate_memory_bytes(run: Iterable[Part]) -> int:
     return sum(s.memory_bytes * len(offsets) // s.num_rows for s, offsets in run)
 
 
@@ -303,7 +309,7 @@ def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
     group: list[list[Part]] = []
     group_bytes = 0
     for run in runs:
-        run_bytes = _memory_bytes(run)
+        run_bytes = _estimate_memory_bytes(run)
         if group and group_bytes + run_bytes > OBJECT_BYTES:
             yield group
             group, group_bytes = [], 0
@@ -313,9 +319,11 @@ def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
         yield group
 
 
-def _inside(rows: CommitRows, news: Mapping[int, OffsetRange]) -> CommitRows:
+def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> CommitRows:
     """Return the part of the runs that is new."""
-    starts = np.array([news[bucket].start if bucket in news else _BEYOND for bucket in rows.buckets.tolist()], np.int64)
+    starts = np.array(
+        [new_ranges[bucket].start if bucket in new_ranges else _BEYOND for bucket in rows.buckets.tolist()], np.int64
+    )
     clipped = replace(rows, starts=np.maximum(rows.starts, starts))
     return clipped.taken(clipped.starts < clipped.ends)
 
@@ -331,13 +339,15 @@ def _find_schema_changes(commits: Iterable[Commit], last: int) -> Iterator[int]:
             yield commit.record.number
 
 
-def _first_complete_commit(contents: Sequence[PageContent], joined: Sequence[ArchivePage], told_from: int) -> int:
+def _find_first_complete_commit(
+    contents: Sequence[PageContent], joined: Sequence[ArchivePage], first_listed: int
+) -> int:
     """Return the first commit from which on all records were read."""
     for content, page in zip(reversed(contents), reversed(joined), strict=True):
-        if told_from > page.last_commit + 1:
+        if first_listed > page.last_commit + 1:
             break
-        told_from = content.told_from
-    return told_from
+        first_listed = content.told_from
+    return first_listed
 
 
 def _describe_page(

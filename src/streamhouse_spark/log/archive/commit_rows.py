@@ -36,7 +36,7 @@ class CommitRows:
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> CommitRows:
         """Return the runs that the records of these commits append."""
-        found: list[tuple[int, int, int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int, int]] = []
         for commit in commits:
             record = commit.record
             writers: dict[int, set[int]] = {}
@@ -45,11 +45,11 @@ class CommitRows:
                 for segment in (s for action in part.actions if isinstance(action, Append) for s in action.segments):
                     writers.setdefault(segment.bucket, set()).add(place)
                     appended.append((segment.bucket, segment.base_offset, segment.end_offset))
-            found += [
+            rows += [
                 (bucket, start, end, record.number, commit.time_us, len(writers[bucket]) > 1)
                 for bucket, start, end in appended
             ]
-        columns = np.array(found, np.int64).reshape(len(found), _WIDTH).T
+        columns = np.array(rows, np.int64).reshape(len(rows), _WIDTH).T
         return cls(*columns).sorted()
 
     @classmethod

@@ -16,7 +16,7 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, Snap
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.commits.actions import Payload, segment_from_json, segment_to_json
 from streamhouse_spark.log.commits.archive_metadata import NO_ARCHIVE, Archive
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
@@ -68,13 +68,13 @@ def change_starts(state: TableState) -> dict[int, int]:
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
 
 
-def first_record_to_archive(state: TableState) -> int | None:
+def find_first_record_to_archive(state: TableState) -> int | None:
     """Return the first record whose changes the archive is still to hold: no floor may pass it. None for none."""
     held = usable_archive(state)
     if not held or state.parsed.changelog_retention_ms is None:
         return None
-    is_behind = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
-    return held.last_commit + 1 if is_behind else None
+    has_new_rows = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
+    return held.last_commit + 1 if has_new_rows else None
 
 
 def encode_page(table_uuid: str, content: PageContent) -> bytes:
@@ -94,7 +94,7 @@ def decode_page(data: bytes, where: str) -> PageContent:
     """Raises `CorruptDataError`, `FormatVersionError`."""
     frame = decode_frame(_KIND, data, where)
     header: Mapping[str, Any] = frame.header
-    with fields_of(_KIND, where):
+    with decoding_fields(_KIND, where):
         return PageContent(
             tuple(segment_from_json(segment, frame.payload) for segment in header["segments"]),
             {int(i): TableSchema.from_json(schema) for i, schema in header["schemas"].items()},
@@ -129,7 +129,7 @@ def read_pages(storage: Storage, state: TableState, uuids: Sequence[str]) -> Ite
     return at_once(storage, lambda uuid: read_page(storage, state, uuid), uuids)
 
 
-def keys_of_page(table_uuid: str, uuid: str, content: PageContent) -> set[str]:
+def list_page_keys(table_uuid: str, uuid: str, content: PageContent) -> set[str]:
     """Return the keys of a page and of its segments."""
     segments = {segment_key(table_uuid, segment.uuid) for segment in content.segments if segment.uuid is not None}
     return {manifest_key(table_uuid, uuid), *segments}
@@ -147,5 +147,5 @@ class ArchiveObjectKeys:
         uuids = [page.uuid for page in state.archive.pages]
         new = [uuid for uuid in uuids if uuid not in self._keys]
         for uuid, content in zip(new, read_pages(self._storage, state, new), strict=True):
-            self._keys[uuid] = keys_of_page(state.table_uuid, uuid, content)
+            self._keys[uuid] = list_page_keys(state.table_uuid, uuid, content)
         return set().union(*(self._keys[uuid] for uuid in uuids))

@@ -87,12 +87,12 @@ def buckets_of(
     column: pa.Array | pa.ChunkedArray, buckets: Callable[[pa.Array], npt.NDArray[Any]], *, of_null: int
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each row; ``buckets`` computes those of a chunk, arbitrary under nulls."""
-    found = np.empty(len(column), dtype=np.int32)
+    row_buckets = np.empty(len(column), dtype=np.int32)
     position = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        part = found[position : position + len(chunk)]
+        part = row_buckets[position : position + len(chunk)]
         part[:] = buckets(chunk)
         if chunk.null_count:
             part[~validity(chunk)] = of_null
         position += len(chunk)
-    return found
+    return row_buckets

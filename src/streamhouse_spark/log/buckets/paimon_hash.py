@@ -56,8 +56,8 @@ def paimon_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.
 
 def buckets_of_hashes(hashes: UInt32Array, num_buckets: int) -> Int64Array:
     """Apply Paimon's default bucket function to the hashes."""
-    found: Int64Array = np.abs(np.fmod(hashes.view(np.int32).astype(np.int64), num_buckets))
-    return found
+    buckets: Int64Array = np.abs(np.fmod(hashes.view(np.int32).astype(np.int64), num_buckets))
+    return buckets
 
 
 def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], UInt32Array] | None:

@@ -50,11 +50,11 @@ def paimon_row_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_bucket
     unable = [str(column.type) for column in columns if not is_paimon_bucketable(column.type)]
     if unable or len(columns) > BUCKET_KEY_COLUMNS_MAX:
         raise TypeError(f"a Paimon bucket cannot be taken of {len(columns)} columns, or of type {', '.join(unable)}")
-    found = np.empty(len(columns[0]), dtype=np.int32)
-    for begin in range(0, len(found), CHUNK_ROWS):
+    buckets = np.empty(len(columns[0]), dtype=np.int32)
+    for begin in range(0, len(buckets), CHUNK_ROWS):
         fields = [_Field.of(_one_chunk(column.slice(begin, CHUNK_ROWS))) for column in columns]
-        found[begin : begin + CHUNK_ROWS] = buckets_of_hashes(_hashes(fields), num_buckets)
-    return found
+        buckets[begin : begin + CHUNK_ROWS] = buckets_of_hashes(_hashes(fields), num_buckets)
+    return buckets
 
 
 def _hashes(fields: Sequence[_Field]) -> UInt32Array:
@@ -112,8 +112,8 @@ class _Field:
         low = np.where(is_short, _word(words, starts, lengths, 0), lengths.astype(np.uint32))
         high = np.where(is_short, (_word(words, starts, lengths, 1) & TAIL_MASKS[3]) | marked, np.uint32(0))
         low, high = np.where(is_null, np.uint32(0), low), np.where(is_null, np.uint32(0), high)
-        behind = np.where(is_short, 0, lengths)
-        return cls(is_null, low, high, (behind + 7) // 8 * 2, starts, behind, words)
+        tail_bytes = np.where(is_short, 0, lengths)
+        return cls(is_null, low, high, (tail_bytes + 7) // 8 * 2, starts, tail_bytes, words)
 
     def slot(self, end: Int64Array) -> tuple[UInt32Array, UInt32Array]:
         """Return the two halves of the field's word; its value behind the slots begins at ``end``."""

@@ -1,4 +1,4 @@
-"""The actions of a commit record, as values; `log.commits.state` says what each of them does to a table."""
+"""The actions of a commit record, as values. `log.commits.state` defines the effect of each on a table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streamhouse_spark.schema.generated_columns.generated_column import has_gene
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
-"""The kind of a `Create` with ``former_uuids``: older versions of this package do not write these, and so know none."""
+"""The kind of a `Create` with ``former_uuids``, which older versions of this package do not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The table exists. Always record 1, and only there."""
+    """Creates the table. Always the first action of record 1, and only there."""
 
     name: str
     schema: TableSchema
@@ -33,14 +33,14 @@ class Create:
     properties: Mapping[str, str]
     lake_location: str
     former_uuids: tuple[str, ...] = ()
-    """Uuids of the originals that this table is a copy of, the oldest first."""
+    """Uuids of the tables that this one is a copy of, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add segments behind the end of their buckets, all of them or none.
+    """Adds segments at the end of their buckets, all of them or none.
 
-    ``inline_rows[i]`` are the bytes of ``segments[i]`` that travel in the record, only while it is being built.
+    ``inline_rows[i]`` are the bytes of ``segments[i]`` that the record holds; set only while the record is built.
     """
 
     segments: tuple[Segment, ...]
@@ -49,7 +49,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace all segments within their bucket's ``[start, end)`` by ``segments``: same rows, same offsets."""
+    """Replaces all segments within their bucket's ``[start, end)`` by ``segments``: same rows, same offsets."""
 
     bucket: int
     start: int
@@ -59,18 +59,17 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Advance the first offset of buckets."""
+    """Advances the first offset of buckets."""
 
     starts: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The table is empty: rows below ``offsets``, the ends of all buckets before this action, are no longer the
-    table's.
+    """Empties the table: rows below ``offsets``, the bucket ends before this action, no longer belong to it.
 
     If all rows are those of an adopted lake, which have no offsets, ``offsets`` are one more than these ends. Offsets
-    go on from there. Segments are dropped, and lake snapshots that hold rows below do not count.
+    continue from there. Segments are removed, and lake snapshots with rows below ``offsets`` no longer count.
     """
 
     offsets: Mapping[int, int]
@@ -80,8 +79,8 @@ class Truncate:
 class TieredSnapshot:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` rows are
-    absent, because they were deleted, or their partitions dropped.
+    ``starts`` are the offsets of the truncation that the lake knew; empty without one. ``dropped_rows`` rows of the
+    range are absent, because they were deleted or their partitions were dropped.
     """
 
     snapshot_id: int
@@ -90,22 +89,24 @@ class TieredSnapshot:
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
     told: int = 0
-    """The newest record that can have deleted rows which are absent here; 0 where no record ever did."""
+    """Number of the last record whose deletions are applied to the snapshot; 0 if no record deleted rows."""
     keeps_files: bool = False
-    """Whether it is known to have each file of another engine that the snapshot recorded before has, as it was."""
+    """Whether every file of another engine in the previously recorded snapshot is known to be unchanged in this one."""
     dropped_others: int = 0
-    """How many of the absent rows went with a partition and had no offsets, so that they are none of the range."""
+    """How many of the absent rows were dropped with a partition and had no offsets, so that they are not in the range.
+    """
 
     @property
     def dropped_own(self) -> int:
-        """How many of the absent rows may be of the range."""
+        """How many of the absent rows may be in the range."""
         return self.dropped_rows - self.dropped_others
 
 
 @dataclass(frozen=True, slots=True)
 class ResetLake:
-    """The lake table lies at ``lake_location`` from now on, still without rows: snapshots of the former one no longer
-    count. Rows of buckets below ``starts`` are given up, as by a truncation there.
+    """Moves the lake table to ``lake_location``, where it is empty: snapshots of the former one no longer count.
+
+    Rows of buckets below ``starts`` are lost, as by a truncation there.
     """
 
     lake_location: str
@@ -126,9 +127,9 @@ class SetSchema:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """The table has this name from now on, if the name's pointer is the table's.
+    """Gives the table this name, if the name's pointer refers to the table.
 
-    Repeating the present name ends every renaming that is under way.
+    Repeating the current name aborts every rename in progress.
     """
 
     name: str
@@ -136,38 +137,38 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class MarkOrphans:
-    """Files that no record names (orphans) shall be deleted after the grace: nobody may commit them any more."""
+    """Condemns orphan files: they are deleted after the grace period, and must not be committed any more."""
 
     keys: tuple[str, ...]
     expiring: frozenset[int] | None = None
-    """The lake snapshots that are being expired, all of them: no tag may name them any more. None leaves them as is."""
+    """All lake snapshots that are being expired: no tag may name them any more. None leaves them unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmDeleted:
-    """Marked files are deleted now; the table need not remember them."""
+    """Condemned files are deleted; the state drops their entries."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The table is gone. Only records of cleaning may follow, of its name, and `Undrop` or `Tombstone`."""
+    """Drops the table. Only clean-up records, a `Rename`, and `Undrop` or `Tombstone` may follow."""
 
     successor: str | None = None
-    """Uuid of the table that has the name from now on, if it takes the place of this one."""
+    """Uuid of the table that takes over the name, if it replaces this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undrop:
-    """The dropped table is there again, under this name."""
+    """Restores a dropped table under this name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The table was dropped for longer than the grace: no `Undrop` may follow, and its files go."""
+    """Finishes a drop after the grace period: no `Undrop` may follow, and the files are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +178,9 @@ class ForgetTransactions:
 
 @dataclass(frozen=True, slots=True)
 class ExpireTransactions:
-    """The table remembers only the last version of writers that have not written for long.
+    """Compacts the entries of writers that have not written for ``table.transactions.ttl`` to their last version.
 
-    Nothing that is stored later depends on it; see `streamhouse_spark.log.commits.transactions`.
+    Later commits do not depend on it; see `streamhouse_spark.log.commits.transactions`.
     """
 
     app_ids: tuple[str, ...]
@@ -187,20 +188,20 @@ class ExpireTransactions:
 
 @dataclass(frozen=True, slots=True)
 class CommitConsumerOffset:
-    """A named consumer has processed everything below ``offsets``; trimming waits for it. None forgets it."""
+    """A named consumer has processed everything below ``offsets``; trimming waits for it. None removes the consumer."""
 
     consumer_id: str
     offsets: Mapping[int, int] | None
     history: HistoryPoint | None = None
-    """The newest record with rows that the log had when the offsets were taken; None in older records."""
+    """The last record with rows when the offsets were taken; None in older records."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshot:
-    """The rows of a bucket of a table with a primary key, after all changes ``[begins, offset)`` and no others.
+    """The rows of a bucket of a primary-key table after exactly the changes ``[begins, offset)``.
 
-    ``segments`` hold them in the order of their keys, as columns of the table without the kind of change; their offsets
-    are the numbers of the rows. It replaces the bucket's snapshot before it.
+    ``segments`` hold them in key order, as table columns without the change type; their offsets are row numbers. It
+    replaces the bucket's previous snapshot.
     """
 
     bucket: int
@@ -216,7 +217,7 @@ class KvSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The version has a name, and what its readers need stays until the name is taken away."""
+    """Names a version. What its readers need is retained until the tag is dropped."""
 
     name: str
     version: int
@@ -225,12 +226,12 @@ class Tag:
     lake_snapshot: int | None = None
     """The lake snapshot that the version reads."""
     retain_ms: int | None = None
-    """Time after which cleaning takes the name away; None for never."""
+    """Time after which maintenance drops the tag; None for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropTag:
-    """Names of versions are taken away."""
+    """Drops tags."""
 
     names: tuple[str, ...]
 
@@ -266,7 +267,7 @@ Action = (
 
 @dataclass(slots=True)
 class Payload:
-    """The binary part of a file that is being built; it hands out positions."""
+    """The binary part of a file that is being built. `add` returns the byte range of a part."""
 
     parts: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
@@ -286,9 +287,10 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
 
 
 def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
-    """Return the kind of an action with these properties, or this schema. With constraints, generated columns, field
-    ids, variants or a branch's mark it has a name of its own: a version of this package that does not know them stops
-    here.
+    """Return the kind of an action with these properties, or this schema.
+
+    Constraints, generated columns, field ids, variants and a branch's metadata give it a kind of its own, so that a
+    version of this package that does not know them stops here.
     """
     form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
     form = "-branch" if BRANCH in properties else form
@@ -298,9 +300,7 @@ def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema |
 
 
 def without_rows(action: Action, payload: Payload) -> Action:
-    """Return the action as it reads back from storage: inline rows are in the payload, and their segments hold the
-    positions.
-    """
+    """Return the action as it reads back: inline rows are in the payload, and their segments hold the positions."""
     if not isinstance(action, Append) or not action.inline_rows:
         return action
     return Append(
@@ -457,7 +457,7 @@ def _create_from_json(data: Mapping[str, Any]) -> Create:
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:
-    """Tell whether a record with these actions adds rows to the table, deletes some, or empties it."""
+    """Return whether a record with these actions appends or deletes rows, or truncates the table."""
     return any(isinstance(a, Truncate | DeleteRows) or (isinstance(a, Append) and a.segments) for a in actions)
 
 
@@ -473,8 +473,8 @@ def lake_to_json(pair: TieredSnapshot) -> dict[str, Any]:
 def lake_from_json(data: Mapping[str, Any]) -> TieredSnapshot:
     starts = _from_json_map(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
-    offsets, others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
-    return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, others)
+    offsets, dropped_others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
+    return TieredSnapshot(data["snapshot_id"], offsets, data["time_ms"], starts, *held, dropped_others)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""The beginning of a read of a log where requests take long: at a checkpoint, with all that follows it asked for ahead.
+"""Opening a log on a store with slow requests: starts at a checkpoint, and prefetches the records after it.
 
-The state that stands in the hint saves the round trip for a checkpoint, and most of the records behind it. A hint is
-replaced, so a log that was restored beside it may be another than that of its state: it counts only where the log has
-the record that it ends with, of the same attempt.
+The state in the hint saves the round trip for a checkpoint, and most of the records after it. A hint is replaced, so
+after a restore it may be of another history. It counts only if the log has its last record, of the same attempt.
 
-A process that fell far behind need not read all records in between either. Once some of the news follow the record that
-it stands on, a checkpoint behind them is of the same log, and says the same as the records before it.
+A process that fell far behind skips records in the same way. Once some new records follow its last one, a later
+checkpoint is of the same history, and equals the fold of the records before it.
 """
 
 from __future__ import annotations
@@ -23,47 +22,50 @@ from streamhouse_spark.log.commits.checkpoint import (
     HINT_EVERY,
     Checkpoint,
     find_checkpoint,
-    floor_index,
     keys_to_open,
     parse_hint,
+    read_floor_index,
     read_from,
     read_hint,
     read_hinted_state,
 )
-from streamhouse_spark.log.commits.low_watermark import keys_behind
-from streamhouse_spark.log.commits.record import attempt_in
+from streamhouse_spark.log.commits.low_watermark import next_floor_keys
+from streamhouse_spark.log.commits.record import decode_attempt
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
 
 logger = logging.getLogger(__name__)
 
 _FIRST_OF_MANY: Final = 7
-"""Records of each of many logs that are asked for with their checkpoints: all of a log that is too young for a hint,
-and the two behind, which show that none is missing. Each is paid. Of few logs more are asked for."""
+"""Records per log that are prefetched together with the checkpoints of many logs: all records of a log too young for a
+hint, and two more, which show that none is missing. Each request is paid for; with few logs more are prefetched.
+"""
 _FIRST_TOGETHER: Final = 48
-"""Records of all logs together up to which that takes no longer: so many requests are under way at once."""
+"""Records of all logs together up to which the prefetch takes no longer: that many requests are in flight at once."""
 _BEHIND_HINT: Final = HINT_EVERY + 2
-"""Records that are asked for together with the one that the state in a hint ends with: those that may follow it, and
-two more, which show that none is missing."""
+"""Records that are prefetched together with the last record of a hinted state: those that may follow it, and two more,
+which show that none is missing.
+"""
 _HINT_AFTER: Final = 5
 LEAP_AFTER: Final = 15
-"""News that are read before a checkpoint is looked for, the hint together with the last ten of them."""
+"""New records after which a later checkpoint is looked for. The hint is read together with the last ten of them."""
 LEAP_MIN: Final = 20
 """Distance of a checkpoint that is worth reading: fewer records take no more round trips."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedLog:
-    """Objects of one log that were asked for ahead, none of them before ``since_ms`` of boot time."""
+    """Prefetched objects of one log, none of them read before ``since_ms`` of boot time."""
 
     ahead: Prefetch
     since_ms: int
 
 
 class LogPrefetcher:
-    """Logs that are opened together. All that opening them reads is asked for in three steps, in each of all logs at
-    the same time: hints; checkpoints, or the records of the states in hints, with the first records behind them and
-    floors; other records. Nothing is asked for where that saves nothing.
+    """Prefetches what opening several logs reads, in three steps for all logs at once.
+
+    The steps are: hints; checkpoints, or the last records of hinted states, with the next records and floors; remaining
+    records. Nothing is prefetched if that saves nothing.
     """
 
     def __init__(self, storage: Storage, world: World, table_uuids: Iterable[str]) -> None:
@@ -83,7 +85,7 @@ class LogPrefetcher:
         return table_uuid in self._found
 
     def keep(self, table_uuids: Collection[str]) -> None:
-        """Forget the other logs."""
+        """Drop all logs but ``table_uuids``."""
         self._found = {uuid: ahead for uuid, ahead in self._found.items() if uuid in table_uuids}
 
     def read_hints(self) -> None:
@@ -99,21 +101,21 @@ class LogPrefetcher:
     def read_others(self) -> None:
         following = []
         for uuid, ahead in self._found.items():
-            first, others = self._keys[uuid]
+            first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
-            floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if is_named else []
+            floors = next_floor_keys(uuid, read_floor_index(ahead.found(first[0]))) if is_named else []
             if ahead.is_known_absent(first[-1]):
-                others = [] if ahead.is_known_absent(first[-2]) else others[:1]  # it shows that none is missing
-            following.append((ahead, [*floors, *others]))
+                remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # shows that none is missing
+            following.append((ahead, [*floors, *remaining]))
         expect_together(self._storage, following)
 
     def asked(self) -> dict[str, PrefetchedLog]:
-        """Return what each log is opened with; empty where nothing was asked for."""
+        """Return the prefetched objects of each log; empty if nothing was prefetched."""
         return {uuid: PrefetchedLog(ahead, self._since_ms) for uuid, ahead in self._found.items()}
 
 
 def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, PrefetchedLog]:
-    """Ask for all that opening these logs reads. Empty where that saves nothing."""
+    """Prefetch all that opening these logs reads. Empty if that saves nothing."""
     logs = LogPrefetcher(storage, world, table_uuids)
     for step in (logs.read_hints, logs.read_first, logs.read_others):
         step()
@@ -123,54 +125,57 @@ def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) ->
 def load_start_state(
     storage: Storage, table_uuid: str, at_least: int, ahead: Prefetch
 ) -> tuple[Checkpoint | None, Sequence[CorruptDataError | FormatVersionError]]:
-    """Find the checkpoint to begin with: the state in the hint, or as `find_checkpoint` does. Floors behind the one
-    that it knows are asked for with the next records.
+    """Return the checkpoint to start at: the state in the hint, or the result of `find_checkpoint`.
+
+    The floors after the one that it knows are read together with the next records.
     """
     hint = read_hint(ahead, table_uuid)
-    held = _checkpoint_of_hint(ahead, table_uuid, hint, at_least)
+    held = _load_hinted_checkpoint(ahead, table_uuid, hint, at_least)
     if held is not None:
         return held, ()
-    found, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
-    ahead.join(keys_behind(table_uuid, found.floor_index if found is not None else 0))
-    return found, damaged
+    checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
+    ahead.join(next_floor_keys(table_uuid, checkpoint.floor_index if checkpoint is not None else 0))
+    return checkpoint, damaged
 
 
 def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_first: int) -> tuple[list[str], list[str]]:
-    """Return what an opener reads behind the hint: first of all floors, the record of the state in it and a few behind;
-    or, without such a state, what `checkpoint.keys_to_open` says.
+    """Return the keys that an opener reads after the hint: floors, the last record of the hinted state, and the next
+    ones.
+
+    Without a hinted state they are those of `checkpoint.keys_to_open`.
     """
     if held is None:
         return keys_to_open(table_uuid, parse_hint(hint), num_first)
-    floors = keys_behind(table_uuid, held.floor_index)
-    (_, *first), others = keys_to_open(table_uuid, held.state.version, num_first)
-    return [*floors, commit_key(table_uuid, held.state.version), *first], others[: max(0, _BEHIND_HINT - num_first)]
+    floors = next_floor_keys(table_uuid, held.floor_index)
+    (_, *first), remaining = keys_to_open(table_uuid, held.state.version, num_first)
+    return [*floors, commit_key(table_uuid, held.state.version), *first], remaining[: max(0, _BEHIND_HINT - num_first)]
 
 
-def _checkpoint_of_hint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
-    """Return the state in the hint, at record ``at_least`` or later, if the log has the record that it ends with."""
+def _load_hinted_checkpoint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
+    """Return the state in the hint, at record ``at_least`` or later, if the log has its last record."""
     held = read_hinted_state(hint, table_uuid)
     if held is None or held.state.version < at_least:
         return None
     key = commit_key(table_uuid, held.state.version)
-    if not ahead.has(key):  # else all was asked for together with that of other logs
+    if not ahead.has(key):  # otherwise prefetched together with other logs
         ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
     with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
-        if attempt_in(ahead.read(key), key) == held.state.attempt:
+        if decode_attempt(ahead.read(key), key) == held.state.attempt:
             return held
     logger.warning("the state in the hint of %s is not of its log at record %d", table_uuid, held.state.version)
     return None
 
 
-def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_news: int, version: int) -> Checkpoint | None:
-    """Return a checkpoint far behind the record ``version``, which is the last of some news; None to read on."""
-    if not ahead.is_useful or num_news > LEAP_AFTER:
+def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, version: int) -> Checkpoint | None:
+    """Return a checkpoint far after record ``version``, the last of ``num_new`` new records; None to read on."""
+    if not ahead.is_useful or num_new > LEAP_AFTER:
         return None
-    if num_news == _HINT_AFTER:
+    if num_new == _HINT_AFTER:
         ahead.join([checkpoint_hint_key(table_uuid)])
-    if num_news < LEAP_AFTER:
+    if num_new < LEAP_AFTER:
         return None
     hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
-    if (held := _checkpoint_of_hint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
+    if (held := _load_hinted_checkpoint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
         return held
     number = parse_hint(hint)
     if number is None or number < version + LEAP_MIN:

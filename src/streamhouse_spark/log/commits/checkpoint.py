@@ -1,15 +1,17 @@
-"""Checkpoints, which keep opening cheap, their hint, and floors, which keep deleting safe.
+"""Checkpoints make opening cheap, the hint leads to them, and floors make deletion safe.
 
-A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts only
-after it was read back and found to say what its writer knows; a floor is put only where two such lie at or above it
-(`log.commits.checkpoint_verification`), so that readers pass over a damaged one. Floor ``k`` is put-if-absent and says
-that records below a number are void and may be deleted after the grace; floors are found by reading, never by listing
-(`log.commits.low_watermark`), so a process that slept through a clean-up learns of it before it trusts an absent,
-or a re-opened, record number.
+**Checkpoint.** A checkpoint is derived from records. Losing all of them only costs time, as long as no floor was
+written. A checkpoint counts only after it was read back and equals the state of its writer. A floor is put only if two
+such checkpoints lie at or above it (`log.commits.checkpoint_verification`), so that readers can skip a damaged one.
 
-The hint names the newest checkpoint. Where requests take long, a small state that is newer stands in it, so that an
-opener has both at once. That state was not read back, so it gives no floor, and it counts only while the record that it
-ends with is in the log (`log.commits.bootstrap`).
+**Floor.** A floor is the low watermark of the log: records below it are void, and may be deleted after the grace
+period. Floor ``k`` is written by put-if-absent. Floors are found by reading, never by listing
+(`log.commits.low_watermark`). A process that slept through a clean-up therefore learns of it before it trusts an absent
+or reused record number.
+
+**Hint.** The hint names the latest checkpoint. On stores with slow requests it also holds a small state that is later,
+so that an opener reads both at once. That state was not read back. It gives no floor, and it counts only while its last
+record is in the log (`log.commits.bootstrap`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.core.post_commit import after_commit
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
-from streamhouse_spark.log.commits.framing import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.framing import decode_frame, decoding_fields, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.schema.constraints.check_constraint import has_constraints
@@ -44,78 +46,83 @@ from streamhouse_spark.storage.put_if_absent import fill, slot_of_bytes
 logger = logging.getLogger(__name__)
 
 PAST_VERSION = 2
-"""Format of a checkpoint with past transactions: an older version of this package would store their writes once
-more."""
+"""Format with past transactions: an older version of this package would store their writes again."""
 PARTS_VERSION = 3
-"""Format of a checkpoint with segments that share objects, which an older version of this package would delete with the
-first of these segments; and of a copy's checkpoint: the older version would take the lake's former files for another
-engine's, and `drop_partition` would also drop their rows from behind the call."""
+"""Format with segments that share objects, which an older version of this package would delete with the first of these
+segments. Also the format of a copy's checkpoint: the older version would take the former lake files for another
+engine's, and `drop_partition` would also drop their rows that were written after the call.
+"""
 DELETED_VERSION = 4
-"""Format of a checkpoint with deleted rows, which an older version of this package would read."""
+"""Format with deleted rows, which an older version of this package would read."""
 TAGS_VERSION = 5
-"""Format of a checkpoint with tags: an older version of this package would delete what they keep."""
+"""Format with tags: an older version of this package would delete what they retain."""
 CHECKS_VERSION = 6
-"""Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
+"""Format with constraints: an older version of this package would write rows that violate them."""
 GENERATED_VERSION = 7
-"""Format of a checkpoint with generated columns, which an older version of this package would not compute."""
+"""Format with generated columns, which an older version of this package would not compute."""
 FIELDS_VERSION = 8
-"""Format of a checkpoint with ids of fields inside columns: an older version would go by their names."""
+"""Format with ids of nested fields, which an older version of this package would resolve by name."""
 BRANCH_VERSION = 9
-"""Format of a branch's checkpoint: an older version of this package would take the branch for a table without a name,
-and delete it."""
+"""Format of a branch's checkpoint: an older version of this package would take it for a table without a name and delete
+it.
+"""
 ARCHIVE_VERSION = 10
-"""Format of a checkpoint with a change archive, whose files an older version of this package would delete."""
+"""Format with a change archive, whose files an older version of this package would delete."""
 PARTITIONINGS_VERSION = 11
-"""Format of a checkpoint with former partitionings, or with rows of dropped partitions. An older version of this
-package would take partitions of older segments for those of today, and bring such rows back into a lake built anew."""
+"""Format with former partition specs or dropped partitions. An older version of this package would read older segments
+with the current spec, and restore dropped rows when it rebuilds the lake.
+"""
 SCHEMA_CHANGES_VERSION = 12
-"""Format of a checkpoint with the records that gave the table other columns: an older version of this package would
-store states without them, and reads as of a time would show other columns than those of then."""
+"""Format with the records that changed the schema. An older version of this package would store states without them, so
+that time travel would show the wrong columns.
+"""
 FILE_ROWS_VERSION = 13
-"""Format of a checkpoint with deleted rows of lake files, which an older version of this package would read."""
+"""Format with deleted rows of lake files, which an older version of this package would read."""
 VARIANTS_VERSION = 14
-"""Format of a checkpoint with VARIANT columns, a type that an older version of this package does not know."""
+"""Format with VARIANT columns, a type that an older version of this package does not know."""
 NEWEST_VERSION = 15
-"""Format of a checkpoint with idempotency keys: an older version of this package would store their requests again."""
+"""Format with idempotency keys: an older version of this package would store their requests again."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
-"""The process that commits a record whose number is a multiple of this puts its state into the hint, where requests
-take long: one put of one process, however many write."""
+"""On stores with slow requests, the process that commits a multiple of this number writes its state into the hint. That
+is one put by one process, however many write.
+"""
 HINT_FIRST: Final = 6
-"""The first record whose state is put there: openers of younger tables read from the first record on."""
+"""The first record whose state is written there: younger tables are opened by reading from record 1."""
 LANDMARK_EVERY = 256
-"""Distance of floors that are never deleted, in floors."""
+"""Distance, in floors, of the floors that are never deleted."""
 _LANDMARK_VERSION = 2
-"""Format of such a floor: a version of this package that reads floor by floor would miss those behind deleted ones, so
-it is stopped here."""
+"""Format of such a floor. It stops an older version of this package, which reads every floor and would miss those after
+deleted ones.
+"""
 _COPIES = 2
 
 
 HINT_BYTES_MAX = 64 << 10
-"""Size of a state that still stands in the hint."""
+"""Size of a state that still fits into the hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     state: TableState
     floor_index: int = 0
-    """Index of the newest floor that its writer knew, 0 for none: readers look for newer ones from here on."""
+    """Index of the latest floor that its writer knew, 0 for none: readers look for later ones from here."""
     floor: int = 0
     named: int | None = None
-    """For a state that stands in the hint, the newest checkpoint that its writer knew; 0 for none."""
+    """For a state in the hint, the latest checkpoint that its writer knew; 0 for none."""
 
     @property
     def stored(self) -> int:
-        """The record of the newest checkpoint that has an object of its own."""
+        """The record of the latest checkpoint that has its own object."""
         return self.state.version if self.named is None else self.named
 
 
 def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 0, floor: int = 0) -> None:
     """Store the state, read it back, and only then point the hint at it.
 
-    Each process would store the same state, so "exists" is success if the object holds the same state. Raises
-    `CorruptDataError` if it does not; then the hint is not set.
+    Every process would store the same state, so "exists" is success if the object holds the same state. Raises
+    `CorruptDataError` if it does not; the hint is not set then.
     """
     data = _encode_checkpoint(state, floor_index, floor)
     key = checkpoint_key(state.table_uuid, state.version)
@@ -129,28 +136,28 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
 
 
 def write_hint(storage: Storage, state: TableState, named: int, *, floor_index: int = 0, floor: int = 0) -> None:
-    """Let the hint name the newest known checkpoint, 0 for none, and hold a state behind it, if that is small."""
+    """Let the hint name the checkpoint ``named``, 0 for none, and hold a later state if that is small."""
     data = _encode_checkpoint(state, floor_index, floor)
     if len(data) <= HINT_BYTES_MAX:
         _put_hint(storage, state, named, data)
 
 
 def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> None:
-    """Older versions of this package take a hint with a state for none, and list the checkpoints."""
+    """Older versions of this package treat a hint with a state as no hint, and list the checkpoints."""
     is_held = isinstance(storage, ReadsMany) and len(data) <= HINT_BYTES_MAX
     text = str(named).encode() + (b"\n" + data if is_held else b"")
     storage.put(checkpoint_hint_key(state.table_uuid), text)
 
 
 class Checkpointing:
-    """The newest checkpoint that a process knows of one log, and which states it stores behind its commits."""
+    """The latest checkpoint that a process knows of one log; decides which states it stores after commits."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._newest = 0
 
-    def note_start(self, found: Checkpoint) -> None:
-        self._newest = max(self._newest, found.stored)
+    def note_start(self, checkpoint: Checkpoint) -> None:
+        self._newest = max(self._newest, checkpoint.stored)
 
     def store_if_due(self, state: TableState, floor_index: int, floor: int) -> None:
         if state.version - self._newest >= CHECKPOINT_INTERVAL:
@@ -160,14 +167,14 @@ class Checkpointing:
                 write_hint(self._storage, state, self._newest, floor_index=floor_index, floor=floor)
 
     def store(self, state: TableState, floor_index: int, floor: int) -> None:
-        """Store a checkpoint. It is derived, so a failure is logged and only costs the next opener time."""
+        """Store a checkpoint. It is derived from records, so a failure is logged and only slows the next opener."""
         self._newest = state.version
         with after_commit(logger, f"checkpoint {state.version}", state.name):
             write_checkpoint(self._storage, state, floor_index=floor_index, floor=floor)
 
 
 def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
-    """Store the state under the uuid of a tag that is yet to name it. No hint leads to it."""
+    """Store the state under the uuid of a tag that a later record creates. No hint leads to it."""
     fill(storage, tag_key(state.table_uuid, tag_uuid), _encode_checkpoint(state))
 
 
@@ -186,10 +193,10 @@ def _encode_checkpoint(state: TableState, floor_index: int = 0, floor: int = 0) 
     header = state_to_json(state, payload)
     if floor_index:
         header["floor"] = [floor_index, floor]
-    return encode_frame("checkpoint", header, payload.parts, version=_version(state))
+    return encode_frame("checkpoint", header, payload.parts, version=_format_version(state))
 
 
-def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
+def _format_version(state: TableState) -> int | None:  # noqa: C901 - one case a format
     """Return the oldest format that can hold all of the state."""
     if state.request_keys:
         return NEWEST_VERSION
@@ -221,7 +228,7 @@ def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
 
 
 def as_stored(state: TableState) -> TableState:
-    """Return the state as its checkpoint reads back: empty values are written in one way only."""
+    """Return the state as its checkpoint reads back: empty values have only one encoding."""
     return _decode_checkpoint(_encode_checkpoint(state), state.table_uuid, state.version, "").state
 
 
@@ -231,7 +238,7 @@ def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableStat
 
 
 def read_from(ahead: Prefetch, table_uuid: str, number: int) -> Checkpoint:
-    """Read a checkpoint that was asked for ahead. Raises as `read_checkpoint`."""
+    """Read a checkpoint that was prefetched. Raises as `read_checkpoint`."""
     return _read(ahead.storage, table_uuid, number, ahead)
 
 
@@ -244,7 +251,7 @@ def _read(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None
 
 def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
-    with fields_of("checkpoint", where):
+    with decoding_fields("checkpoint", where):
         state = state_from_json(frame.header, frame.payload)
     if number not in (None, state.version) or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
@@ -252,20 +259,20 @@ def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: 
 
 
 def read_hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
-    """Return the state that stands in a hint; None if there is none that can be read."""
+    """Return the state in a hint; None if there is none that can be read."""
     _, _, data = hint.partition(b"\n")
     if not data:
         return None
     try:
-        found = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
+        checkpoint = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
     except (CorruptDataError, FormatVersionError) as error:
         logger.warning("a checkpoint is passed over: %s", error)
         return None
-    return replace(found, named=parse_hint(hint) or 0)
+    return replace(checkpoint, named=parse_hint(hint) or 0)
 
 
-def floor_index(data: bytes | None) -> int:
-    """Return the index of the floor that the writer of a stored checkpoint knew; 0 if that cannot be told."""
+def read_floor_index(data: bytes | None) -> int:
+    """Return the index of the floor that the writer of a stored checkpoint knew; 0 if it cannot be read."""
     try:
         header = decode_frame("checkpoint", data or b"", "", newest=NEWEST_VERSION).header
     except (CorruptDataError, FormatVersionError):
@@ -273,10 +280,10 @@ def floor_index(data: bytes | None) -> int:
     return int(header.get("floor", (0, 0))[0])
 
 
-def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
-    """Return the checkpoint of `find_checkpoint`."""
-    found, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
-    return found.state if found is not None else None
+def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
+    """Return the state of the checkpoint that `find_checkpoint` returns."""
+    checkpoint, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
+    return checkpoint.state if checkpoint is not None else None
 
 
 def find_checkpoint(
@@ -284,10 +291,10 @@ def find_checkpoint(
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
     """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
 
-    The hint is tried first. A checkpoint that is damaged, or of a newer format, is skipped and logged: the records
-    behind an older one lead to the same state, and records of newer formats raise. The second result is the error of
-    the skipped ones. The ``hint`` may have been read already. With ``ahead``, the records behind the hinted one are
-    asked for with it; and without a hint the first records are, and nothing is listed where these are all.
+    The hint is tried first; pass ``hint`` if it was read already. A checkpoint that is damaged, or has a newer format,
+    is skipped and logged: the records after an older one lead to the same state, and records of newer formats raise.
+    The second result has the errors of skipped checkpoints. With ``ahead``, the records after the hinted checkpoint are
+    prefetched together with it. Without a hint the first records are, and nothing is listed if they are all.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
@@ -303,19 +310,19 @@ def find_checkpoint(
 
     hinted = parse_hint(read_hint(storage, table_uuid) if hint is None else hint)
     if ahead is not None and ahead.is_useful:
-        first, others = keys_to_open(table_uuid, hinted, ahead.first)
+        first, remaining = keys_to_open(table_uuid, hinted, ahead.first)
         ahead.expect(first)
-        records = [*first[1:], *others]
+        records = [*first[1:], *remaining]
         if hinted is None and at_least <= 1 and not ahead.is_known_absent(records[0]):
             if not ahead.is_known_absent(first[-1]):
-                ahead.expect(others)
+                ahead.expect(remaining)
             if ahead.is_known_absent(records[-1]) or not ahead.has(records[-1]):
                 return None, []
-    if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
-        return found, []
+    if hinted is not None and hinted >= at_least and (checkpoint := usable(hinted)) is not None:
+        return checkpoint, []
     for number in reversed(list_checkpoints(storage, table_uuid)):
-        if number >= at_least and (found := usable(number)) is not None:
-            return found, list(passed.values())
+        if number >= at_least and (checkpoint := usable(number)) is not None:
+            return checkpoint, list(passed.values())
     return None, list(passed.values())
 
 
@@ -324,8 +331,9 @@ def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
 
 
 def keys_to_open(table_uuid: str, hinted: int | None, num_first: int) -> tuple[list[str], list[str]]:
-    """Return the objects that an opener reads: the hinted checkpoint, or without a hint the first floor, and the first
-    records; then the other records, which it reads where these are all there.
+    """Return the keys that an opener reads first, and the records that it reads if all of these exist.
+
+    The first are the hinted checkpoint, or floor 1 without a hint, and the next records.
     """
     records = [commit_key(table_uuid, (hinted or 0) + step) for step in range(1, 1 + WINDOW)]
     other = checkpoint_key(table_uuid, hinted) if hinted else floor_key(table_uuid, 1)
@@ -341,13 +349,13 @@ def read_hint(storage: Storage | Prefetch, table_uuid: str) -> bytes:
 
 
 def parse_hint(hint: bytes) -> int | None:
-    """Return the record of the checkpoint that a hint names; None for one that names none."""
+    """Return the record of the checkpoint that a hint names; None if it names none."""
     number, _, _ = hint.partition(b"\n")
     return int(number) or None if number.isdigit() and len(number) <= 20 else None
 
 
 DROPPED_FLOOR = 10**19
-"""The floor of a dropped table whose files are being deleted: every record number is void, for good."""
+"""The floor of a dropped table whose files are being deleted: every record number is permanently void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,14 +365,13 @@ class Floor:
     floor: int
     time_ms: int
     is_landmark: bool = False
-    """Whether floors behind it may be absent; then no older version of this package reads beyond it."""
+    """Whether the floors after it may be absent; no older version of this package reads beyond it then."""
 
 
 def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bool:
-    """Void the records below ``floor`` from now on. False where another has put floor ``index``.
+    """Void the records below ``floor``. Return False if another process has put floor ``index``.
 
-    The object holds the floor several times over, so that a flipped bit leaves one that is whole: a floor is not
-    derived from anything.
+    The object holds several copies, so that one survives a flipped bit: a floor is not derived from anything.
     """
     header: dict[str, Any] = {"table": table_uuid, "floor": floor, "time_ms": storage.now_ms()}
     version = None
@@ -387,7 +394,7 @@ def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
 def decode_floor(data: bytes, where: str) -> Floor:
     """Decode a floor. Raises `CorruptDataError` if no copy is whole, `FormatVersionError` for a newer format."""
     failure: CorruptDataError | FormatVersionError | None = None
-    for copy in _copies(data):
+    for copy in _split_copies(data):
         try:
             header = decode_frame("floor", copy, where, newest=_LANDMARK_VERSION).header
         except (CorruptDataError, FormatVersionError) as error:
@@ -400,23 +407,21 @@ def decode_floor(data: bytes, where: str) -> Floor:
     raise failure
 
 
-def _copies(data: bytes) -> list[bytes]:
-    """Return the whole object, and the copies in its payload: each is as long as the bytes before them."""
+def _split_copies(data: bytes) -> list[bytes]:
+    """Return the whole object and the copies in its payload: each is as long as the bytes before them."""
     size, rest = divmod(len(data), 1 + _COPIES)
     return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]
 
 
-def no_checkpoint(
+def no_checkpoint_error(
     storage: Storage, table_uuid: str, floor: int, damaged: Sequence[StreamhouseError]
 ) -> StreamhouseError:
-    """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their
-    content.
-    """
+    """Return the error for a table that cannot be opened, because its records below the floor are deleted."""
     for error in damaged:
         if isinstance(error, FormatVersionError):
             return error
-    found = f"; of those that are there: {damaged[0]}" if damaged else ""
+    damage = f"; of those that are there: {damaged[0]}" if damaged else ""
     return CorruptDataError(
         f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record {floor}, "
-        f"below which records were cleaned up{found}; restore one of these files",
+        f"below which records were cleaned up{damage}; restore one of these files",
     )

@@ -1,4 +1,4 @@
-"""Checkpoints that count: records may be voided, and deleted, only below two of them."""
+"""Verified checkpoints: records may be voided and deleted only below two of them."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from streamhouse_spark.storage.prefetch import Prefetch
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS_KEPT = 2
-"""Number of checkpoints at or above the floor, so that damage to one leaves the table readable."""
+"""Number of checkpoints retained at or above the floor, so that the table survives damage to one."""
 _RECORDS_AHEAD: Final = 64
-"""Records that are asked for at once: as many as are in memory."""
+"""Records that are prefetched at once, and held in memory."""
 
 
 def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int] | None = None) -> list[TableState]:
-    """Return the newest `CHECKPOINTS_KEPT`, the newest first, whose bytes are whole and whose content is right.
+    """Return the latest `CHECKPOINTS_KEPT` checkpoints that are whole and correct, the latest first.
 
-    A checkpoint is right if it and the records behind it make the next newer one; the newest has to be ``state``
-    itself. Others are logged and left out. ``listed`` has the numbers of those that are there.
+    A checkpoint is correct if folding the records after it yields the next later one; the last must yield ``state``.
+    Others are logged and skipped. ``listed`` are the numbers of existing checkpoints.
     """
-    found: list[TableState] = []
-    known = as_stored(state)
+    verified: list[TableState] = []
+    newer = as_stored(state)
     for number in reversed(list_checkpoints(storage, state.table_uuid) if listed is None else listed):
         if number > state.version:
             continue
-        stored = _readable(storage, state.table_uuid, number)
+        stored = _read_if_whole(storage, state.table_uuid, number)
         if stored is None:
             continue
-        if _fold_records(storage, stored, known.version) != known:
+        if _fold_records(storage, stored, newer.version) != newer:
             logger.error("checkpoint %d of %s does not say what the records say; delete this file", number, state.name)
             continue
-        found.append(stored)
-        known = stored
-        if len(found) == CHECKPOINTS_KEPT:
+        verified.append(stored)
+        newer = stored
+        if len(verified) == CHECKPOINTS_KEPT:
             break
-    return found
+    return verified
 
 
 def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[int], *, at_least: int) -> bool:
-    """Tell whether `CHECKPOINTS_KEPT` of the ``listed`` at this record or later can be read now."""
+    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints at this record or later can be read now."""
     whole = 0
     for number in reversed(listed):
         if number < at_least or whole == CHECKPOINTS_KEPT:
             break
-        whole += _readable(storage, table_uuid, number) is not None
+        whole += _read_if_whole(storage, table_uuid, number) is not None
     return whole == CHECKPOINTS_KEPT
 
 
-def _readable(storage: Storage, table_uuid: str, number: int) -> TableState | None:
+def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState | None:
     try:
         return read_checkpoint(storage, table_uuid, number)
-    except ObjectNotFoundError:  # another cleaner was faster, by more than the grace
+    except ObjectNotFoundError:  # another process deleted it, after the grace period
         return None
     except (CorruptDataError, FormatVersionError) as error:
         logger.warning("a checkpoint does not count: %s", error)

@@ -1,4 +1,4 @@
-"""The errors of commits that failed, and of those whose outcome nobody can tell."""
+"""Errors of commits: which failures end a request, and the text that tells the caller what is known about the rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
 
 
-def abandoned_error(
+def terminal_error(
     call: PendingCommit, storage: Storage, table_uuid: str, *, has_failed: bool
 ) -> StreamhouseError | None:
-    """Return the error of a call that is not to be tried again. Asked under the log's lock: nobody commits it then."""
+    """Return the error of a request that must not be retried; None to retry.
+
+    The caller holds the log's lock, so that no other thread commits the request afterwards. ``has_failed`` says that
+    the last put was one of its failures.
+    """
     failures, failure, url = call.failures, call.failure, storage.url
-    if has_failed and call.is_refused:
+    if has_failed and call.is_rejected_by_store:
         return failure
     if failures >= FAILURES_MAX and failure is not None:
-        if not may_still_commit(call, storage):
+        if not may_still_be_stored(call, storage):
             return failure
-        return CommitStateUnknownError(  # a request may still be under way, and land after we looked
+        return CommitStateUnknownError(  # a request in flight may still store it
             f"commit to {url} failed {failures} times, and the record is not there now: {failure}; look at $commits "
             "before writing the rows again",
         )
@@ -39,17 +43,20 @@ def abandoned_error(
     return None
 
 
-def may_still_commit(call: PendingCommit, storage: Storage) -> bool:
-    """Return whether an attempt that is not in the log may still be stored, by a request that timed out or by one whose
-    thread was interrupted. A local disk leaves no requests behind.
+def may_still_be_stored(call: PendingCommit, storage: Storage) -> bool:
+    """Return whether an attempt that is not in the log may still be stored.
+
+    A request to the store that timed out may store it, or an interrupted thread. A local disk has no requests in
+    flight.
     """
-    return call.unanswered > 0 or (call.may_be_under_way and storage.local_path("") is None)
+    return call.unanswered > 0 or (call.may_be_in_flight and storage.local_path("") is None)
 
 
 def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | CommitStateUnknownError:
-    """Return the error of a call whose rows are not in the log.
+    """Return the error to raise for a request that the latest state rejects with ``error``.
 
-    A conflict error says that nothing was written, so it is wrong for an attempt that may still be stored.
+    A conflict promises that nothing was written. That promise cannot be made while an interrupted thread may have
+    stored the attempt. Every other rejection depends on the state alone and holds for that attempt too.
     """
     if not call.unanswered or not isinstance(error, CommitConflictError):
         return error
@@ -62,7 +69,7 @@ def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | Comm
 
 
 def require_durable(storage: Storage, table_uuid: str, call: PendingCommit, landed: CommitResult) -> CommitResult:
-    """Return the outcome of an attempt that was found in the log, once its record is sure to stay."""
+    """Return the result of an attempt that was found in the log, after its record was synced to disk."""
     if call.unanswered:
         try:
             storage.ensure_durable(commit_key(table_uuid, landed.state.version))
@@ -71,19 +78,19 @@ def require_durable(storage: Storage, table_uuid: str, call: PendingCommit, land
     return landed
 
 
-def require_known(record: Record, taken: PutResult[Record], url: str) -> None:
-    """Raises `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
-    if taken.outcome is PutOutcome.UNREADABLE:
+def require_known_outcome(record: Record, result: PutResult[Record], url: str) -> None:
+    """Raise `CommitStateUnknownError` if it is unknown whose record is stored, or whether it survives a power loss."""
+    if result.outcome is PutOutcome.UNREADABLE:
         raise CommitStateUnknownError(
-            f"commit of record {record.number} to {url}: the record cannot be read back ({taken.read_error}); look "
+            f"commit of record {record.number} to {url}: the record cannot be read back ({result.read_error}); look "
             f"whether a record with attempt {record.attempt} is in $commits before writing the rows again",
-        ) from taken.read_error
-    if taken.outcome is PutOutcome.NOT_DURABLE:
-        raise not_durable_error(url, record.number, record.attempt, taken.failure) from taken.read_error
+        ) from result.read_error
+    if result.outcome is PutOutcome.NOT_DURABLE:
+        raise not_durable_error(url, record.number, record.attempt, result.failure) from result.read_error
 
 
 def not_durable_error(url: str, number: int, attempt: str, failure: Exception | None) -> CommitStateUnknownError:
-    """Make the error of a record that is there, and may be gone after a power loss."""
+    """Return the error of a record that is visible but may be lost by a power loss."""
     return CommitStateUnknownError(
         f"record {number} of {url} is visible but may not survive a power loss ({failure}); check the disk, then look "
         f"for attempt {attempt} in $commits",
@@ -91,7 +98,7 @@ def not_durable_error(url: str, number: int, attempt: str, failure: Exception | 
 
 
 def unreadable_log_error(url: str, error: Exception) -> CommitStateUnknownError:
-    """Make the error of a commit that failed, and whose outcome the log does not tell because it cannot be read."""
+    """Return the error of a failed put whose outcome is unknown because the log cannot be read."""
     return CommitStateUnknownError(
         f"commit to {url} failed, then its log could not be read: {error}; look at $commits before writing the rows "
         "again",
@@ -99,7 +106,7 @@ def unreadable_log_error(url: str, error: Exception) -> CommitStateUnknownError:
 
 
 def unknown_outcome_error(url: str, stored: Record, reason: str) -> CommitStateUnknownError:
-    """Return the error of a record that was put under a low watermark, so that it may not be a part of the log."""
+    """Return the error of a record that was put below a floor, so that it may not be part of the log."""
     return CommitStateUnknownError(
         f"commit of record {stored.number} to {url} took so long that the log was cleaned before it ended, and whether "
         f"the record counts cannot be read ({reason}); look for attempt {stored.attempt} in $commits, or for its rows, "

@@ -1,14 +1,14 @@
-"""Rows of a table without a primary key that records deleted by their offsets, and whose bytes are still stored.
+"""Deletes of a log table: rows whose bytes are still stored, and which readers skip.
 
-Offsets stay dense: a deleted row keeps its place in the log, and every reader leaves it out. What a state knows of
-deletions goes with the rows, when these are trimmed or truncated.
+Offsets stay dense: a deleted row keeps its place in the log. Entries are dropped when their rows are trimmed or
+truncated.
 
-Rows of lake files without offsets are deleted by file and position instead, as one lake snapshot has them. They are
-left out of that snapshot, and of those recorded since that have the same such files, until one lacks them.
+Rows of lake files without offsets are deleted by file and position instead, in one lake snapshot. They are skipped in
+that snapshot and in later recorded ones with the same files, until one has applied the delete.
 
-Rows of dropped partitions are others: the lake lacks them, and offsets alone do not say so. A reader of the log who has
-not read them yet leaves them out, and a lake that is built anew from the log is without them. A stream that has read
-them is not told. Changes between versions have them as deletions, and a rollback brings them back.
+Rows of dropped partitions are separate: the lake does not have them, and offsets alone do not show it. A reader that
+has not read them from the log yet skips them, and a lake that is rebuilt from the log does not get them. A stream that
+has read them is not notified. Changes between versions contain them as deletions, and a rollback restores them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 
 DELETIONS_MAX: Final = 64
-"""Records whose deletions a state tells apart; those of older ones are one."""
+"""Records whose deletions a state keeps apart; those of older records are merged."""
 _BEYOND: Final = 1 << 62
 K = TypeVar("K")
 
@@ -36,10 +36,9 @@ NO_FILE_ROWS: Final[FileRows] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class DeleteRows:
-    """Rows at these offsets of buckets are no longer the table's: each was until now. They keep their places in the
-    log.
+    """Deletes the rows at these offsets of buckets, each of which must be live. They keep their places in the log.
 
-    Nor are those at these positions of lake files, which the lake snapshot ``snapshot_id`` has.
+    It also deletes the rows at these positions of lake files of the lake snapshot ``snapshot_id``.
     """
 
     rows: Mapping[int, OffsetRuns]
@@ -47,21 +46,21 @@ class DeleteRows:
     snapshot_id: int | None = None
     """None without files."""
     updated: Mapping[int, OffsetRuns] = field(default_factory=dict)
-    """The offsets of these whose rows an update replaced: the others were deleted."""
+    """The offsets of those rows that an update replaced; the rest were deleted."""
     updated_files: FileRows = field(default_factory=dict)
-    """The positions of such rows."""
+    """The positions of such rows in lake files."""
 
     @property
     def num_rows(self) -> int:
         return num_rows_of(self.rows) + num_rows_of(self.files)
 
     def with_updated(self, rows: Mapping[int, OffsetRuns], files: FileRows) -> DeleteRows:
-        """Return it with those of its rows that are among these as updated ones."""
-        return replace(self, updated=common_rows(self.rows, rows), updated_files=common_rows(self.files, files))
+        """Return the action with its rows among these marked as updated."""
+        return replace(self, updated=intersect_rows(self.rows, rows), updated_files=intersect_rows(self.files, files))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON. With files it has a name of its own: a version of this package that does not know them
-        stops there.
+        """Return the action as JSON. With files it has its own kind, so that older versions of this package
+        stop there.
         """
         out: dict[str, Any] = {"type": "delete-rows", "rows": rows_to_json(self.rows)}
         if self.files:
@@ -88,16 +87,16 @@ def num_rows_of(rows: Mapping[Any, OffsetRuns]) -> int:
     return sum(runs.num_rows for runs in rows.values())
 
 
-def without_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
-    """Return the rows of each bucket, or of each file, that the others do not have; buckets without any are absent."""
-    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
+def without_rows(rows: Mapping[K, OffsetRuns], removed: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+    """Return the rows per bucket or file that are not in ``removed``; empty keys are left out."""
+    left = {key: runs.without(removed[key]) if key in removed else runs for key, runs in rows.items()}
     return {key: runs for key, runs in left.items() if runs}
 
 
-def common_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
-    """Return the rows of each bucket, or of each file, that the others have too; buckets without any are absent."""
-    found = {key: runs.common(others[key]) for key, runs in rows.items() if key in others}
-    return {key: runs for key, runs in found.items() if runs}
+def intersect_rows(rows: Mapping[K, OffsetRuns], other_rows: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+    """Return the rows per bucket or file that are in both; empty keys are left out."""
+    common = {key: runs.common(other_rows[key]) for key, runs in rows.items() if key in other_rows}
+    return {key: runs for key, runs in common.items() if runs}
 
 
 def _files_to_json(rows: FileRows) -> dict[str, str]:
@@ -110,22 +109,22 @@ def _files_from_json(data: Mapping[str, str]) -> dict[str, OffsetRuns]:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The rows that one record deleted, or several one after another."""
+    """The rows that one record deleted, or several consecutive ones."""
 
     commit: int
-    """Number of the record, of several the newest."""
+    """Number of the record; of several, the last."""
     time_ms: int
     rows: Mapping[int, OffsetRuns]
-    """Bucket → offsets, of each bucket at least one."""
+    """Bucket → offsets, at least one per bucket."""
     first_commit: int
-    """The oldest of the records."""
+    """The first of the records."""
     first_ms: int
     is_in_lake: bool = False
-    """Whether some of the rows are deleted in the lake, and no longer named here."""
+    """Whether some of the rows are deleted in the lake, and no longer listed here."""
     files: FileRows = field(default_factory=dict)
-    """Rows without offsets, until a recorded lake snapshot lacks them."""
+    """Rows without offsets, until a recorded lake snapshot has applied their delete."""
     snapshot_id: int | None = None
-    """The lake snapshot that has these files; None without."""
+    """The lake snapshot that has these files; None without files."""
 
     def to_json(self) -> list[Any]:
         rows = rows_to_json(self.rows)
@@ -138,13 +137,13 @@ class Deletion:
     def from_json(cls, data: Any) -> Deletion:
         commit, time_ms, first_commit, first_ms, is_in_lake, rows, *of_files = data
         snapshot_id, files = of_files or (None, {})
-        found = rows_from_json(rows), first_commit, first_ms, is_in_lake, _files_from_json(files), snapshot_id
-        return cls(commit, time_ms, *found)
+        fields = rows_from_json(rows), first_commit, first_ms, is_in_lake, _files_from_json(files), snapshot_id
+        return cls(commit, time_ms, *fields)
 
 
 class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has joined
-    """The deletions of a state, which join their offsets once: records that add rows leave them as they are, and every
-    reader of a state asks for all offsets.
+    """The deletions of a state. They cache the union of their offsets: appends leave it unchanged, and every reader
+    needs it.
     """
 
     @cached_property
@@ -152,26 +151,29 @@ class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has j
         """Bucket → all offsets. Raises as `union_deleted_offsets`."""
         return union_deleted_offsets(self)
 
-    def and_rows(self, found: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
-        """Return ``found``, which are these and those of ``rows``: so the others are not joined anew."""
-        both = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
-        found.__dict__["rows"] = {**self.rows, **rows, **both}
-        return found
+    def with_rows(self, deletions: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
+        """Return ``deletions``, which must be these plus ``rows``, with the union computed incrementally."""
+        merged = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
+        deletions.__dict__["rows"] = {**self.rows, **rows, **merged}
+        return deletions
 
 
 NO_DELETIONS: Final = Deletions()
 
 
 def union_deleted_offsets(deletions: Iterable[Deletion]) -> Mapping[int, OffsetRuns]:
-    """Return bucket → all offsets that were deleted. Raises `ValueError` if an offset was deleted twice."""
+    """Return bucket → all deleted offsets. Raises `ValueError` if an offset was deleted twice."""
     parts: dict[int, list[OffsetRuns]] = {}
     for deletion in deletions:
         for bucket, runs in deletion.rows.items():
             parts.setdefault(bucket, []).append(runs)
-    return {bucket: found[0] if len(found) == 1 else OffsetRuns.union(found) for bucket, found in parts.items()}
+    return {
+        bucket: bucket_parts[0] if len(bucket_parts) == 1 else OffsetRuns.union(bucket_parts)
+        for bucket, bucket_parts in parts.items()
+    }
 
 
-def not_live(
+def find_already_deleted(
     action: DeleteRows,
     held: Mapping[int, OffsetRange],
     deleted: Mapping[int, OffsetRuns],
@@ -179,70 +181,72 @@ def not_live(
     history: Sequence[FileDeletes],
     lake: FileDeletes | None,
 ) -> str | None:
-    """Say of which bucket or lake file an action names rows that are not held, or are deleted, or none; None if all
-    are live.
-    """
+    """Return the bucket or lake file of which an action deletes rows that are not live; None if all are live."""
     for bucket, runs in action.rows.items():
         is_held = bucket in held and runs and runs.within(held[bucket]) == runs
         if not is_held or (bucket in deleted and deleted[bucket].common(runs)):
             return f"bucket {bucket} that are not the table's"
-    is_known = lake is not None and have_same_files(history, action.snapshot_id, lake.snapshot_id)
-    gone = union_deleted_file_rows(deletions) if action.files else {}
+    has_same_files = lake is not None and have_same_files(history, action.snapshot_id, lake.snapshot_id)
+    deleted_file_rows = union_deleted_file_rows(deletions) if action.files else {}
     for name, runs in action.files.items():
-        if not is_known or not runs or (name in gone and gone[name].common(runs)):
+        if not has_same_files or not runs or (name in deleted_file_rows and deleted_file_rows[name].common(runs)):
             return f"lake file {name} that are not the table's"
     return None
 
 
 def append_deletion(deletions: Deletions, action: DeleteRows, commit: int, time_ms: int) -> Deletions:
-    """Return the deletions with that of one more record behind them."""
+    """Return the deletions with that of one more record at the end."""
     if not action.rows and not action.files:
         return deletions
-    made = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
-    found = in_order((*deletions, replace(made, files=dict(action.files), snapshot_id=action.snapshot_id)))
-    return deletions.and_rows(found, action.rows)
+    deletion = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
+    merged = in_order((*deletions, replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)))
+    return deletions.with_rows(merged, action.rows)
 
 
 def in_order(deletions: Iterable[Deletion]) -> Deletions:
-    """Return the deletions in the order of their records, the oldest as one where there are more than
-    `DELETIONS_MAX`. Those with files stay apart, so that no lake snapshot is asked to lack some of them again.
+    """Return the deletions in record order, the oldest merged into one if there are more than `DELETIONS_MAX`.
+
+    Those with files stay separate, so that no lake snapshot has to apply some of them twice.
     """
-    found = sorted(deletions, key=lambda deletion: deletion.commit)
-    while len(found) > DELETIONS_MAX:
-        at = next((i for i, (a, b) in enumerate(pairwise(found)) if not a.files and not b.files), None)
+    ordered = sorted(deletions, key=lambda deletion: deletion.commit)
+    while len(ordered) > DELETIONS_MAX:
+        at = next((i for i, (a, b) in enumerate(pairwise(ordered)) if not a.files and not b.files), None)
         if at is None:
             break
-        first, second = found[at : at + 2]
+        first, second = ordered[at : at + 2]
         is_in_lake = first.is_in_lake or second.is_in_lake
-        both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
-        found[at : at + 2] = [replace(both, rows=union_deleted_offsets((first, second)))]
-    return Deletions(found)
+        joined = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
+        ordered[at : at + 2] = [replace(joined, rows=union_deleted_offsets((first, second)))]
+    return Deletions(ordered)
 
 
 def from_offsets(deletions: Deletions, starts: Mapping[int, int]) -> Deletions:
-    """Return the deletions of rows from ``starts`` on, in buckets that these name."""
+    """Return the deletions of rows at or above ``starts``, for the buckets that these name."""
     left = (replace(deletion, rows=_from(deletion.rows, starts)) for deletion in deletions)
     return Deletions(deletion for deletion in left if deletion.rows or deletion.files or deletion.is_in_lake)
 
 
 def without_files(deletions: Iterable[Deletion]) -> Deletions:
-    """Return the deletions without the rows of lake files: the table has another lake."""
+    """Return the deletions without the rows of lake files, for a table with another lake."""
     return Deletions(replace(d, files={}, snapshot_id=None, is_in_lake=True) if d.files else d for d in deletions)
 
 
-def unapplied_deletes(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
-    """Return bucket → deleted rows that are not known to be absent in a lake snapshot with these offsets, which lacks
-    those of the deletions up to the commit ``told``.
+def unapplied_deletes(
+    deletions: Iterable[Deletion], applied_through: int, offsets: Mapping[int, int]
+) -> Mapping[int, OffsetRuns]:
+    """Return bucket → deleted rows that a lake snapshot with these offsets may still hold.
+
+    The snapshot has applied the deletions up to the commit ``applied_through``.
     """
-    found = union_deleted_offsets(
-        replace(deletion, rows=_from(deletion.rows, offsets)) if deletion.commit <= told else deletion
+    unapplied = union_deleted_offsets(
+        replace(deletion, rows=_from(deletion.rows, offsets)) if deletion.commit <= applied_through else deletion
         for deletion in deletions
     )
-    return {bucket: runs for bucket, runs in found.items() if runs}
+    return {bucket: runs for bucket, runs in unapplied.items() if runs}
 
 
 class LakeDeletes(Protocol):
-    """The rows that a recorded lake snapshot holds and lacks."""
+    """The rows that a recorded lake snapshot holds and misses."""
 
     @property
     def offsets(self) -> Mapping[int, int]: ...
@@ -255,20 +259,26 @@ class LakeDeletes(Protocol):
 
 
 def newly_lacking(deletions: Sequence[Deletion], before: LakeDeletes | None, after: LakeDeletes) -> tuple[int, int]:
-    """Return how many rows more a lake snapshot lacks than one before it, and how many of these were deleted."""
-    lacking, told, offsets = (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
-    waiting, left = unapplied_deletes(deletions, told, offsets), unapplied_deletes(deletions, after.told, after.offsets)
+    """Return how many more rows a lake snapshot misses than the one before, and how many of these were deleted."""
+    dropped_before, applied_through, offsets = (
+        (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
+    )
+    waiting, left = (
+        unapplied_deletes(deletions, applied_through, offsets),
+        unapplied_deletes(deletions, after.told, after.offsets),
+    )
     applied = sum(runs.num_rows for runs in waiting.values()) - sum(runs.num_rows for runs in left.values())
-    return after.dropped_rows - lacking, applied
+    return after.dropped_rows - dropped_before, applied
 
 
-def without_those_of_the_lake(deletions: Deletions, told: int, held: Mapping[int, int]) -> Deletions:
-    """Return the deletions without the rows below ``held``, which only a lake snapshot would have, and which it lacks:
-    those of the deletions up to the commit ``told``. So go all rows of its files.
+def drop_applied_deletes(deletions: Deletions, applied_through: int, held: Mapping[int, int]) -> Deletions:
+    """Return the deletions without rows below ``held`` that the lake snapshot has applied, up to ``applied_through``.
+
+    Only the lake would hold such rows. All rows of its files are dropped with them.
     """
 
     def left(deletion: Deletion) -> Deletion:
-        if deletion.commit > told:
+        if deletion.commit > applied_through:
             return deletion
         rows = _from(deletion.rows, held)
         is_in_lake = deletion.is_in_lake or rows != deletion.rows or bool(deletion.files)
@@ -290,36 +300,44 @@ class FileDeletes(Protocol):
     def keeps_files(self) -> bool: ...
 
 
-def unapplied_file_deletes(deletions: Iterable[Deletion], told: int) -> tuple[Deletion, ...]:
-    """Return those that deleted rows of lake files which a snapshot has that lacks those up to the commit ``told``."""
-    return tuple(deletion for deletion in deletions if deletion.files and deletion.commit > told)
+def unapplied_file_deletes(deletions: Iterable[Deletion], applied_through: int) -> tuple[Deletion, ...]:
+    """Return the deletions of lake file rows that a snapshot with the deletions up to ``applied_through`` still has."""
+    return tuple(deletion for deletion in deletions if deletion.files and deletion.commit > applied_through)
 
 
 def union_deleted_file_rows(deletions: Iterable[Deletion]) -> FileRows:
-    """Return all rows of lake files. Raises `ValueError` if one was deleted twice."""
+    """Return all deleted rows of lake files. Raises `ValueError` if one was deleted twice."""
     parts: dict[str, list[OffsetRuns]] = {}
     for deletion in deletions:
         for name, runs in deletion.files.items():
             parts.setdefault(name, []).append(runs)
-    return {name: found[0] if len(found) == 1 else OffsetRuns.union(found) for name, found in parts.items()}
+    return {
+        name: file_parts[0] if len(file_parts) == 1 else OffsetRuns.union(file_parts)
+        for name, file_parts in parts.items()
+    }
 
 
 def of_snapshot(deletions: Iterable[Deletion], lake: FileDeletes | None) -> Deletions:
-    """Return the deletions as those of the recorded snapshot, which has the same files: others are no longer known."""
+    """Return the deletions as those of the recorded snapshot, which has the same files. Without one they
+    are unknown.
+    """
     if lake is None:
         return without_files(deletions)
     return Deletions(replace(d, snapshot_id=lake.snapshot_id) if d.files else d for d in deletions)
 
 
-def have_same_files(history: Sequence[FileDeletes], one: int | None, other: int | None) -> bool:
-    """Tell whether files without offsets that one of two lake snapshots has are in the other, where both have them,
-    as they were: so that a position in one of them means the same row. ``history`` are the recorded ones.
+def have_same_files(history: Sequence[FileDeletes], snapshot_id: int | None, other_id: int | None) -> bool:
+    """Return whether the files without offsets that two lake snapshots share are unchanged between them.
+
+    A position then means the same row in both. ``history`` are the recorded snapshots.
     """
-    if one is None or other is None:
+    if snapshot_id is None or other_id is None:
         return False
-    if one == other:
+    if snapshot_id == other_id:
         return True
-    places = [[i for i, pair in enumerate(history) if pair.snapshot_id == wanted] for wanted in (one, other)]
+    places = [
+        [i for i, pair in enumerate(history) if pair.snapshot_id == candidate] for candidate in (snapshot_id, other_id)
+    ]
     if not all(places):
         return False
     first, last = sorted((places[0][-1], places[1][-1]))
@@ -348,13 +366,12 @@ DROPPED_FILE_ROWS: Final = "dropped-file-rows"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDropRows:
-    """The rows at these offsets are of partitions that were dropped from the lake: the table no longer has them, and
-    the log still does.
+    """Records the rows of partitions that were dropped from the lake, and that the log still holds.
 
-    ``count`` is how many of the rows that the recorded lake snapshot lacks this accounts for, those included that the
-    log does not hold any more. Rows without offsets that went too are those at these positions of lake files, which
-    the lake snapshot ``snapshot_id`` has; they are not counted, since another engine may have moved them there, and
-    the log may hold them.
+    ``count`` is how many of the rows missing from the recorded lake snapshot this accounts for, including those that
+    the log no longer holds. Rows without offsets are named by position in the files of the lake snapshot
+    ``snapshot_id``. They are not counted, because another engine may have moved them there while the log still holds
+    them.
     """
 
     rows: Mapping[int, OffsetRuns]
@@ -363,22 +380,22 @@ class PartitionDropRows:
     snapshot_id: int | None = None
     """None without files."""
     total: int | None = None
-    """How many rows went; None in records of earlier versions, which did not count rows without offsets."""
+    """How many rows were dropped; None in records of earlier versions, which did not count rows without offsets."""
 
     def tells_all(self, *, is_adopted: bool) -> bool:
-        """Tell whether each row that went is named here, of a table that was made of a lake table or not."""
+        """Return whether every dropped row is named here. ``is_adopted`` says that the table adopted a lake table."""
         if self.total is None:
             return not is_adopted and num_rows_of(self.rows) == self.count
         return num_rows_of(self.rows) + num_rows_of(self.files) == self.total
 
     @property
     def deletion(self) -> DeleteRows:
-        """The action that deletes the same rows one by one."""
+        """The action that deletes the same rows individually."""
         return DeleteRows(self.rows, self.files, self.snapshot_id)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON. With files it has a name of its own: a version of this package that does not know them
-        would show changes without them.
+        """Return the action as JSON. With files it has its own kind: an older version of this package would show
+        changes without them.
         """
         kind = DROPPED_FILE_ROWS if self.files else DROPPED_ROWS
         out = {"type": kind, "rows": rows_to_json(self.rows), "count": self.count}
@@ -399,15 +416,16 @@ class DroppedPartitionRows:
     """Dropped rows, as a state knows them."""
 
     named: Deletions = NO_DELETIONS
-    """Rows of dropped partitions that the log still holds, of the newest drop last."""
+    """Rows of dropped partitions that the log still holds, the latest drop last."""
     accounted: int = 0
-    """How many of the rows that the recorded lake snapshot lacks are known to be deleted, or named here once."""
+    """How many of the rows missing from the recorded lake snapshot are known to be deleted, or were named here."""
     newest: int = 0
-    """Number of the newest record that named some; 0 for none."""
+    """Number of the last record that named some; 0 for none."""
 
     def with_pair(self, grown: int, applied: int) -> DroppedPartitionRows:
-        """Return it behind a lake snapshot that lacks ``grown`` rows more, where ``applied`` deleted rows are lacking
-        that were not before. Where these do not account for all, a partition was dropped.
+        """Return the rows after a lake snapshot that misses ``grown`` more rows and newly applies ``applied`` deletes.
+
+        If the deletes do not account for all missing rows, a partition was dropped.
         """
         return replace(self, accounted=self.accounted + grown) if 0 < grown <= applied else self
 
@@ -416,7 +434,7 @@ class DroppedPartitionRows:
         return DroppedPartitionRows(named, self.accounted + action.count, commit)
 
     def from_offsets(self, starts: Mapping[int, int]) -> DroppedPartitionRows:
-        """Return it without rows below ``starts``, in buckets that these name."""
+        """Return the rows at or above ``starts``, for the buckets that these name."""
         return replace(self, named=from_offsets(self.named, starts)) if self.named else self
 
     def to_json(self) -> dict[str, Any]:
@@ -425,7 +443,7 @@ class DroppedPartitionRows:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DroppedPartitionRows:
-        named = Deletions(Deletion.from_json(found) for found in data["named"])
+        named = Deletions(Deletion.from_json(entry) for entry in data["named"])
         return cls(named, int(data["accounted"]), int(data["newest"]))
 
 
@@ -437,7 +455,7 @@ NO_DROPPED_ROWS: Final = DroppedPartitionRows()
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The newest record that emptied the table: rows below ``offsets[bucket]`` are no longer the table's."""
+    """The last record that truncated the table: rows below ``offsets[bucket]`` no longer belong to it."""
 
     commit: int
     time_ms: int

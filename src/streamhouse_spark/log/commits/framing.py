@@ -76,22 +76,22 @@ def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = Non
 
 
 @contextmanager
-def fields_of(kind: str, where: str) -> Iterator[None]:
+def decoding_fields(kind: str, where: str) -> Iterator[None]:
     """Turn what a file with a right checksum, and other fields than its kind has, raises into `CorruptDataError`."""
     try:
         yield
     except _WRONG_FIELDS as error:
-        raise _not_of_its_kind(kind, where, error) from error
+        raise _wrong_kind_error(kind, where, error) from error
 
 
 def _parse_header(data: bytes, kind: str, where: str) -> _Header:
     try:
-        found = json.loads(data)
+        parsed = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise _not_of_its_kind(kind, where, error) from error
-    if not isinstance(found, dict):
-        raise _not_of_its_kind(kind, where, TypeError(f"the header is a {type(found).__name__}"))
-    header = _Header(found)
+        raise _wrong_kind_error(kind, where, error) from error
+    if not isinstance(parsed, dict):
+        raise _wrong_kind_error(kind, where, TypeError(f"the header is a {type(parsed).__name__}"))
+    header = _Header(parsed)
     header.kind, header.where = kind, where
     return header
 
@@ -102,13 +102,13 @@ class _Header(dict[str, Any]):
     kind = where = ""
 
     def __missing__(self, name: str) -> Any:
-        raise _not_of_its_kind(self.kind, self.where, KeyError(name))
+        raise _wrong_kind_error(self.kind, self.where, KeyError(name))
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
 
 
-def _not_of_its_kind(kind: str, where: str, error: Exception) -> CorruptDataError:
+def _wrong_kind_error(kind: str, where: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
         f"{where} has a right checksum, and not what a {kind} file holds ({type(error).__name__}: {str(error)[:200]}): "
         "another program wrote it; restore this file"

@@ -1,4 +1,16 @@
-"""Commits of one process that wait for a table's log at the same time, so that one of them commits for all."""
+"""Group commit: concurrent commits of one process share one commit record.
+
+Threads that commit to the same table enqueue a `PendingCommit` in the log's `CommitQueue`. The first of them becomes
+the leader. It validates every eligible request against the state, puts one record for all of them, and sets each
+request's result. The other threads are followers and wait for their results. `CommitLog` runs the protocol; this module
+holds its data structures, which do no I/O.
+
+Invariants:
+
+1. The requests of one record are validated in order, each against the state that the requests before it leave.
+2. A rejected request fails alone. It is never part of the record, and never the reason why another request fails.
+3. A request is in at most one stored record. Its attempt id finds it there, even if the leader was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +32,32 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 from streamhouse_spark.storage.prefetch import Prefetch
 
-WAIT_S_MAX = 1.0
-"""Time after which a call asks for the log although another seems to be at work: its thread may have been interrupted
-before it could say that it is done.
-"""
-COMPANY_S_MAX = 0.001
-"""Time for which a leader waits for calls that may come at once: less than the fsyncs of a record take."""
-NEWS_MS = 1_000
-"""Time for which records that were read behind a lost race count as read just now."""
+FOLLOWER_WAIT_S_MAX = 1.0
+"""A follower that waited this long tries to lead: the leader may have been interrupted before it woke the follower."""
+GROUP_WAIT_S_MAX = 0.001
+"""A leader waits this long for new requests of the threads that were in the last record. Its fsyncs take longer."""
+PREFETCH_VALID_MS = 1_000
+"""Records that were prefetched after a lost race are used for this long."""
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
 _boot_ms = SystemClock().boot_ms
-"""The machine's own time, also in a simulated world: it is only counted."""
+"""Durations in metrics are measured by the machine's clock, also in a simulated world."""
 E = TypeVar("E", bound=StreamhouseError)
 
 Plan = Callable[[TableState, int], Sequence[Action]]
-"""Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
-raises to give up. An empty result commits nothing."""
+"""Returns the actions to commit on top of a state, given the time of the record. It is called again after each lost
+race, and raises to reject the commit. An empty result commits nothing.
+"""
 
 
 class DependentPlan(ABC):
-    """A `Plan` whose actions depend on what the attempts before it in the record write."""
+    """A `Plan` whose actions depend on the requests before it in the same record."""
 
     @abstractmethod
     def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
-        """Note the stored state and the plans that the record has so far. Called before each call of the plan; raises
-        if it cannot follow them.
+        """Take the stored state and the plans before this one in the record. Called before each call of the plan.
+
+        Raises if this plan cannot be in one record with them.
         """
 
     @abstractmethod
@@ -55,84 +67,80 @@ class DependentPlan(ABC):
 
 @dataclass(slots=True)
 class ContentionStats:
-    """The share of this process's last commits before which others had committed, and their records behind the last
-    race that it lost.
+    """How often other processes committed first: decides whether to read the log before a put.
 
-    The share tells whether to look before a put. A look takes one round trip of a commit, two where it finds records. A
-    put that loses takes two more than one that wins: the record that came before it is read together with those behind
-    it. So a look saves no time; where nearly all puts lose it saves these.
+    A put on a stale state takes one round trip if it wins and three if it loses. A read before the put makes it two, or
+    three if it finds records. So the read saves no time, but it saves the puts where nearly all of them lose.
     """
 
-    _share: float = 0.0
-    _news: PrefetchedLog | None = None
+    _lost_share: float = 0.0
+    _prefetched: PrefetchedLog | None = None
 
     def note(self, *, were_first: bool) -> None:
-        """Add a commit: whether a put lost, or a look found others' records."""
-        self._share += (were_first - self._share) / 4
+        """Add a commit: whether its put lost, or a read before the put found new records."""
+        self._lost_share += (were_first - self._lost_share) / 4
 
     @property
-    def is_look_due(self) -> bool:
-        """Whether a commit looks first: behind five in a row that lost, and where a race was lost just now."""
-        return self._share > 0.75 or self._news is not None
+    def should_read_first(self) -> bool:
+        """Whether to read before the next put: after five lost commits in a row, or right after a lost race."""
+        return self._lost_share > 0.75 or self._prefetched is not None
 
-    def record_put(self, news: PrefetchedLog | None) -> None:
-        """Take note of a put, and of what was read behind it if it lost."""
-        self._news = news
+    def note_put(self, prefetched: PrefetchedLog | None) -> None:
+        """Keep the records that were prefetched after a lost put; None after any other put."""
+        self._prefetched = prefetched
 
-    def news_for(self, call: PendingCommit, now_ms: int) -> Prefetch | None:
-        """Return the records behind the race that a call lost, once, unless they were read long ago."""
-        news, self._news = self._news, None
-        is_new = news is not None and now_ms - news.since_ms <= NEWS_MS
-        return news.ahead if news is not None and is_new and call.conflicts else None
+    def take_prefetched(self, call: PendingCommit, now_ms: int) -> Prefetch | None:
+        """Return the prefetched records once, if they are recent and the request itself lost the race."""
+        prefetched, self._prefetched = self._prefetched, None
+        is_new = prefetched is not None and now_ms - prefetched.since_ms <= PREFETCH_VALID_MS
+        return prefetched.ahead if prefetched is not None and is_new and call.conflicts else None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The outcome of `CommitLog.commit`."""
+    """The result of `CommitLog.commit`."""
 
     before: TableState
     state: TableState
     duplicate_of: TransactionEntry | None = None
-    """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
+    """The entry of the transaction, if it was stored by an earlier commit. Nothing was written then."""
     ends: tuple[Mapping[int, int], Mapping[int, int]] | None = None
-    """Ends of the buckets before and behind this attempt, where the record holds others too."""
+    """End offsets of the buckets before and after this request, if the record holds several requests."""
     is_first: bool = True
-    """Whether the attempt is the record's first: its call alone does the work that is due behind the record."""
+    """Whether the request is the first of its record. Only its thread does the post-commit work of the record."""
 
 
 @dataclass(eq=False, slots=True)
 class PendingCommit:
-    """One call of `commit` on its way. Written under the log's lock; its own thread may look for the answer at any
-    time.
-    """
+    """One call of `CommitLog.commit`. The leader writes it under the log's lock; its own thread reads it without."""
 
     plan: Plan
     transaction: Transaction | None
     staged_ms: int
     attempt: str
     is_shared: bool
-    """Whether the record may hold attempts of others too."""
+    """Whether the record may hold other requests too."""
     failures: int = 0
-    """Puts that failed and left nothing to be seen."""
+    """Puts that failed and left no record."""
     unanswered: int = 0
-    """Puts that another call made, and whose answer an interrupt of its thread took away."""
+    """Puts whose outcome is unknown because the leader's thread was interrupted."""
     conflicts: int = 0
-    """Races that were lost."""
+    """Lost races."""
     has_unchecked_race: bool = False
     """Whether the record that won the last race was not yet compared with the low watermark. Below the watermark it may
-    be a void record that filled the number of this call's own, deleted one.
+    be a void record that took the number of this request's own, deleted record.
     """
-    refusals: int = 0
+    rejections: int = 0
     failure: StorageError | None = None
-    """The failure of the newest put."""
+    """The failure of the last put."""
     landed: CommitResult | None = None
-    """The outcome of the attempt by the log's newest state; it counts once the record is durable."""
+    """The result of the attempt if a record in the log has it. It becomes `outcome` once the record is durable."""
     outcome: CommitResult | None = None
     error: BaseException | None = None
-    began_ms: int | None = None
-    """Boot time at which a call of this process came; None before."""
+    started_ms: int | None = None
+    """Boot time at which the request was enqueued; None before."""
     ready: threading.Event | None = None
-    """Set when there is an answer, or nobody leads; only of a call that found another at work."""
+    """Set when the request is done or its thread may lead. Created only by a follower."""
 
     @property
     def is_done(self) -> bool:
@@ -143,20 +151,18 @@ class PendingCommit:
         return self.failures + self.conflicts
 
     @property
-    def may_be_under_way(self) -> bool:
-        """Whether a request that was given up may still store the attempt."""
+    def may_be_in_flight(self) -> bool:
+        """Whether a request to the store that timed out may still store the record."""
         return self.failures + self.unanswered > 0
 
     @property
-    def is_refused(self) -> bool:
-        """Whether the store refused each put: the record is not there, and no request that could put it is under
-        way.
-        """
-        return self.refusals == self.failures + self.unanswered
+    def is_rejected_by_store(self) -> bool:
+        """Whether the store rejected every put: the record is not stored, and no request in flight can store it."""
+        return self.rejections == self.failures + self.unanswered
 
     @property
     def retry_delay_ms(self) -> float:
-        """The time to wait for before the next try, without its jitter."""
+        """The delay before the next attempt, without jitter."""
         if not self.failures:
             return _BACKOFF_MS * min(self.conflicts, 20) / 5
         has_failed = self.failure is not None and not isinstance(self.failure, ObjectExistsError)
@@ -165,17 +171,18 @@ class PendingCommit:
 
 @dataclass(slots=True)
 class CommitQueue:
-    """The calls of `commit` that are under way, in the order in which they came.
+    """The requests of one log that are not done, in order of arrival.
 
-    A thread adds and takes out its own call at any time; one that is interrupted in between leaves a call that is done.
+    Each thread adds and removes its own request. An interrupt between the two leaves a request that is done; the next
+    leader drops it.
     """
 
     _by_attempt: dict[str, PendingCommit] = field(default_factory=dict)
     is_led: bool = False
-    """Whether one of them commits for all just now."""
-    _company: int = 1
-    """Calls that were under way when the newest leader was done: their threads may be back at once."""
-    _has_followers: threading.Event = field(default_factory=new_event)
+    """Whether a leader is at work."""
+    _last_group_size: int = 1
+    """Requests in the queue when the last leader finished: their threads may be back with new ones at once."""
+    _followers_ready: threading.Event = field(default_factory=new_event)
 
     def __contains__(self, attempt: str) -> bool:
         return attempt in self._by_attempt
@@ -185,51 +192,52 @@ class CommitQueue:
 
     def add(self, call: PendingCommit) -> None:
         self._by_attempt[call.attempt] = call
-        call.began_ms = _boot_ms()
-        if 1 < self._company <= len(self._by_attempt):
-            self._has_followers.set()
+        call.started_ms = _boot_ms()
+        if 1 < self._last_group_size <= len(self._by_attempt):
+            self._followers_ready.set()
 
     def remove(self, call: PendingCommit) -> None:
         self._by_attempt.pop(call.attempt, None)
-        if call.began_ms is not None:
+        if call.started_ms is not None:
             done = call.outcome
             wrote = done is not None and done.state is not done.before
-            busy_ms = _boot_ms() - call.began_ms
+            busy_ms = _boot_ms() - call.started_ms
             COMMITS.note(wrote=wrote, failed=done is None, conflicts=call.conflicts, busy_ms=busy_ms)
         if not call.is_done:
-            self.wake()  # it may have been the one to lead
+            self.wake()  # the next thread may lead
 
     def wait(self, call: PendingCommit) -> bool:
-        """Wait while another call leads, until this one is to lead, or has an answer: returns which.
+        """Block while another thread leads. Return whether the request is done; if not, its thread may lead.
 
-        Who waits for the log's lock instead gets it long after the answer, and is not back in time for the next record.
+        A thread that blocked on the log's lock instead would get it long after its request was done, too late to be
+        part of the next record.
         """
         if self.is_led:
             call.ready = call.ready or new_event()
-            if self.is_led and not call.is_done:  # type: ignore[redundant-expr]  # others change it meanwhile
-                call.ready.wait(WAIT_S_MAX)
+            if self.is_led and not call.is_done:  # type: ignore[redundant-expr]  # changed by other threads
+                call.ready.wait(FOLLOWER_WAIT_S_MAX)
                 call.ready.clear()
         return call.is_done
 
     def wait_for_followers(self, leader: PendingCommit) -> None:
-        """Wait a moment until as many calls are under way as when the leader before was done.
+        """Block for up to `GROUP_WAIT_S_MAX` until as many requests are queued as in the last group.
 
-        The threads that it answered stage their next rows meanwhile. Without this the first one back leads alone, the
-        others wait for its fsyncs, and two threads write as many records as they have batches. A call that was alone
-        waits for nobody; where nobody comes, only the first call behind it waits.
+        The threads that the last leader answered are staging their next rows. Without this wait the first thread to
+        return leads alone while the others wait for its fsyncs, so that two threads write one record per batch. A
+        thread that was alone does not wait.
         """
-        if self._company > 1 and leader.is_shared:
+        if self._last_group_size > 1 and leader.is_shared:
             self._drop_answered()
-            self._has_followers.clear()
-            if len(self._by_attempt) < self._company:
-                self._has_followers.wait(COMPANY_S_MAX)
+            self._followers_ready.clear()
+            if len(self._by_attempt) < self._last_group_size:
+                self._followers_ready.wait(GROUP_WAIT_S_MAX)
 
     def note_group_size(self) -> None:
-        """Note how many calls are under way, those that the leader has just answered included."""
-        self._company = len(self._by_attempt)
+        """Note the number of queued requests, including those that the leader has just answered."""
+        self._last_group_size = len(self._by_attempt)
 
     def wake(self) -> None:
-        """Wake all calls that have an answer, and the first of the others, which may lead."""
+        """Wake every follower that is done, and the first one that is not, which may lead."""
         may_lead = True
         for call in list(self._by_attempt.values()):
             if call.ready is not None and (call.is_done or may_lead):
@@ -237,14 +245,14 @@ class CommitQueue:
                 call.ready.set()
 
     def rename(self, call: PendingCommit, attempt: str) -> None:
-        """Make the call a new attempt. It is under one of the two names at each moment."""
+        """Give the request a new attempt id. The queue contains it under one of the two ids at every moment."""
         before = call.attempt
         self._by_attempt[attempt] = call
         call.attempt = attempt
         self._by_attempt.pop(before, None)
 
     def landed(self, outcomes: Mapping[str, CommitResult]) -> None:
-        """Note the outcomes of attempts whose record is in the log, before the log's state goes past it."""
+        """Set the results of attempts that are in the log. Must be called before the log's state includes them."""
         for attempt, outcome in outcomes.items():
             if (call := self._by_attempt.get(attempt)) is not None:
                 call.landed = outcome
@@ -255,19 +263,20 @@ class CommitQueue:
             call.has_unchecked_race = False
 
     def eligible_for(self, leader: PendingCommit) -> list[PendingCommit]:
-        """Return the calls that the leader may commit, itself first."""
+        """Return the requests that the leader may commit, its own first."""
         self._drop_answered()
-        others = list(self._by_attempt.values()) if leader.is_shared else []
-        calls = [leader, *(call for call in others if call is not leader and call.is_shared)]
+        queued = list(self._by_attempt.values()) if leader.is_shared else []
+        calls = [leader, *(call for call in queued if call is not leader and call.is_shared)]
         return [call for call in calls if not call.is_done]
 
     def fail_unresolved(self, where: str) -> None:
-        """Give up the calls whose attempt may be among records that were deleted unread.
+        """Fail the requests whose attempt may be in records that were deleted before this process read them.
 
-        A transaction goes on: the state at the checkpoint tells whether it is stored.
+        A request with a transaction continues: the state of the checkpoint shows whether it is stored.
         """
         for call in list(self._by_attempt.values()):
-            may_be_stored = (call.may_be_under_way and not call.is_refused) or call.has_unchecked_race
+            is_in_flight = call.may_be_in_flight and not call.is_rejected_by_store
+            may_be_stored = is_in_flight or call.has_unchecked_race
             if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
                     f"commit to {where} may be stored, and the log's records since then are deleted; look for attempt "
@@ -281,8 +290,8 @@ class CommitQueue:
 
 
 def error_for_attempt(error: E, named: str, attempt: str) -> E:
-    """Return an ``error`` about the attempt ``named`` as the call with ``attempt`` gets it: each thread raises an
-    object of its own.
+    """Return a copy of an ``error`` about the attempt ``named`` that names ``attempt``: threads must not share an
+    exception object.
     """
     if named == attempt:
         return error

@@ -1,4 +1,4 @@
-"""The state of a table after an older record: from the checkpoint before it and the records between the two."""
+"""Time travel: the state after an older record, from the checkpoint before it and the records between the two."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from streamhouse_spark.storage.prefetch import Prefetch
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     """Return the state after record ``version``.
 
-    Records below a floor are void, so the reads count only if the newest floor, read afterwards, is at most the first
+    Records below a floor are void. The reads count only if the latest floor, read afterwards, is at most the first
     record that was read.
 
-    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state can no longer
-    be found.
+    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state is no longer
+    retained.
     """
     newest = log.state if version <= log.state.version else log.refresh()
     if not 1 <= version <= newest.version:
@@ -40,27 +40,27 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
         return newest
     if (tag := of_version(newest.tags, version)) is not None:
         return read_tagged(storage, log.table_uuid, version, tag.uuid)
-    base = _checkpoint_before(storage, log.table_uuid, version)
+    base = _find_checkpoint_before(storage, log.table_uuid, version)
     first = base.version + 1 if base is not None else 1
     try:
-        found = _fold_records(storage, log.table_uuid, base, version)
+        state = _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         if log.check_floor() <= first and isinstance(error, CorruptDataError):
             raise
         raise _expired_error(newest, version) from error
     if log.check_floor() > first:
         raise _expired_error(newest, version)
-    return found
+    return state
 
 
 def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
     """Return the state after record ``version`` for its snapshots by key alone, even if a floor lies above it.
 
-    A record below a floor may be one that a slow writer put anew where cleaning had deleted one. For snapshots by key
-    that makes no difference: whoever wrote one, it names the rows of its bucket at its offset. So they are found while
-    the records exist: for at least a day after they were the newest. Raises `SnapshotExpiredError`.
+    Below a floor, a slow writer may have put another record where one was deleted. For snapshots by key that makes no
+    difference: any writer's snapshot has the rows of its bucket at its offset. They are therefore found as long as the
+    records exist, which is at least a day after they were the latest. Raises `SnapshotExpiredError`.
     """
-    base = _checkpoint_before(storage, log.table_uuid, version)
+    base = _find_checkpoint_before(storage, log.table_uuid, version)
     try:
         return _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
@@ -73,11 +73,11 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
 def newest_within(
     log: CommitLog, storage: Storage, newest: TableState, is_within: Callable[[TableState], bool]
 ) -> tuple[TableState | None, TableState]:
-    """Return the newest state before ``newest`` that ``is_within``, and the one that follows it.
+    """Return the latest state before ``newest`` that ``is_within``, and the state that follows it.
 
-    Of two states the earlier one has to be within where the later one is. Those whose records are no longer kept are
-    passed over: the first is None where no kept one is within, and the second may be some records later. About as many
-    checkpoints are read as the number of checkpoints has binary digits, and the records behind one of them.
+    ``is_within`` must be monotonic: true for a state if it is true for a later one. States whose records expired are
+    skipped. The first result is None if no retained state is within, and the second may be some records later. Reads a
+    logarithmic number of checkpoints, and the records after one of them.
     """
     uuid = log.table_uuid
     numbers = sorted(number for number in list_checkpoints(storage, uuid) if number < newest.version)
@@ -86,11 +86,11 @@ def newest_within(
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
-        found = _checkpoint(storage, uuid, numbers[middle])
-        if found is not None and not is_within(found):
-            high, beyond = middle, found
+        checkpoint = _read_if_whole(storage, uuid, numbers[middle])
+        if checkpoint is not None and not is_within(checkpoint):
+            high, beyond = middle, checkpoint
         else:
-            low, base = middle + 1, base if found is None else found
+            low, base = middle + 1, base if checkpoint is None else checkpoint
     within = state = base
     first = base.version + 1 if base is not None else 1
     try:
@@ -102,33 +102,33 @@ def newest_within(
                 beyond = state
                 break
             within = state
-    except CorruptDataError:  # also of a manifest that was cleaned away
-        return base, _oldest_kept_after(storage, uuid, numbers[high:], newest)
+    except CorruptDataError:  # including one about a deleted manifest
+        return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     if log.check_floor() > first:
-        return base, _oldest_kept_after(storage, uuid, numbers[high:], newest)
+        return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     return within, beyond
 
 
-def _oldest_kept_after(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
-    found = (_checkpoint(storage, table_uuid, number) for number in numbers)
-    return next((state for state in found if state is not None), newest)
+def _find_oldest_retained(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
+    states = (_read_if_whole(storage, table_uuid, number) for number in numbers)
+    return next((state for state in states if state is not None), newest)
 
 
-def _checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState | None:
+def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState | None:
     try:
         return read_checkpoint(storage, table_uuid, number)
     except FormatVersionError:
         raise
-    except (ObjectNotFoundError, CorruptDataError):  # records say the same, as far as they are kept
+    except (ObjectNotFoundError, CorruptDataError):  # the records have the same content, as far as they are retained
         return None
 
 
-def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
+def _find_checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
     for number in reversed(list_checkpoints(storage, table_uuid)):
         if number > version:
             continue
-        if (found := _checkpoint(storage, table_uuid, number)) is not None:
-            return found
+        if (state := _read_if_whole(storage, table_uuid, number)) is not None:
+            return state
     return None
 
 
@@ -150,7 +150,7 @@ def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
 def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
     """Check that the segments of an older state still exist: live, or condemned and not yet deleted.
 
-    Rows inside a record are kept while no floor lies above it. Raises `SnapshotExpiredError`.
+    Inline rows are retained until a floor lies above their record. Raises `SnapshotExpiredError`.
     """
     newest = log.state
     if newest.version <= state.version or of_version(newest.tags, state.version) is not None:
@@ -159,11 +159,11 @@ def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment])
     floor = log.check_floor()
     for segment in segments:
         if segment.uuid is None:
-            is_kept = segment.commit >= floor or (None, segment.commit) in live
+            is_retained = segment.commit >= floor or (None, segment.commit) in live
         else:
             is_condemned = segment_key(state.table_uuid, segment.uuid) in newest.condemned
-            is_kept = is_condemned or (segment.uuid, 0) in live
-        if not is_kept:
+            is_retained = is_condemned or (segment.uuid, 0) in live
+        if not is_retained:
             raise SnapshotExpiredError(
                 f"{newest.name} as of commit {state.version}: rows {segment.offsets} of bucket {segment.bucket} are no "
                 f"longer kept in the form that they had; choose a later commit of {newest.name}$commits",

@@ -1,4 +1,4 @@
-"""Checks that a process's known log still is the log: the table may be restored while processes use it."""
+"""Checks that the log still has the history that a process read: the table may be restored while processes use it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from streamhouse_spark.storage.prefetch import Prefetch
 
 
 def is_current_history(storage: Storage, state: TableState, check_floor: Callable[[], int]) -> bool:
-    """Tell whether the state's newest record is stored, by the same attempt; also if that cannot be told.
+    """Return whether the state's last record is stored under the same attempt id, or may be.
 
-    Reads few bytes where it is: on a local disk this is asked before each commit, and the record may hold many rows.
+    The common case reads only the head of the record: on a local disk this check runs before each commit.
     """
     newest = state.anchors.newest
     if newest is None or newest.number < check_floor():
         return True
     if begins_as(storage, state.table_uuid, newest.number, newest.attempt):
         return True
-    found = read_attempt(storage, state.table_uuid, newest.number)
-    if found is not None:
-        return found == newest.attempt
+    stored_attempt = read_attempt(storage, state.table_uuid, newest.number)
+    if stored_attempt is not None:
+        return stored_attempt == newest.attempt
     if has_record(storage, state.table_uuid, newest.number):
-        return True  # it is damaged, and the next reader that needs it raises
+        return True  # damaged: the next reader that needs the record raises
     return newest.number < check_floor()
 
 
 def find_relation(
     storage: Storage, state: TableState, mark: HistoryPoint, check_floor: Callable[[], int]
 ) -> HistoryRelation:
-    """Return the relation of a position to the history of this state, which is the newest one.
+    """Return the relation of a position to the history of ``state``, which must be the latest.
 
-    Costs nothing if the state's anchors tell, else one request. Below a floor a record may be one that a slow writer
-    put anew where cleaning had deleted one: another attempt says nothing there.
+    Takes one request if the state's index does not cover the record. Below the floor a slow writer may have put another
+    record where one was deleted, so that a different attempt proves nothing there.
     """
-    found = state.anchors.relation(mark)
-    if found is not HistoryRelation.UNKNOWN:
-        return found
+    relation = state.anchors.relation(mark)
+    if relation is not HistoryRelation.UNKNOWN:
+        return relation
     if mark.number > state.version:
         return HistoryRelation.OTHER
     attempt = read_attempt(storage, state.table_uuid, mark.number)
@@ -53,12 +53,12 @@ def find_relation(
     return HistoryRelation.UNKNOWN if attempt is None or is_void else HistoryRelation.OTHER
 
 
-def below_floor(storage: Storage, stored: Record, floor: int) -> HistoryRelation:
-    """Return the relation of a record that this process has put to the log, whose floor is above its number.
+def classify_below_floor(storage: Storage, stored: Record, floor: int) -> HistoryRelation:
+    """Return the relation to the log of a record that this process put, and that lies below the floor.
 
-    The record after it names the attempt before it. If that one is deleted, a checkpoint may still have the attempt.
-    `UNKNOWN` if neither does: then the grace after a floor has passed since the put, or the record was void from the
-    start. Raises `StorageError`, `CorruptDataError`.
+    The record after it names its attempt. If that one is deleted, a checkpoint may still have the attempt. The result
+    is `UNKNOWN` if neither does: then the grace period has passed since the put, or the record was void from the start.
+    Raises `StorageError`, `CorruptDataError`.
     """
     if floor >= DROPPED_FLOOR:
         return HistoryRelation.OTHER
@@ -75,7 +75,7 @@ def below_floor(storage: Storage, stored: Record, floor: int) -> HistoryRelation
 
 
 def restored_log_message(storage: Storage, state: TableState) -> str:
-    """Return the text for a process whose log no longer `is_current_history`."""
+    """Return the error text for a process whose last record is no longer in the log."""
     return (
         f"{state.name} ({state.table_uuid}): this process read record {state.version} of attempt {state.attempt}, and "
         f"{url_of(storage, commit_key(state.table_uuid, state.version))} is not that record now: the table was "

@@ -1,8 +1,9 @@
-"""The records of a table's history, so that a position in it can be told from one in another history.
+"""History points: identify the history that a position was taken in.
 
-A warehouse that is copied, or restored from a backup, has the same table uuid and record numbers as before, and from
-some record on other records. So a *position* (of a stream, a cache, a staged write, a lake snapshot) names a record by
-number and attempt, which no two records share; and records name the attempt before theirs, so that a log is one chain.
+A warehouse that is copied, or restored from a backup, has the same table uuid and record numbers as before, but other
+records from some number on. A *position* (of a stream, a cache, a staged write, a lake snapshot) therefore names a
+record by number and attempt id, which no two records share. Records name the attempt before theirs, so that a log is
+one chain.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import CorruptDataError
 
 SPACING: Final = 16
-"""Number of newest records that are all kept; of each doubling of the age half as many are kept."""
+"""Number of latest records that are all kept; per doubling of the age half as many are kept."""
 
 
 class HistoryPoint(NamedTuple):
-    """One record of one history. It stands for all records before it."""
+    """One record of one history. It identifies all records before it, too."""
 
     number: int
     attempt: str
 
     @classmethod
     def from_json(cls, value: Any) -> HistoryPoint:
-        """Read a mark from JSON, a list of its two parts. Raises `TypeError` or `ValueError` for any other value."""
+        """Decode a point from a list of its two parts. Raises `TypeError` or `ValueError` for any other value."""
         number, attempt = value
         if type(number) is not int or not isinstance(attempt, str):
             raise TypeError(f"expected [number, attempt], found {value!r}")
@@ -38,26 +39,26 @@ class HistoryRelation(enum.Enum):
     """The relation of a position to a history."""
 
     SAME = "same"
-    """Its record is one of this history."""
+    """Its record is part of this history."""
     OTHER = "other"
-    """Its record is of another history."""
+    """Its record is part of another history."""
     UNKNOWN = "unknown"
-    """The record lies between those that are still known, or behind all of them."""
+    """The record is not in the index: it lies between indexed records, or before all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryIndex:
-    """The newest records of a history and, the older the fewer, some before them: about 16 and 8 for each doubling.
+    """The latest records of a history, and ever fewer older ones: about 16, and 8 per doubling of the age.
 
     A record that is `SPACING` times 2 ** n records old is kept if 2 ** (n + 1) divides its number, so that the choice
-    depends on the numbers only. Below the oldest anchor nothing is known: the table was opened at a checkpoint from
-    before there were anchors.
+    depends on the numbers only. Nothing is known before the oldest point: the table was opened at a checkpoint of an
+    older format.
     """
 
     marks: tuple[HistoryPoint, ...] = ()
-    """Ascending by number, the newest record last."""
+    """Ascending by number, the last record of the log at the end."""
     rows: HistoryPoint | None = None
-    """The newest record that added rows or emptied the table. Positions of readers name it: it moves as rows do."""
+    """The last record that added or deleted rows, or truncated the table. Positions of readers name it."""
 
     @property
     def newest(self) -> HistoryPoint | None:
@@ -70,7 +71,7 @@ class HistoryIndex:
         return HistoryIndex(marks, mark if has_rows else self.rows)
 
     def require_followed_by(self, after: str | None, table: str, table_uuid: str) -> None:
-        """Raise `CorruptDataError` for a record that names another attempt than the newest as the one before it."""
+        """Raise `CorruptDataError` for a record that names another attempt than the last one as its predecessor."""
         newest = self.newest
         if after is not None and newest is not None and after != newest.attempt:
             raise CorruptDataError(
@@ -79,13 +80,13 @@ class HistoryIndex:
             )
 
     def relation(self, mark: HistoryPoint) -> HistoryRelation:
-        """Return the relation of a position at this record to this history, as far as these anchors tell."""
-        found = next((known for known in reversed(self.marks) if known.number <= mark.number), None)
+        """Return the relation of a position to this history, as far as the index covers it."""
+        point = next((candidate for candidate in reversed(self.marks) if candidate.number <= mark.number), None)
         if self.rows is not None and self.rows.number == mark.number:
-            found = self.rows
-        if found is None or found.number != mark.number:
+            point = self.rows
+        if point is None or point.number != mark.number:
             return HistoryRelation.UNKNOWN
-        return HistoryRelation.SAME if found == mark else HistoryRelation.OTHER
+        return HistoryRelation.SAME if point == mark else HistoryRelation.OTHER
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"marks": [list(mark) for mark in self.marks]}
@@ -95,7 +96,7 @@ class HistoryIndex:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> HistoryIndex:
-        """Read anchors from JSON. None stands for a checkpoint from before there were anchors."""
+        """Decode an index. None stands for a checkpoint of an older format, without an index."""
         if data is None:
             return NO_ANCHORS
         rows = data.get("rows")
@@ -117,9 +118,7 @@ class ConsumerPosition:
 
 
 def out_of_mixed(table_uuid: str, number: int) -> str:
-    """Describe the remedies for a log that has another history, or a hole, from record ``number`` on, because a process
-    wrote on.
-    """
+    """Return the remedies for a log that has another history, or a gap, from record ``number`` on."""
     return (
         "If the table was restored from a backup while a process went on writing, stop all writers; then put the "
         f"folder {table_prefix(table_uuid)} back from one backup as a whole, or delete in it all commits and "

@@ -1,4 +1,4 @@
-"""The answer of a log to a transaction that comes again, or out of its order. Pure."""
+"""Validation of a commit against a state: repeated transactions, and actions that the table does not accept. Pure."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _NOT_ON_A_BRANCH: Final = (
 def find_stored_outcome(
     entry: TransactionEntry | None, transaction: Transaction, table: str
 ) -> TransactionEntry | None:
-    """Return the outcome of a transaction that is stored already; None for one that is to be written.
+    """Return the outcome of a transaction that is stored already; None if it must be written.
 
-    An older version than the stored one has the outcome "nothing" for a batch write, as it was stored before. For a
-    stream it is an error: Spark repeats its last batch at most, so the query's checkpoint is older than the table.
+    An older version than the stored one was stored before: for a batch write the outcome has no offsets. For a stream
+    it is an error. Spark repeats at most its last batch, so the query's checkpoint is older than the table.
 
-    Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that does not fit the
-    ones that are stored, `CommitConflictError` for one that follows another version than the stored one.
+    Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that contradicts the
+    stored ones, `CommitConflictError` if it follows another version than the stored one.
     """
     _require_followed(entry, transaction, table)
     if entry is None:
@@ -73,10 +73,14 @@ def find_stored_outcome(
     if transaction.version < entry.version:
         if batch is None:
             return TransactionEntry(entry.version, entry.owner, entry.commit, {})
-        raise _older(entry, transaction, table, f"batch {entry.version} is stored")
-    known = entry.batch.fingerprint if entry.batch is not None else None
-    if batch is not None and None not in (batch.fingerprint, known) and batch.fingerprint != known:
-        raise _older(entry, transaction, table, "a batch of this number with other offsets is stored")
+        raise _older_checkpoint_error(entry, transaction, table, f"batch {entry.version} is stored")
+    stored_fingerprint = entry.batch.fingerprint if entry.batch is not None else None
+    if (
+        batch is not None
+        and None not in (batch.fingerprint, stored_fingerprint)
+        and batch.fingerprint != stored_fingerprint
+    ):
+        raise _older_checkpoint_error(entry, transaction, table, "a batch of this number with other offsets is stored")
     return entry
 
 
@@ -94,7 +98,7 @@ def _require_followed(entry: TransactionEntry | None, transaction: Transaction, 
 
 
 def _require_next(entry: TransactionEntry, transaction: Transaction, table: str) -> None:
-    """Raise if a batch is missing between the stored one and this one, as far as that can be told."""
+    """Raise if a batch is known to be missing between the stored one and this one."""
     records_each = transaction.batch is not None and transaction.batch.is_each_recorded
     recorded_each = entry.batch is not None and entry.batch.is_each_recorded
     if records_each and recorded_each and transaction.version != entry.version + 1:
@@ -107,10 +111,12 @@ def _require_next(entry: TransactionEntry, transaction: Transaction, table: str)
         )
 
 
-def _older(entry: TransactionEntry, transaction: Transaction, table: str, found: str) -> DifferentHistoryError:
+def _older_checkpoint_error(
+    entry: TransactionEntry, transaction: Transaction, table: str, finding: str
+) -> DifferentHistoryError:
     where = f" (commit {entry.commit})" if entry.commit else ""
     return DifferentHistoryError(
-        f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {found}{where}, "
+        f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {finding}{where}, "
         "so the query's checkpoint is an older copy, or was cut back, and this batch may have other rows than the one "
         "that was stored. Nothing was written. Restore the newest checkpoint; or, if rows may be written twice, run "
         f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"
@@ -118,16 +124,16 @@ def _older(entry: TransactionEntry, transaction: Transaction, table: str, found:
 
 
 def find_stored_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as
-    `find_stored_outcome`, and `IdempotencyKeyReusedError` for another request of a known key.
+    """Return the stored outcome of a transaction, if this version or a later one is stored.
 
-    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
+    It has no offsets if a later version is stored, or if the writer has not written for ``table.transactions.ttl``.
+    Raises as `find_stored_outcome`, and `IdempotencyKeyReusedError` for another request with a stored key.
     """
     if transaction is None:
         return None
-    require_not_dropped(state)  # else its rows are gone with the table: that they were stored once is no answer
+    require_not_dropped(state)  # a stored outcome is wrong then: the rows were dropped with the table
     if transaction.request_key is not None:
-        return _request_outcome(state, transaction, transaction.request_key)
+        return _find_request_outcome(state, transaction, transaction.request_key)
     entry = state.transactions.get(transaction.app_id)
     past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
     if past is not None:
@@ -137,8 +143,8 @@ def find_stored_transaction(state: TableState, transaction: Transaction | None) 
     return find_stored_outcome(entry, transaction, state.name)
 
 
-def _request_outcome(state: TableState, transaction: Transaction, key: str) -> TransactionEntry | None:
-    """Return the outcome of a request that is stored already. Raises `IdempotencyKeyReusedError` for another one."""
+def _find_request_outcome(state: TableState, transaction: Transaction, key: str) -> TransactionEntry | None:
+    """Return the stored outcome of a request. Raises `IdempotencyKeyReusedError` if another one has the key."""
     entry = state.request_keys.get(key)
     if entry is None:
         return None
@@ -157,11 +163,11 @@ def unsupported_on_branch_error(name: TablePath | str, doing: str) -> InvalidOpt
     )
 
 
-def _require_possible(state: TableState, actions: Sequence[Action]) -> None:
-    """Raise for actions that a branch does not take, so that none of its records is lost by its publication.
+def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> None:
+    """Raise for actions that a branch does not accept, so that publishing it loses none of its records.
 
-    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for what is a
-    table's alone.
+    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for actions that
+    only a table supports.
     """
     mark = BranchMark.of_properties(state.properties)
     if mark is None:
@@ -178,8 +184,9 @@ def _require_possible(state: TableState, actions: Sequence[Action]) -> None:
 
 
 def require_writable(state: TableState, transaction: Transaction | None) -> None:
-    """Raise `InvalidOptionError` for rows of a materialised table that are not of its refresh: the next one adds to the
-    rows that are there, so they would stay wrong.
+    """Raise `InvalidOptionError` for rows of a materialised table that are not from its refresh.
+
+    The next refresh adds to the existing rows, so that they would stay wrong.
     """
     if VIEW in state.properties and (transaction is None or transaction.app_id != REFRESHES):
         raise InvalidOptionError(
@@ -188,11 +195,13 @@ def require_writable(state: TableState, transaction: Transaction | None) -> None
         )
 
 
-def require_live(state: TableState, actions: Sequence[Action], transaction: Transaction | None = None) -> None:
-    """Raise for actions that a dropped table, a branch, or a materialised table does not take."""
+def require_actions_allowed(
+    state: TableState, actions: Sequence[Action], transaction: Transaction | None = None
+) -> None:
+    """Raise for actions that a dropped table, a branch or a materialised table does not accept."""
     if not all(isinstance(a, Undrop | Tombstone | Rename | MarkOrphans | ConfirmDeleted) for a in actions):
         require_not_dropped(state)
-    _require_possible(state, actions)
+    _require_allowed_on_branch(state, actions)
     if act.moves_rows(actions):
         require_writable(state, transaction)
 

@@ -72,24 +72,27 @@ class LogPosition(Mapping[int, int]):
             ) from error
 
 
-def require_position(log: CommitLog, found: object, who: str) -> None:
+def require_position(log: CommitLog, position: object, holder: str) -> None:
     """Check that the given offsets are of this table's history, if they name their history.
 
     Costs no request if the record is among the newest. Raises `DifferentHistoryError`.
     """
-    if not isinstance(found, LogPosition):
+    if not isinstance(position, LogPosition):
         return
     state = log.state
-    if found.table_uuid not in (state.table_uuid, *state.former_uuids):
-        where = f"is of table {found.table_uuid}, and {state.name} is {state.table_uuid}: the name meant another table"
-    elif found.history is not None and log.relation(found.history) is HistoryRelation.OTHER:
+    if position.table_uuid not in (state.table_uuid, *state.former_uuids):
         where = (
-            f"is at record {found.history.number} of attempt {found.history.attempt}, which the log of {state.name} "
-            "does not have: the table was restored from a backup, or is a copy, and has other rows at these offsets"
+            f"is of table {position.table_uuid}, and {state.name} is {state.table_uuid}: the name meant another table"
+        )
+    elif position.history is not None and log.relation(position.history) is HistoryRelation.OTHER:
+        where = (
+            f"is at record {position.history.number} of attempt {position.history.attempt}, which the log of "
+            f"{state.name} does not have: the table was restored from a backup, or is a copy, and has other "
+            "rows at these offsets"
         )
     else:
         return
     raise DifferentHistoryError(
-        f"{who} {where}. Nothing was written. Read the table from 'earliest'; or, to go on at these offsets, at the "
+        f"{holder} {where}. Nothing was written. Read the table from 'earliest'; or, to go on at these offsets, at the "
         "log's end where it ends before, give position.moved_to(table.refresh())"
     )

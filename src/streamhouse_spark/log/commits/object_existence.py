@@ -46,8 +46,10 @@ def list_staged_uuids(actions: Iterable[Action]) -> list[str]:
     """Return the uuids of the objects that these actions add to the table, each once: segments of many buckets share
     some.
     """
-    found = (a.segments for a in actions if isinstance(a, Append | Replace | KvSnapshot))
-    return list(dict.fromkeys(segment.uuid for segments in found for segment in segments if segment.uuid is not None))
+    segment_lists = (a.segments for a in actions if isinstance(a, Append | Replace | KvSnapshot))
+    return list(
+        dict.fromkeys(segment.uuid for segments in segment_lists for segment in segments if segment.uuid is not None)
+    )
 
 
 def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
-"""A commit record and its file.
+"""Commit records and their encoding.
 
-The record's frame holds the actions in its header and their binary parts in its payload. Where that would be more than
-`RECORD_BYTES_MAX`, actions and payload go to a manifest, a file of the same form under a uuid name that is stored
-first, and the record names it with length and checksum.
+The frame of a record holds the actions in its header and their binary parts in its payload. If that exceeds
+`RECORD_BYTES_MAX`, actions and payload go to a manifest instead. A manifest is a file of the same form under a uuid
+name. It is stored first, and the record names it with length and checksum.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from streamhouse_spark.log.commits.actions import (
     action_to_json,
     without_rows,
 )
-from streamhouse_spark.log.commits.framing import Frame, decode_frame, encode_frame, fields_of, to_text
+from streamhouse_spark.log.commits.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
 RECORD_BYTES_MAX = 256 << 10
-"""Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
+"""Bytes of the record of one attempt without a manifest. Group records have none: their size has another limit."""
 _HEAD_BYTES = 512
-"""Bytes that a record's first line and its number, table and attempt fit into."""
+"""Bytes that contain a record's first line, number, table and attempt."""
 _BEHIND_RACE = 3
-"""Records that are read at once behind a put that may have lost: the one that was first, another, and the tail."""
+"""Records that are read at once after a put that may have lost: the winner, another one, and the tail."""
 RECENT_BYTES_MAX = 4 << 20
 RECENT_RECORDS_MAX = 256
-"""Rows, and records of one log, that are kept from a look. Where more came, the oldest are read again."""
+"""Rows and records of one log that a refresh caches. Older rows are read again."""
 GROUP_VERSION = 2
-"""Format version of records with several attempts: a reader that knows none of them would forget transactions."""
+"""Format version of group records: an older reader would lose their transactions."""
 CLOCKS_APART_MS = 10_000
-"""Difference of two committers' clocks that is taken to be none."""
+"""Difference between the clocks of two committers that is ignored."""
 
 
-def time_behind(before_ms: int, now_ms: int) -> int:
-    """Return the time of a record that follows one of ``before_ms``: ``now_ms``, or ``before_ms`` where the clock that
-    says it is behind by at most `CLOCKS_APART_MS`.
+def next_record_time(before_ms: int, now_ms: int) -> int:
+    """Return the time of a record that follows one of ``before_ms``: ``now_ms``, or ``before_ms`` if the clock is
+    behind it by at most `CLOCKS_APART_MS`.
 
-    So times of commits do not fall between hosts whose clocks agree about, and a start at the time of one skips no row.
-    A clock that ran further ahead is not followed: the next record corrects it.
+    Commit times therefore do not decrease between hosts with synchronised clocks, and a read that starts at a commit's
+    time skips no row. A clock that ran further ahead is not followed: the next record corrects it.
     """
     return before_ms if now_ms < before_ms <= now_ms + CLOCKS_APART_MS else now_ms
 
@@ -65,7 +65,7 @@ class GroupMember(NamedTuple):
 
 
 class CommitAttempt(NamedTuple):
-    """One caller's part of a record."""
+    """One request's part of a record."""
 
     attempt: str
     actions: tuple[Action, ...]
@@ -77,43 +77,44 @@ class Record:
     number: int
     table_uuid: str
     attempt: str
-    """The attempt that wrote the record: its writer can tell it from another's."""
+    """Id of the attempt that wrote the record: its writer recognises the record by it."""
     time_ms: int
-    """Store time, see `time_behind`. It decides about TTL and starts by timestamp, never about order."""
+    """Store time, see `next_record_time`. It decides TTLs and starts by timestamp, never the order."""
     actions: tuple[Action, ...]
     transaction: Transaction | None = None
     manifest: str | None = None
     after: str | None = None
-    """The attempt of the record before, if its writer knew it: a record of another history follows another."""
+    """Attempt id of the record before, if the writer knew it: in another history it differs."""
     members: tuple[GroupMember, ...] = ()
-    """The attempts that share the record, in their order; none where it is one attempt's. The record's own attempt then
-    names this choice of members, and it has no transaction of its own."""
+    """The attempts that share the record, in order; empty if it has one attempt. The record's own attempt id then names
+    this group, and the record has no transaction of its own.
+    """
     author: Author | None = None
-    """The user and the engine that wrote the record, for its readers alone; None in older records."""
+    """The user and the engine that wrote the record, for display only; None in older records."""
 
     @property
     def attempts(self) -> tuple[CommitAttempt, ...]:
         """The attempts in the record: at least one."""
         if not self.members:
             return (CommitAttempt(self.attempt, self.actions, self.transaction),)
-        found, start = [], 0
+        attempts, start = [], 0
         for member in self.members:
             end = start + member.num_actions
-            found.append(CommitAttempt(member.attempt, self.actions[start:end], member.transaction))
+            attempts.append(CommitAttempt(member.attempt, self.actions[start:end], member.transaction))
             start = end
-        return tuple(found)
+        return tuple(attempts)
 
 
 class EncodedRecord(NamedTuple):
     data: bytes
     manifest: bytes | None
-    """The bytes of the manifest, if one is needed; to be stored before the record."""
+    """The bytes of the manifest, if there is one; it must be stored before the record."""
     stored: Record
     """The record as it reads back."""
 
 
 class RecordBody:
-    """The actions of a record that is being built, with their bytes: each attempt is encoded when it is added."""
+    """The encoded actions of a record that is being built. Each attempt is encoded when it is added."""
 
     def __init__(self) -> None:
         self.actions: tuple[Action, ...] = ()
@@ -127,7 +128,7 @@ class RecordBody:
         return f"[{','.join(self._texts)}]"
 
     def add(self, actions: Iterable[Action], *, bytes_max: int | None = None) -> bool:
-        """Add the actions of an attempt, unless the body would have more than ``bytes_max``."""
+        """Add the actions of an attempt, unless the body would exceed ``bytes_max``. Return whether they were added."""
         payload = Payload(list(self.payload.parts), self.payload.size_bytes)
         placed = tuple(without_rows(action, payload) for action in actions)
         texts = [to_text(action_to_json(action, payload)) for action in placed]
@@ -140,9 +141,9 @@ class RecordBody:
 
 
 def encode_record(record: Record, manifest_uuid: str, body: RecordBody | None = None) -> EncodedRecord:
-    """Return the bytes to store; a manifest, if one is needed, goes under ``manifest_uuid``.
+    """Return the bytes to store. A manifest, if needed, is stored under ``manifest_uuid``.
 
-    ``body`` has the record's actions, if they were encoded before.
+    ``body`` has the record's actions if they were encoded before.
     """
     if body is None:
         body = RecordBody()
@@ -179,9 +180,9 @@ def _with_actions(header: dict[str, Any], body: RecordBody) -> str:
 def read_record(
     storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None
 ) -> tuple[Record, memoryview]:
-    """Read a record and the payload that its inline segments point into, from ``ahead`` where it was asked for.
+    """Read a record, and the payload that its inline segments refer to, from ``ahead`` if it was prefetched.
 
-    Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or not this table's.
+    Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or of another table.
     """
     key = commit_key(table_uuid, number)
     where = url_of(storage, key)
@@ -194,9 +195,9 @@ def read_record(
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
-    with fields_of("commit", where):
+    with decoding_fields("commit", where):
         body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
-    with fields_of("commit", where):
+    with decoding_fields("commit", where):
         transaction = header.get("transaction")
         record = Record(
             number=number,
@@ -210,16 +211,16 @@ def read_record(
             members=tuple(_member_from_json(member) for member in header.get("members", ())),
             author=Author(*header["by"]) if "by" in header else None,
         )
-    _require_possible(record, where)
+    _require_valid_actions(record, where)
     _require_members(record, frame.version, where)
     return record, body.payload
 
 
 class RecentRows:
-    """The rows in the newest records, by number, kept from the look that read these until somebody wants the rows.
+    """A cache of the inline rows of the latest records, by record number.
 
-    A look fills a collection of its own, which is never changed once others see it. A record is never rewritten, so
-    what is kept is what reading it again would give.
+    A refresh fills its own cache, which is immutable once other threads see it. Records are never rewritten, so entries
+    are always valid.
     """
 
     def __init__(self) -> None:
@@ -227,7 +228,7 @@ class RecentRows:
         self._bytes = 0
 
     def keep(self, number: int, rows: memoryview) -> None:
-        """Keep the rows of a record, in place of those of the oldest."""
+        """Cache the rows of a record, and evict the oldest."""
         if not rows.nbytes or rows.nbytes > RECENT_BYTES_MAX or number in self._rows:
             return
         self._rows[number] = rows
@@ -236,34 +237,32 @@ class RecentRows:
             self._bytes -= self._rows.pop(next(iter(self._rows))).nbytes
 
     def before(self, newer: RecentRows) -> RecentRows:
-        """Return a collection of both, this one's as far as there is room."""
+        """Return a cache with the entries of both; the older ones as far as there is room."""
         if not newer._rows:
             return self
-        both = RecentRows()
+        joined = RecentRows()
         for rows in (self._rows, newer._rows):
-            for number, found in rows.items():
-                both.keep(number, found)
-        return both
+            for number, payload in rows.items():
+                joined.keep(number, payload)
+        return joined
 
     def of(self, number: int) -> memoryview | None:
-        """Return the rows of a record; None if they are not kept."""
+        """Return the rows of a record; None if they are not cached."""
         return self._rows.get(number)
 
 
-def few_ahead(storage: Storage) -> Prefetch:
-    """Return a reader for `read_taken`. If all records that this asks for are there, `records_from` asks for the next
-    four, where it asks for many behind an opener's.
-    """
+def prefetch_few(storage: Storage) -> Prefetch:
+    """Return a prefetch for `read_conflicting_record`. If it finds every record, `records_from` reads the next four."""
     return Prefetch(storage, first=WINDOW - 4)
 
 
-def read_taken(ahead: Prefetch, table_uuid: str, number: int) -> Record:
-    """Read the record that may have come before a put under its number, and ask for those behind it at the same time.
+def read_conflicting_record(ahead: Prefetch, table_uuid: str, number: int) -> Record:
+    """Read the record that may have won the race for a number, and prefetch the ones after it at the same time.
 
-    ``ahead`` has them then, and that record too, for `records_from`. Raises as `read_record`, and for no other record.
+    ``ahead`` has all of them afterwards, for `records_from`. Raises as `read_record`, for the first one only.
     """
     keys = [commit_key(table_uuid, number + step) for step in range(_BEHIND_RACE)]
-    with suppress(StorageError):  # whether the put lost is told by the first alone
+    with suppress(StorageError):  # only the first shows whether the put lost
         ahead.expect(keys)
     data = ahead.found(keys[0])
     record, _ = read_record(ahead.storage, table_uuid, number, ahead)
@@ -275,11 +274,11 @@ def read_taken(ahead: Prefetch, table_uuid: str, number: int) -> Record:
 def records_from(
     ahead: Prefetch, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
 ) -> Iterator[Record]:
-    """Read the records from a number on, up to the first absent one. ``rows`` keeps those that stand in them.
+    """Read the records from a number on, up to the first absent one. ``rows`` caches their inline rows.
 
-    One is asked for alone, because most of the time there is none; behind those that are there, twice as many at once.
-    Behind the first ones that an opener asked for, all that may follow its checkpoint. With ``at_most`` so many are
-    asked for at once and no others, where that saves a round trip.
+    One record is read alone, because there usually is none; each further read has twice as many. After the first
+    records that an opener prefetched, all that may follow its checkpoint are read at once. With ``at_most`` exactly
+    that many are read, at once if that saves a round trip.
     """
     window = at_most or (WINDOW - ahead.first if ahead.has(commit_key(table_uuid, number)) else 1)
     end = number + at_most if at_most is not None and ahead.is_useful else None
@@ -298,7 +297,7 @@ def records_from(
 
 
 def has_record(storage: Storage | Prefetch, table_uuid: str, number: int) -> bool:
-    """Tell whether there is the record. Of objects that were asked for ahead, whether it was there then."""
+    """Return whether the record exists; for a prefetched one, whether it existed then."""
     key = commit_key(table_uuid, number)
     if isinstance(storage, Prefetch):
         if storage.has(key):
@@ -312,9 +311,9 @@ def has_record(storage: Storage | Prefetch, table_uuid: str, number: int) -> boo
 
 
 def begins_as(storage: Storage, table_uuid: str, number: int, attempt: str) -> bool:
-    """Tell whether a stored record begins as the one of this attempt does; its other bytes are not looked at.
+    """Return whether a stored record begins as the one of this attempt. Only its first bytes are read.
 
-    False also where the record is damaged there, or has another order of its header: `read_attempt` reads it whole.
+    Also False if these bytes are damaged or the header has another order: `read_attempt` reads the whole record.
     """
     try:
         (head,) = storage.read_ranges(commit_key(table_uuid, number), [(0, _HEAD_BYTES)])
@@ -325,27 +324,27 @@ def begins_as(storage: Storage, table_uuid: str, number: int, attempt: str) -> b
 
 
 def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
-    """Read the attempt of a stored record; None if there is no record, or none that can be read."""
+    """Read the attempt id of a stored record; None if there is no readable record."""
     key = commit_key(table_uuid, number)
     try:
-        return attempt_in(storage.read(key), url_of(storage, key))
+        return decode_attempt(storage.read(key), url_of(storage, key))
     except (ObjectNotFoundError, CorruptDataError):
         return None
 
 
-def attempt_in(data: bytes, where: str) -> str:
-    """Return the attempt of a record. Raises `CorruptDataError`, `FormatVersionError`."""
+def decode_attempt(data: bytes, where: str) -> str:
+    """Return the attempt id of a record. Raises `CorruptDataError`, `FormatVersionError`."""
     return str(decode_frame("commit", data, where, newest=GROUP_VERSION).header["attempt"])
 
 
-def _require_possible(record: Record, where: str) -> None:
-    """Raise `CorruptDataError` for a table with more buckets than any can have: the state has an entry for each."""
+def _require_valid_actions(record: Record, where: str) -> None:
+    """Raise `CorruptDataError` for a table with too many buckets: the state has an entry for each."""
     for action in record.actions:
         if isinstance(action, Create) and not (
             type(action.num_buckets) is int and 1 <= action.num_buckets <= BUCKET_COUNT_MAX
         ):
-            found = quote(action.num_buckets)
-            raise CorruptDataError(f"{where} creates a table with {found} buckets; restore this file")
+            num_buckets = quote(action.num_buckets)
+            raise CorruptDataError(f"{where} creates a table with {num_buckets} buckets; restore this file")
 
 
 def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:
@@ -361,7 +360,7 @@ def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any],
 
 
 def _require_members(record: Record, version: int, where: str) -> None:
-    """Raise `CorruptDataError` unless the members share all actions of the record, or the record is one attempt's."""
+    """Raise `CorruptDataError` unless the members partition the record's actions, or the record has one attempt."""
     if not record.members and version < GROUP_VERSION:
         return
     shares = [member.num_actions for member in record.members]

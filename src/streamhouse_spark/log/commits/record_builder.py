@@ -1,4 +1,4 @@
-"""The attempts of one record, judged one after another: each on the state that those before it leave. Pure."""
+"""Builds one commit record of several requests. Pure: each request is planned on the state that earlier ones leave."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.group_commit import CommitResult, DependentPlan, PendingCommit
-from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_live
+from streamhouse_spark.log.commits.idempotency import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.commits.record import CommitAttempt, GroupMember, Record, RecordBody
 from streamhouse_spark.log.commits.state import TableState, with_attempt
 
 MEMBERS_MAX = 256
-"""Attempts in one record."""
+"""Requests in one record."""
 GROUP_BYTES_MAX = 1 << 20
-"""Bytes of the attempts in one record, if it is not one alone: a caller waits for its neighbours' bytes too."""
+"""Bytes of a record with several requests. One request alone may have more."""
 RequireStored = Callable[[TableState, Sequence[Action], int], None]
-"""Raises where files that actions name, staged since a time, may be gone."""
+"""Raises if files that actions add, staged since a time, may have been deleted."""
 
 
 class RecordBuilder:
-    """The attempts that go into one record, and the record of them."""
+    """Builds one commit record of the requests that are added to it. ``blank`` is the record without actions."""
 
     def __init__(self, before: TableState, blank: Record) -> None:
         self._blank, self.before = blank, before
@@ -31,7 +31,9 @@ class RecordBuilder:
 
     @property
     def state(self) -> TableState:
-        """The state behind the attempts so far, with the version of the record before. One alone never asks for it."""
+        """The state after the requests so far, with the version of `before`. Computed on demand: a record of one
+        request never needs it.
+        """
         for part in self._parts[self._num_folded :]:
             self._state = with_attempt(self._state, part, self._blank)
         self._num_folded = len(self._parts)
@@ -41,31 +43,31 @@ class RecordBuilder:
     def is_full(self) -> bool:
         return len(self.members) >= MEMBERS_MAX
 
-    def planned(self, call: PendingCommit) -> Sequence[Action]:
-        """Return the actions of ``call`` behind the attempts so far."""
+    def plan(self, call: PendingCommit) -> Sequence[Action]:
+        """Return the actions of the request on top of the requests so far."""
         if isinstance(call.plan, DependentPlan):
             call.plan.follow(self.before, [member.plan for member in self.members])
         return call.plan(self.state, self._blank.time_ms)
 
-    def joins(self, call: PendingCommit, require_stored: RequireStored) -> bool:
-        """Add an attempt of ``call`` to a group on a state that may be old, unless the call would be decided by it.
+    def try_add(self, call: PendingCommit, require_stored: RequireStored) -> bool:
+        """Add a new request to a record on a possibly stale state.
 
-        Whatever prevents it is judged once more, on the log's newest state.
+        Returns False if that state would reject the request or need no record for it: the latest state decides then.
         """
         if call.landed is not None or call.tries or call.unanswered:
             return False
         try:
             if find_stored_transaction(self.state, call.transaction) is not None:
                 return False
-            actions = tuple(self.planned(call))
-            require_live(self.state, actions, call.transaction)
+            actions = tuple(self.plan(call))
+            require_actions_allowed(self.state, actions, call.transaction)
             require_stored(self.before, actions, call.staged_ms)
             return bool(actions) and self.add(call, actions)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - the request is validated again on the latest state
             return False
 
     def add(self, call: PendingCommit, actions: tuple[Action, ...]) -> bool:
-        """Add an attempt of ``call``, unless the record would hold too much."""
+        """Add a request, unless the record would exceed `GROUP_BYTES_MAX`. Return whether it was added."""
         bytes_max = GROUP_BYTES_MAX if self.members else None
         if not self.body.add(actions, bytes_max=bytes_max):
             return False
@@ -74,7 +76,7 @@ class RecordBuilder:
         return True
 
     def record(self, attempt: str) -> Record:
-        """Return the record of all attempts; of one alone it is that one's, else ``attempt`` names this choice."""
+        """Return the record. A record of several requests has the attempt id ``attempt``."""
         if len(self._parts) == 1:
             (part,) = self._parts
             return replace(self._blank, attempt=part.attempt, actions=part.actions, transaction=part.transaction)
@@ -84,7 +86,7 @@ class RecordBuilder:
 
 
 def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, CommitResult]]:
-    """Return each attempt of a stored record with its own outcome; ``state`` is the one behind the record."""
+    """Return each attempt id of a stored record with its result. ``state`` is the state after the record."""
     if not record.members:
         yield record.attempt, CommitResult(before, state)
         return

@@ -67,8 +67,8 @@ class RequestKeys:
 
     def get(self, digest: str) -> RequestEntry | None:
         key = bytes.fromhex(digest)
-        found = next((block.entries[key] for block in reversed(self.blocks) if key in block.entries), None)
-        return None if found is None else _entry_from_bytes(found)
+        data = next((block.entries[key] for block in reversed(self.blocks) if key in block.entries), None)
+        return None if data is None else _entry_from_bytes(data)
 
     def with_key(self, digest: str, entry: RequestEntry) -> RequestKeys:
         """Return the keys with one more, and without those that have expired by its time."""
@@ -76,7 +76,7 @@ class RequestKeys:
         while len(blocks) > 1 and blocks[-2].can_merge(blocks[-1]):
             newer = blocks.pop()
             blocks.append(blocks.pop().merged(newer))
-        return RequestKeys(tuple(_live(blocks, entry.time_ms)))
+        return RequestKeys(tuple(_drop_expired(blocks, entry.time_ms)))
 
     def to_bytes(self) -> bytes:
         """Return the keys in the form of a checkpoint."""
@@ -89,7 +89,7 @@ class RequestKeys:
 
     @classmethod
     def from_bytes(cls, data: memoryview | bytes) -> RequestKeys:
-        found, at = [], 0
+        blocks, at = [], 0
         while at < len(data):
             oldest_ms, newest_ms, count = _BLOCK.unpack_from(data, at)
             at += _BLOCK.size
@@ -99,14 +99,14 @@ class RequestKeys:
                 at += _SIZED_KEY.size
                 entries[key] = bytes(data[at : at + size])
                 at += size
-            found.append(_Block(oldest_ms, newest_ms, entries))
-        return cls(tuple(found))
+            blocks.append(_Block(oldest_ms, newest_ms, entries))
+        return cls(tuple(blocks))
 
 
 NO_REQUEST_KEYS: Final = RequestKeys()
 
 
-def _live(blocks: list[_Block], now_ms: int) -> Iterator[_Block]:
+def _drop_expired(blocks: list[_Block], now_ms: int) -> Iterator[_Block]:
     count = sum(len(block.entries) for block in blocks)
     for block in blocks:
         age_ms = now_ms - block.newest_ms

@@ -18,20 +18,20 @@ CHAIN_AHEAD = 3
 """Objects of a chain that are asked for at once: a name, and its end, if its table was dropped once at most."""
 
 
-def last_number(is_there: Callable[[int], bool], first: int) -> int:
+def find_last(exists: Callable[[int], bool], first: int) -> int:
     """Return the end of the run behind ``first``: an existing number, or ``first``, whose successor was then seen
     absent.
 
     Two looks for each time that the run's length doubles.
     """
     low, step = first, 1
-    while is_there(low + step):
+    while exists(low + step):
         low += step
         step = low - first
     high = low + step
     while high - low > 1:
         middle = (low + high) // 2
-        if is_there(middle):
+        if exists(middle):
             low = middle
         else:
             high = middle
@@ -44,38 +44,40 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
     ``read`` returns None for an absent number.
     """
 
-    def is_there(number: int) -> bool:
+    def exists(number: int) -> bool:
         nonlocal newest
-        found = read(number)
-        newest = newest if found is None else found  # a number that is there is behind all that were there before
-        return found is not None
+        item = read(number)
+        newest = newest if item is None else item  # a number that is there is behind all that were there before
+        return item is not None
 
-    last_number(is_there, first)
+    find_last(exists, first)
     return newest
 
 
-def last_object(storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None) -> tuple[int, bytes]:
+def find_last_object(
+    storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None
+) -> tuple[int, bytes]:
     """Return number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` if there is none.
 
     Objects before it may be damaged: none of them is looked into. The first few are asked for at once; whoever gives
     ``ahead`` has asked for those.
     """
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     if ahead is None:
         ahead = Prefetch(storage)
         ahead.expect(key_of(number) for number in range(1, CHAIN_AHEAD + 1))
 
-    def is_there(number: int) -> bool:
+    def exists(number: int) -> bool:
         try:
-            found[number] = ahead.read(key_of(number))
+            contents[number] = ahead.read(key_of(number))
         except ObjectNotFoundError:
             return False
         return True
 
     last = 0
     while ahead.has(key_of(last + 1)):  # those are here; a search asks for some beyond them
-        if not is_there(last + 1):
-            return last, found.get(last, b"")
+        if not exists(last + 1):
+            return last, contents.get(last, b"")
         last += 1
-    last = last_number(is_there, last)
-    return last, found.get(last, b"")
+    last = find_last(exists, last)
+    return last, contents.get(last, b"")

@@ -52,20 +52,20 @@ class Lineage:
         return Transaction(REFRESHES, number, batch=StreamBatch(self.to_text(), is_each_recorded=True))
 
     def to_text(self) -> str:
-        found = asdict(self)
-        for source in found["sources"]:
+        fields = asdict(self)
+        for source in fields["sources"]:
             if not source["is_cut"]:  # a release that does not know of it must not pass over it
                 del source["is_cut"]
-        return json.dumps(found, separators=(",", ":"), sort_keys=True)
+        return json.dumps(fields, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> Lineage:
-        found = json.loads(text)
-        return cls(tuple(map(_source, found["sources"])), found["whole_because"])
+        fields = json.loads(text)
+        return cls(tuple(map(_source, fields["sources"])), fields["whole_because"])
 
 
-def _source(found: Mapping[str, Any]) -> SourceVersion:
-    return SourceVersion(**{**found, "ends": {int(bucket): end for bucket, end in found["ends"].items()}})
+def _source(fields: Mapping[str, Any]) -> SourceVersion:
+    return SourceVersion(**{**fields, "ends": {int(bucket): end for bucket, end in fields["ends"].items()}})
 
 
 def lineage_of(transaction: Transaction | None) -> Lineage | None:

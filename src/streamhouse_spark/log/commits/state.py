@@ -40,12 +40,12 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
 CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
-"""The first column of the log of a table with a primary key, before the table's: a number for the kind of change."""
+"""The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLog:
-    """The hot log of one bucket: segments, dense and in order, hold exactly the offsets ``[start, end)``.
+    """The hot log of one bucket: its segments are dense, in order, and hold exactly the offsets ``[start, end)``.
 
     The first segment may begin before ``start``: trimming moves the start, not the rows.
     """
@@ -63,9 +63,9 @@ class BucketLog:
 class TableState:
     table_uuid: str
     version: int
-    """Number of the newest record folded in."""
+    """Number of the last record folded in."""
     name: str
-    """The table's name, ``<database>.<table>``. A pointer of another name to the table means nothing."""
+    """The table's name, ``<database>.<table>``. A pointer of another name to the table is void."""
     created_ms: int
     time_ms: int
     schema_id: int
@@ -76,49 +76,51 @@ class TableState:
     lake_location: str
     buckets: Mapping[int, BucketLog]
     lake: TieredSnapshot | None = None
-    """The newest recorded lake snapshot of the table since its last truncation."""
+    """The latest recorded lake snapshot since the last truncation."""
     lake_history: tuple[TieredSnapshot, ...] = ()
-    """The newest recorded lake snapshots, those from before a truncation included."""
+    """The latest recorded lake snapshots, including those from before a truncation."""
     truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
-    """Last versions of writers that have not written for long; none of them has an entry."""
+    """Last versions of writers whose entry expired. A writer is either here or in `transactions`."""
     request_keys: RequestKeys = NO_REQUEST_KEYS
     condemned: Mapping[str, TombstonedFile] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerPosition] = field(default_factory=dict)
     deletions: Deletions = masks.NO_DELETIONS
-    """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
+    """Deleted rows of a log table that the log or the lake still holds, the latest deletion last."""
     dropped_rows: DroppedPartitionRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
-    """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
+    """Bucket → the latest snapshot of its rows by key since the last truncation."""
     tags: Tags = field(default_factory=dict)
-    """Name → version whose readers find all that they need until the name is taken away."""
+    """Name → version that is retained until the tag is dropped."""
     archive: Archive = NO_ARCHIVE
-    """Changes that outlive the hot log; `log.archive.pages.archived` says whether they join it."""
+    """Changes that outlive the hot log; `log.archive.pages.usable_archive` returns it only if it is contiguous with the
+    log.
+    """
     expiring: frozenset[int] = frozenset()
-    """Lake snapshots that an expiry takes away, or took away not long ago: no tag may name them."""
+    """Lake snapshots that an expiry removes, or removed recently: no tag may name them."""
     former_lakes: tuple[str, ...] = ()
-    """Former locations of the lake table, before it was built anew elsewhere: these files go with the table."""
+    """Former locations of the lake table, before it was rebuilt elsewhere. Their files are deleted with the table."""
     named: int = 1
-    """Number of the newest record with the name: a renaming that began before it does not happen."""
+    """Number of the last record that set the name: a rename that began before it must not commit."""
     former_uuids: tuple[str, ...] = ()
-    """Uuids of the originals that this table is a copy of, the oldest first."""
+    """Uuids of the tables that this one is a copy of, the oldest first."""
     former_partitionings: tuple[FormerPartitioning, ...] = ()
-    """Partitionings of rows that older schemas stored, the oldest first."""
+    """Partition specs of rows written with older schemas, the oldest first."""
     schema_changes: tuple[SchemaChange, ...] = ()
     dropped: bool = False
     successor: str | None = None
-    """Uuid of the table that took this one's place, and so its name, as it was dropped."""
+    """Uuid of the table that replaced this one and took its name."""
     buried: bool = False
-    """Whether the table is dropped for good: its files may go."""
+    """Whether the table can no longer be undropped: its files may be deleted."""
     anchors: HistoryIndex = NO_ANCHORS
-    """Marks of the records of this history."""
+    """Index of this history's records."""
 
     @property
     def attempt(self) -> str | None:
-        """Attempt of the newest record; None if unknown, behind a checkpoint of an older version only."""
+        """Attempt id of the last record; None only if the state is a checkpoint of an older version."""
         newest = self.anchors.newest
         return newest.attempt if newest is not None else None
 
@@ -128,28 +130,28 @@ class TableState:
 
     @cached_property
     def parsed(self) -> TableProperties:
-        """`properties`, typed. Raises `InvalidOptionError` for values that only another version of this package
-        stores.
-        """
+        """`properties`, typed. Raises `InvalidOptionError` for values of another version of this package."""
         return parse_properties(self.properties, self.schema, self.partition_by)
 
     @cached_property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns of the primary key, in its order; none for a log table."""
+        """The primary key columns in key order; empty for a log table."""
         return tuple(self.schema.column(name).name for name in parse_names(self.properties.get("primary.key", "")))
 
     @cached_property
     def has_lake(self) -> bool:
-        """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
+        """Whether rows are or were tiered. The lake is still read after tiering was disabled."""
         return self.parsed.datalake_enabled or self.recorded_lake is not None
 
     @property
     def deleted(self) -> Mapping[int, OffsetRuns]:
-        """Bucket → offsets of the rows that readers leave out, though they are stored."""
+        """Bucket → offsets of rows that are stored but deleted, so that readers skip them."""
         return self.deletions.rows
 
     def written_schema(self, schema_id: int) -> TableSchema:
-        """Return the columns of segments written by a schema: its own, with a primary key behind `CHANGE_COLUMN`."""
+        """Return the columns of segments written with a schema. A primary-key table has `CHANGE_COLUMN` before its own
+        columns.
+        """
         schema = self.schemas[schema_id]
         return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
 
@@ -159,26 +161,29 @@ class TableState:
 
     @property
     def recorded_lake(self) -> TieredSnapshot | None:
-        """The newest recorded lake snapshot, even where it is from before the last truncation."""
+        """The latest recorded lake snapshot, even if it is from before the last truncation."""
         return self.lake_history[-1] if self.lake_history else None
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated that were not deleted, alone or by partitions.
+        """Rows appended since the table was created or last truncated, without rows deleted by key, offset or
+        partition.
 
-        Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
+        Rows of an adopted lake are unknown here: neither they nor rows dropped from them are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
-        told, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
-        appended -= masks.num_rows_of(masks.unapplied_deletes(self.deletions, told, offsets))
+        applied_through, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
+        appended -= masks.num_rows_of(masks.unapplied_deletes(self.deletions, applied_through, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
-        of_files = masks.num_rows_of(masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, told)))
-        return max(0, appended - of_files - self.lake.dropped_own)  # other engines' rows may be among them
+        of_files = masks.num_rows_of(
+            masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, applied_through))
+        )
+        return max(0, appended - of_files - self.lake.dropped_own)  # may include other engines' rows
 
     @property
     def first_offsets(self) -> Mapping[int, int]:
-        """Bucket → first offset of the table; empty for a table that was never truncated."""
+        """Bucket → first offset of the table; empty if the table was never truncated."""
         return self.truncation.offsets if self.truncation else {}
 
     def first_offset(self, bucket: int) -> int:
@@ -187,12 +192,12 @@ class TableState:
 
     @property
     def has_adopted_rows_alone(self) -> bool:
-        """Whether all rows are those of the lake that the table was made from, and none was ever added or removed."""
+        """Whether the table holds exactly the rows of the lake table that it adopted: none was added or removed."""
         adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
         return adopts_rows and self.truncation is None and self.begins_at(self.ends)
 
     def begins_at(self, starts: Mapping[int, int]) -> bool:
-        """Tell whether rows from ``starts`` on are all rows of the table: false for rows from before a truncation."""
+        """Return whether ``starts`` are the table's first offsets; false for offsets from before a truncation."""
         return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
 
     def lake_offset(self, bucket: int) -> int:
@@ -213,15 +218,15 @@ class TableState:
         return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
 
     def oldest_inline_commit(self) -> int | None:
-        """Return the oldest record with rows that are nowhere else."""
+        """Return the oldest record with inline rows: rows that no segment object holds. None if there is none."""
         return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
 
 
 def fold(state: TableState | None, record: Record) -> TableState:
     """Return the state after ``record``.
 
-    Raises `CorruptDataError` for a record that cannot follow, also for one that follows another attempt than the
-    state's newest.
+    Raises `CorruptDataError` for a record that cannot follow, including one that follows another attempt than the
+    state's last.
     """
     if state is None:
         state = _apply_create(record)
@@ -236,26 +241,26 @@ def fold(state: TableState | None, record: Record) -> TableState:
         state = with_attempt(state, part, record)
     remaining = [action for part in parts for action in part.actions]
     if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
-        state = _without_empty_objects(before, state, record)
+        state = _condemn_unreferenced_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     has_rows = act.moves_rows(remaining) or any(isinstance(action, PartitionDropRows) for action in remaining)
     anchors = state.anchors.followed_by(HistoryPoint(record.number, record.attempt), has_rows=has_rows)
     changes = append_schemas(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
-    if "parsed" in before.__dict__ and _parse_actions(after) == _parse_actions(before):  # to parse them takes long
+    if "parsed" in before.__dict__ and _property_inputs(after) == _property_inputs(before):  # parsing is slow
         after.__dict__["parsed"] = before.parsed
     return after
 
 
-def _parse_actions(state: TableState) -> tuple[object, ...]:
+def _property_inputs(state: TableState) -> tuple[object, ...]:
     return state.properties, state.schemas, state.schema_id, state.partition_by
 
 
 def with_attempt(state: TableState, part: CommitAttempt, record: Record) -> TableState:
     """Return the state after one attempt of the ``record``, whose earlier attempts are in ``state``.
 
-    Its version is still that of the record before.
+    The version is still that of the record before.
     """
     before = state
     for action in part.actions:
@@ -300,7 +305,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Replace():
             return _apply_compaction(state, action, record)
         case masks.DeleteRows():
-            return replace(state, deletions=_with_deleted(state, action, record))
+            return replace(state, deletions=_apply_delete(state, action, record))
         case act.Trim(starts):
             return _apply_trim(state, starts, record)
         case act.Truncate(offsets):
@@ -313,8 +318,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.ResetLake():
             return _apply_reset_lake(state, action, record)
         case act.SetProperties(changed, removed):
-            kept = {k: v for k, v in state.properties.items() if k not in removed}
-            return replace(state, properties={**kept, **changed})
+            remaining = {k: v for k, v in state.properties.items() if k not in removed}
+            return replace(state, properties={**remaining, **changed})
         case act.SetSchema(schema_id, schema):
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
         case SetPartitioning():
@@ -324,7 +329,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
         case act.MarkOrphans(keys, expiring):
-            marked = _with_marked(state, keys, record, orphan=True)
+            marked = _condemn(state, keys, record, orphan=True)
             return replace(state, condemned=marked, expiring=state.expiring if expiring is None else expiring)
         case act.ConfirmDeleted(keys):
             gone = set(keys)
@@ -348,19 +353,19 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             past = writers.with_past(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.CommitConsumerOffset(consumer_id, offsets, history):
-            others = {k: c for k, c in state.consumers.items() if k != consumer_id}
+            other_consumers = {k: c for k, c in state.consumers.items() if k != consumer_id}
             moved = {} if offsets is None else {consumer_id: ConsumerPosition(offsets, record.time_ms, history)}
-            return replace(state, consumers={**others, **moved})
+            return replace(state, consumers={**other_consumers, **moved})
         case act.KvSnapshot():
-            return _with_snapshot(state, action, record)
+            return _apply_kv_snapshot(state, action, record)
         case act.Tag():
             return replace(state, tags=with_tag(state.tags, action, record.time_ms))
         case act.DropTag(names):
             freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
-            condemned = _with_marked(state, freed, record, orphan=False)
+            condemned = _condemn(state, freed, record, orphan=False)
             return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
         case SetArchive(archive, gone):
-            return replace(state, archive=archive, condemned=_with_marked(state, gone, record, orphan=False))
+            return replace(state, archive=archive, condemned=_condemn(state, gone, record, orphan=False))
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -389,23 +394,23 @@ def _apply_compaction(state: TableState, action: act.Replace, record: Record) ->
     return replace(
         state,
         buckets={**state.buckets, action.bucket: merged},
-        condemned=_with_marked(state, _object_keys(state, inputs), record, orphan=False),
+        condemned=_condemn(state, _object_keys(state, inputs), record, orphan=False),
     )
 
 
 def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) -> TableState:
     buckets = dict(state.buckets)
-    gone: list[Segment] = []
+    removed: list[Segment] = []
     for bucket, start in starts.items():
         log = buckets[bucket]
-        kept = tuple(s for s in log.segments if s.end_offset > start)
-        gone.extend(s for s in log.segments if s.end_offset <= start)
-        buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
-    condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
+        retained = tuple(s for s in log.segments if s.end_offset > start)
+        removed.extend(s for s in log.segments if s.end_offset <= start)
+        buckets[bucket] = BucketLog(max(log.start, start), log.end, retained)
+    condemned = _condemn(state, _object_keys(state, tuple(removed)), record, orphan=False)
     deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
     dropped = state.dropped_rows.from_offsets(starts)
     trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
-    return _without_told(trimmed)
+    return _drop_applied_deletes(trimmed)
 
 
 def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
@@ -413,26 +418,26 @@ def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableStat
     if not state.primary_key and state.begins_at(pair.starts):
         dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
         paired = replace(paired, dropped_rows=dropped)
-    return _without_told(paired)
+    return _drop_applied_deletes(paired)
 
 
-def _without_told(state: TableState) -> TableState:
-    """Forget the offsets of deleted rows that neither the log nor the recorded lake snapshot has."""
+def _drop_applied_deletes(state: TableState) -> TableState:
+    """Drop the offsets of deleted rows that neither the log nor the recorded lake snapshot holds."""
     if (lake := state.lake) is None or not state.deletions:
         return state
     held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
-    return replace(state, deletions=masks.without_those_of_the_lake(state.deletions, lake.told, held))
+    return replace(state, deletions=masks.drop_applied_deletes(state.deletions, lake.told, held))
 
 
-def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
+def _apply_delete(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
     held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
     pairs = state.lake_history, state.lake
-    if (found := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
-        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {found}")
+    if (conflict := masks.find_already_deleted(action, held, state.deleted, state.deletions, *pairs)) is not None:
+        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {conflict}")
     return masks.append_deletion(state.deletions, action, record.number, record.time_ms)
 
 
-def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
+def _apply_kv_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
     log = state.buckets[snapshot.bucket]
     if snapshot.begins != state.first_offset(snapshot.bucket) or not snapshot.begins <= snapshot.offset <= log.end:
         raise CorruptDataError(
@@ -440,8 +445,8 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
             f"[{snapshot.begins}, {snapshot.offset}), the bucket has [{state.first_offset(snapshot.bucket)}, {log.end})"
         )
     before = state.snapshots.get(snapshot.bucket)
-    gone = _object_keys(state, before.segments) if before is not None else ()
-    marked = _with_marked(state, gone, record, orphan=False)
+    replaced_keys = _object_keys(state, before.segments) if before is not None else ()
+    marked = _condemn(state, replaced_keys, record, orphan=False)
     return replace(state, snapshots={**state.snapshots, snapshot.bucket: snapshot}, condemned=marked)
 
 
@@ -453,12 +458,12 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
             f"{state.ends}",
         )
     if state.begins_at(offsets):
-        return state  # there was no row: readers go on
-    gone = tuple(state.kept_segments())
+        return state  # there were no rows, so readers need not restart
+    segments = tuple(state.kept_segments())
     emptied = replace(
         state,
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
-        condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
+        condemned=_condemn(state, _object_keys(state, segments), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         deletions=masks.NO_DELETIONS,
         dropped_rows=NO_DROPPED_ROWS,
@@ -469,7 +474,7 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
 
 
 def with_lake(state: TableState) -> TableState:
-    """Set the recorded lake snapshot that counts: the newest, unless it holds rows that a truncation took away."""
+    """Set `TableState.lake` to the latest recorded lake snapshot, unless it holds rows from before a truncation."""
     return replace(state, lake=next((p for p in reversed(state.lake_history) if state.begins_at(p.starts)), None))
 
 
@@ -477,7 +482,7 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
     former = (*state.former_lakes, state.lake_location)
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
-    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # else the record deletes them
+    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # otherwise the record deletes them
         moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
     moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=masks.without_files(moved.deletions))
     if action.starts:
@@ -488,27 +493,27 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
-    """Return the keys of objects that only these segments used."""
+    """Return the keys of the objects that only these segments use."""
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
 
 
-def _without_empty_objects(before: TableState, state: TableState, record: Record) -> TableState:
-    """Mark the shared objects of which the record took the last segment. Looks at all segments only if it took one."""
-    gone: set[str] = set()
+def _condemn_unreferenced_objects(before: TableState, state: TableState, record: Record) -> TableState:
+    """Condemn the shared objects whose last segment the record removed. Reads all segments only if it removed one."""
+    unreferenced: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:
-            gone |= shared_uuids(log.segments) - shared_uuids(state.buckets[bucket].segments)
+            unreferenced |= shared_uuids(log.segments) - shared_uuids(state.buckets[bucket].segments)
     for bucket, snapshot in before.snapshots.items():
         if state.snapshots.get(bucket) is not snapshot:
-            gone |= shared_uuids(snapshot.segments)
-    if not gone:
+            unreferenced |= shared_uuids(snapshot.segments)
+    if not unreferenced:
         return state
-    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - shared_uuids(state.kept_segments())))
-    return replace(state, condemned=_with_marked(state, keys, record, orphan=False))
+    keys = tuple(
+        segment_key(state.table_uuid, uuid) for uuid in sorted(unreferenced - shared_uuids(state.kept_segments()))
+    )
+    return replace(state, condemned=_condemn(state, keys, record, orphan=False))
 
 
-def _with_marked(
-    state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool
-) -> dict[str, TombstonedFile]:
+def _condemn(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, TombstonedFile]:
     entry = TombstonedFile(record.number, record.time_ms, orphan)
     return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}

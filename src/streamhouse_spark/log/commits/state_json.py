@@ -73,8 +73,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["anchors"] = state.anchors.to_json()
     if state.former_uuids:
         out["former_uuids"] = list(state.former_uuids)
-    out.update(_of_the_lake(state))
-    out.update(_of_schemas(state))
+    out.update(_lake_to_json(state))
+    out.update(_schemas_to_json(state))
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     out.update(_absent_rows(state))
@@ -86,15 +86,17 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     return out
 
 
-def _of_the_lake(state: TableState) -> dict[str, Any]:
+def _lake_to_json(state: TableState) -> dict[str, Any]:
     former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
     return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
 
 
-def _of_schemas(state: TableState) -> dict[str, Any]:
-    former = [one.to_json() for one in state.former_partitionings]
-    changes = [one.to_json() for one in state.schema_changes]
-    return {name: found for name, found in (("former_partitionings", former), ("schema_changes", changes)) if found}
+def _schemas_to_json(state: TableState) -> dict[str, Any]:
+    former = [entry.to_json() for entry in state.former_partitionings]
+    changes = [entry.to_json() for entry in state.schema_changes]
+    return {
+        name: entries for name, entries in (("former_partitionings", former), ("schema_changes", changes)) if entries
+    }
 
 
 def _absent_rows(state: TableState) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         manifests=dict(data["manifests"]),
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
-        deletions=Deletions(Deletion.from_json(found) for found in data.get("deletions", ())),
+        deletions=Deletions(Deletion.from_json(entry) for entry in data.get("deletions", ())),
         dropped_rows=DroppedPartitionRows.from_json(data["dropped_rows"])
         if "dropped_rows" in data
         else NO_DROPPED_ROWS,
@@ -162,7 +164,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
-        schema_changes=tuple(SchemaChange.from_json(found) for found in data.get("schema_changes", ())),
+        schema_changes=tuple(SchemaChange.from_json(entry) for entry in data.get("schema_changes", ())),
         former_partitionings=tuple(map(FormerPartitioning.from_json, data.get("former_partitionings", ()))),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),

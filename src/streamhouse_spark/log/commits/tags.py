@@ -34,8 +34,8 @@ def with_tag(tags: Tags, tag: Tag, time_ms: int) -> Tags:
 
 
 def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
-    gone = set(names)
-    return {name: tag for name, tag in tags.items() if name not in gone}
+    dropped = set(names)
+    return {name: tag for name, tag in tags.items() if name not in dropped}
 
 
 def of_version(tags: Tags, version: int) -> TaggedVersion | None:

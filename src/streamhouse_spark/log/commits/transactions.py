@@ -1,9 +1,9 @@
-"""The transactions that a table remembers of its writers, so that no write of theirs is stored twice.
+"""Transactions of a table's writers, recorded so that no write is stored twice.
 
-A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets that its last rows got. For others
-maintenance leaves a `CompactedTransaction`, 24 bytes whatever the names and the buckets: the version, and sums of the
-names. So time decides how long an outcome can be told in full, and never about storing: a stream that slept for years,
-or a clock that runs years ahead, adds each version once. A writer that comes back has an entry again.
+A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets of its last rows. For other writers
+maintenance leaves a `CompactedTransaction` of 24 bytes: the version, and hashes of the names. Time therefore decides
+only how long a full outcome can be returned, never whether a write is stored. A stream that slept for years, or a clock
+that runs years ahead, still adds each version once. A writer that returns gets an entry again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamhouse_spark.log.commits.record import batch_from_json, batch_to_json,
 
 @dataclass(frozen=True, slots=True)
 class TransactionEntry:
-    """The last version stored for an application id, and the offsets that its rows got."""
+    """The last version stored for an application id, and the offsets of its rows."""
 
     version: int
     owner: str | None
@@ -30,46 +30,49 @@ class TransactionEntry:
     offsets: Mapping[int, OffsetRange]
     batch: StreamBatch | None = None
     time_ms: int = field(default=0, compare=False)
-    """Store time of that commit; a later time if an older version of this package did not keep it."""
+    """Store time of that commit; later if an older version of this package did not record it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedTransaction:
-    """The last version of an application id that has not written for long."""
+    """The last version of an application id whose entry expired."""
 
     version: int
     owner_sum: int
-    """Sum of the owner's name; 0 for none."""
+    """Hash of the owner's name; 0 for none."""
 
     def is_of(self, owner: str | None) -> bool:
-        """Tell whether a writer of this owner may be the one. As with entries, a writer without an owner may."""
+        """Return whether ``owner`` may be this writer. An unknown owner matches any."""
         return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
 
 
 Past = Mapping[int, CompactedTransaction]
-"""Past transactions by the sum of the application id."""
+"""Compacted transactions by the hash of the application id."""
 
 
 def name_sum(name: str | None) -> int:
-    """Return 64 bits of a name, not 0; 0 for None."""
+    """Return a 64-bit hash of a name, never 0; 0 for None."""
     return 0 if name is None else xxhash.xxh3_64_intdigest(name.encode()) or 1
 
 
 def find_stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
-    """Return the last version stored for an application id, however long ago; None for an unknown one."""
-    found = entries.get(app_id) or past.get(name_sum(app_id))
-    return None if found is None else found.version
+    """Return the last version stored for an application id, however long ago; None for an unknown id."""
+    entry = entries.get(app_id) or past.get(name_sum(app_id))
+    return None if entry is None else entry.version
 
 
 def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
-    """Return the past with these entries in it."""
-    found = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
-    return {**past, **{key: CompactedTransaction(entry.version, name_sum(entry.owner)) for key, entry in found.items()}}
+    """Return ``past`` with the compacted entries of ``app_ids``."""
+    compacted = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
+    return {
+        **past,
+        **{key: CompactedTransaction(entry.version, name_sum(entry.owner)) for key, entry in compacted.items()},
+    }
 
 
 def without_past(past: Past, app_ids: Collection[str]) -> Past:
-    gone = {name_sum(app_id) for app_id in app_ids}
-    return past if gone.isdisjoint(past) else {key: one for key, one in past.items() if key not in gone}
+    removed = {name_sum(app_id) for app_id in app_ids}
+    return past if removed.isdisjoint(past) else {key: entry for key, entry in past.items() if key not in removed}
 
 
 def with_entry(
@@ -79,7 +82,7 @@ def with_entry(
     time_ms: int,
     ends: tuple[Mapping[int, int], Mapping[int, int]],
 ) -> dict[str, TransactionEntry]:
-    """Return the entries after a commit of the transaction; ``ends`` are those of the buckets before and behind it."""
+    """Return the entries after a commit of the transaction; ``ends`` are the bucket ends before and after it."""
     offsets = written_ranges(ends)
     entry = TransactionEntry(transaction.version, transaction.owner, commit, offsets, transaction.batch, time_ms)
     return {**entries, transaction.app_id: entry}
@@ -92,16 +95,14 @@ def written_ranges(ends: tuple[Mapping[int, int], Mapping[int, int]]) -> dict[in
 
 
 def without(entries: Mapping[str, TransactionEntry], app_ids: Iterable[str]) -> dict[str, TransactionEntry]:
-    gone = set(app_ids)
-    return {app_id: entry for app_id, entry in entries.items() if app_id not in gone}
+    removed = set(app_ids)
+    return {app_id: entry for app_id, entry in entries.items() if app_id not in removed}
 
 
 def entries_to_json(entries: Mapping[str, TransactionEntry], state_time_ms: int) -> dict[str, Any]:
-    """Return the entries for a checkpoint's header; times only if they are not the state's, as older versions know
-    none.
-    """
-    found = [[app_id, e.version, e.owner, e.commit, ranges_to_json(dict(e.offsets))] for app_id, e in entries.items()]
-    out: dict[str, Any] = {"transactions": found}
+    """Return the entries for a checkpoint's header. Times equal to the state's are omitted, as in older formats."""
+    rows = [[app_id, e.version, e.owner, e.commit, ranges_to_json(dict(e.offsets))] for app_id, e in entries.items()]
+    out: dict[str, Any] = {"transactions": rows}
     if times := {app_id: entry.time_ms for app_id, entry in entries.items() if entry.time_ms != state_time_ms}:
         out["transaction_times"] = times
     if batches := {app_id: batch_to_json(entry.batch) for app_id, entry in entries.items() if entry.batch}:
@@ -127,8 +128,8 @@ def entries_from_json(header: Mapping[str, Any]) -> dict[str, TransactionEntry]:
 def past_to_bytes(past: Past) -> bytes:
     rows = np.zeros((len(past), 3), "<u8")
     rows[:, 0] = list(past)
-    rows[:, 1] = np.array([one.version for one in past.values()], "<i8").view("<u8")
-    rows[:, 2] = [one.owner_sum for one in past.values()]
+    rows[:, 1] = np.array([entry.version for entry in past.values()], "<i8").view("<u8")
+    rows[:, 2] = [entry.owner_sum for entry in past.values()]
     return rows.tobytes()
 
 

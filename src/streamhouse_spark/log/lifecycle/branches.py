@@ -49,12 +49,12 @@ def publication_of(name: str, uuid: str) -> str:
 
 def branches_of(state: TableState) -> list[Branch]:
     """Return the branches that a table names, by name."""
-    found = []
+    branches = []
     for tag, version in sorted(state.tags.items()):
         if tag.startswith(BRANCH_TAG):
             name, _, uuid = tag.removeprefix(BRANCH_TAG).partition(":")
-            found.append(Branch(name, uuid, version))
-    return found
+            branches.append(Branch(name, uuid, version))
+    return branches
 
 
 def find_branch(state: TableState, name: str) -> Branch | None:
@@ -67,10 +67,10 @@ def require_branch(state: TableState, name: str) -> Branch:
     if (branch := find_branch(state, name)) is not None:
         return branch
     if (entry := find_publication(state, name)) is not None:
-        found = f"it was published by commit {entry.commit}"
+        finding = f"it was published by commit {entry.commit}"
     else:
-        found = f"its branches are: {', '.join(branch.name for branch in branches_of(state)) or 'none'}"
-    raise TableNotFoundError(f"{state.name} has no branch {name!r}; {found}")
+        finding = f"its branches are: {', '.join(branch.name for branch in branches_of(state)) or 'none'}"
+    raise TableNotFoundError(f"{state.name} has no branch {name!r}; {finding}")
 
 
 def find_publication(state: TableState, name: str) -> TransactionEntry | None:

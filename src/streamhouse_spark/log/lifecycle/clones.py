@@ -33,26 +33,26 @@ def version_of_clone(state: TableState, uuid: str) -> TaggedVersion:
     return state.tags[f"{CLONE}{uuid}"]
 
 
-def live_clones(storage: Storage, state: TableState) -> list[str]:
+def list_live_clones(storage: Storage, state: TableState) -> list[str]:
     """Return the uuids of the clones that may still read files of this table: all that have no tombstone."""
     uuids = clones_of(state)
     buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), uuids)
     return [uuid for uuid, is_buried in zip(uuids, buried, strict=True) if not is_buried]
 
 
-def forget_gone(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
+def forget_deleted_clones(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
     """Drop the tags of clones and branches that are buried for good, and return their names. **Commit point:** the
     record.
     """
-    known = {f"{CLONE}{uuid}": uuid for uuid in clones_of(state)}
-    known |= {branch.tag: branch.uuid for branch in branches_of(state)}
-    buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), list(known.values()))
-    gone = [name for name, is_buried in zip(known, buried, strict=True) if is_buried]
-    if gone and not dry_run:
+    uuids_by_tag = {f"{CLONE}{uuid}": uuid for uuid in clones_of(state)}
+    uuids_by_tag |= {branch.tag: branch.uuid for branch in branches_of(state)}
+    buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), list(uuids_by_tag.values()))
+    dropped = [name for name, is_buried in zip(uuids_by_tag, buried, strict=True) if is_buried]
+    if dropped and not dry_run:
         log.commit(
-            lambda current, _: (DropTag(names),) if (names := tuple(n for n in gone if n in current.tags)) else ()
+            lambda current, _: (DropTag(names),) if (names := tuple(n for n in dropped if n in current.tags)) else ()
         )
-    return gone
+    return dropped
 
 
 def _is_buried(storage: Storage, uuid: str) -> bool:

@@ -18,21 +18,23 @@ def move_consumer(
     log: CommitLog,
     consumer_id: str,
     offsets: Mapping[int, int] | None,
-    there: Callable[[TableState], TableState],
+    state_at_position: Callable[[TableState], TableState],
 ) -> None:
-    """Move a consumer as `Table.move_consumer` does. **Commit point:** one record. ``there`` raises for a table that
-    was dropped.
+    """Move a consumer as `Table.move_consumer` does. **Commit point:** one record.
+    ``state_at_position`` raises for a table that was dropped.
     """
     require_position(log, offsets, f"the position of consumer {consumer_id!r}")
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        _check_consumer(there(state), consumer_id, offsets)
-        known = state.consumers.get(consumer_id)
-        if known is None:
+        _check_consumer(state_at_position(state), consumer_id, offsets)
+        consumer = state.consumers.get(consumer_id)
+        if consumer is None:
             unchanged = offsets is None
         else:
             unchanged = (
-                offsets is not None and known.offsets == dict(offsets) and time_ms - known.time_ms < CONSUMER_RENEW_MS
+                offsets is not None
+                and consumer.offsets == dict(offsets)
+                and time_ms - consumer.time_ms < CONSUMER_RENEW_MS
             )
         if unchanged:
             return ()
@@ -46,8 +48,8 @@ def move_consumer(
 
 def consumer_position(state: TableState, consumer_id: str) -> LogPosition | None:
     """Return the position of a consumer as `Table.consumer_position` does."""
-    known = state.consumers.get(consumer_id)
-    return None if known is None else LogPosition(state.table_uuid, known.offsets, known.history)
+    consumer = state.consumers.get(consumer_id)
+    return None if consumer is None else LogPosition(state.table_uuid, consumer.offsets, consumer.history)
 
 
 def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any, object] | None) -> None:
@@ -60,7 +62,8 @@ def _check_consumer(state: TableState, consumer_id: object, offsets: Mapping[Any
     for bucket, offset in (offsets or {}).items():
         end = state.ends.get(bucket)
         if end is None or type(offset) is not int or not 0 <= offset <= end:
-            known = f"0 to {end}" if end is not None else f"buckets 0 to {state.num_buckets - 1}"
+            expected = f"0 to {end}" if end is not None else f"buckets 0 to {state.num_buckets - 1}"
             raise InvalidOptionError(
-                f"consumer {consumer_id!r} of {state.name}: offset {offset!r} of bucket {bucket!r}, expected {known}",
+                f"consumer {consumer_id!r} of {state.name}: offset {offset!r} of bucket {bucket!r}, "
+                f"expected {expected}",
             )

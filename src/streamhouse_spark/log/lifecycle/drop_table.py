@@ -21,13 +21,13 @@ from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_p
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Drop, Tombstone
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, newest_checkpoint, write_floor
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_latest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.low_watermark import newest_floor
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.branches import tag_of
-from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
+from streamhouse_spark.log.lifecycle.clones import clones_of, list_live_clones
 from streamhouse_spark.log.lifecycle.garbage_collection import CleanReport, check_grace
 from streamhouse_spark.log.lifecycle.incomplete_logs import is_unfinished
 from streamhouse_spark.log.lifecycle.names import resolve
@@ -53,7 +53,7 @@ def clean_dropped(
         try:
             index, tombstone_ms = _read_drop_floor(storage, uuid)
             if tombstone_ms is None:
-                _finalize(storage, world, uuid, index, grace_ms, report)
+                _put_tombstone(storage, world, uuid, index, grace_ms, report)
             elif tombstone_ms + grace_ms <= storage.now_ms():
                 _delete_files(storage, uuid, drop_lake, report)
         except StreamhouseError as error:
@@ -68,7 +68,9 @@ def _read_drop_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
     return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
 
 
-def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, report: CleanReport) -> None:
+def _put_tombstone(
+    storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, report: CleanReport
+) -> None:
     log = CommitLog(storage, uuid, world)
     try:
         state = log.refresh()
@@ -79,12 +81,12 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
     if state.dropped and not report.dry_run:
         settle(storage, world, log)
     old = state.time_ms + grace_ms <= storage.now_ms()
-    if state.dropped and old and (live := live_clones(storage, state)):
+    if state.dropped and old and (live := list_live_clones(storage, state)):
         report.skipped[uuid] = f"{state.name} has {len(live)} clones, which read files of its lake; drop these first"
         return
     if report.dry_run or not (old or state.buried):
         return
-    gone = clones_of(state)
+    clones = clones_of(state)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
@@ -92,7 +94,7 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
         if current.buried or current.time_ms + grace_ms > time_ms:
             return ()
         if current.dropped:
-            return (Tombstone(),) if set(clones_of(current)) <= set(gone) else ()
+            return (Tombstone(),) if set(clones_of(current)) <= set(clones) else ()
         return () if _is_named(storage, world, current) else (Drop(),)
 
     log.commit(plan)
@@ -131,7 +133,7 @@ def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: Clea
 
 def _last_state(storage: Storage, uuid: str) -> TableState | None:
     """Return the last state of the remaining records, without regard to the tombstone; None if they are gone."""
-    state = newest_checkpoint(storage, uuid)
+    state = read_latest_checkpoint(storage, uuid)
     if state is not None:
         return state
     with suppress(ObjectNotFoundError):

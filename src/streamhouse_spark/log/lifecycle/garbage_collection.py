@@ -42,7 +42,7 @@ from streamhouse_spark.core.paths import (
     tags_prefix,
 )
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_record_to_archive
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, find_first_record_to_archive
 from streamhouse_spark.log.commits.actions import Action, ConfirmDeleted, DropTag, MarkOrphans
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_tagged_object, write_floor
 from streamhouse_spark.log.commits.checkpoint_verification import (
@@ -51,10 +51,10 @@ from streamhouse_spark.log.commits.checkpoint_verification import (
     verify_checkpoints,
 )
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
-from streamhouse_spark.log.commits.low_watermark import floor_before, superfluous_floors
+from streamhouse_spark.log.commits.low_watermark import find_floor_before, list_superfluous_floors
 from streamhouse_spark.log.commits.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.clones import forget_gone
+from streamhouse_spark.log.lifecycle.clones import forget_deleted_clones
 from streamhouse_spark.storage.base import ObjectInfo, Storage
 from streamhouse_spark.storage.prefetch import at_once, delete_all
 
@@ -101,7 +101,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     state, floor, listed = _read_and_list(log, storage)
     now_ms = storage.now_ms()
     _untag_expired(log, state, now_ms, report)
-    report.untagged.extend(forget_gone(log, storage, state, dry_run=dry_run))
+    report.untagged.extend(forget_deleted_clones(log, storage, state, dry_run=dry_run))
     _delete_marked(log, storage, state, now_ms, grace_ms, report)
     _delete_records(log, storage, listed, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)
@@ -131,7 +131,7 @@ def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
     state, floor, records, checkpoints, *objects = at_once(storage, lambda look: look(), looks)
-    return state, floor, _Listed(records, checkpoints, [info for found in objects for info in found])
+    return state, floor, _Listed(records, checkpoints, [info for listing in objects for info in listing])
 
 
 def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
@@ -149,7 +149,7 @@ def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: Clean
         log.commit(lambda current, _: (DropTag(names),) if (names := expired(current)) else ())
 
 
-def _keys_of_tags(storage: Storage, state: TableState, due: set[str]) -> set[str]:
+def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[str]:
     """Return what the states of tags name, and those of tags that were dropped less than the grace ago.
 
     Raises `CorruptDataError` or `ObjectNotFoundError` where one cannot be read: then nothing is deleted.
@@ -165,7 +165,7 @@ def _delete_marked(
     log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
     passed = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
-    tagged = _keys_of_tags(storage, state, set(passed))
+    tagged = _list_tag_keys(storage, state, set(passed))
     due = [key for key in passed if key not in tagged]
     _delete(storage, due, report)
     forgettable = tuple(
@@ -178,7 +178,7 @@ def _delete_marked(
 def _delete_records(
     log: CommitLog, storage: Storage, listed: _Listed, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
-    effective = floor_before(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
+    effective = find_floor_before(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
     if not effective:
         return
     records = [commit_key(log.table_uuid, n) for n in listed.records if n < effective]
@@ -191,22 +191,22 @@ def _delete_records(
         return
     state = log.refresh()  # a record of which a tag has rows was above every floor when the tag was made
     due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
-    tagged = _keys_of_tags(storage, state, due)
+    tagged = _list_tag_keys(storage, state, due)
     _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
 
 
 def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     list_temporary = getattr(storage, "list_temporary", None)
     if list_temporary is not None:
-        found = list_temporary(table_prefix(log.table_uuid))
-        _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
+        temporary = list_temporary(table_prefix(log.table_uuid))
+        _delete(storage, [i.key for i in temporary if i.modified_ms + grace_ms <= now_ms], report)
 
 
 def _mark_orphans(
     log: CommitLog, storage: Storage, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
-    gone = set(report.deleted)
-    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in gone]
+    deleted = set(report.deleted)
+    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in deleted]
 
     def orphans(state: TableState) -> tuple[str, ...]:
         named = list_referenced_keys(state) | manifest_keys(state, at_least=floor) | of_archive(state)
@@ -228,7 +228,7 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     floor at the beginning.
     """
     checkpoints = listed.checkpoints
-    superfluous = superfluous_floors(storage, log.table_uuid, log.floor_index)
+    superfluous = list_superfluous_floors(storage, log.table_uuid, log.floor_index)
     _delete(storage, superfluous, report)
     if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
         return
@@ -236,7 +236,7 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     verified = verify_checkpoints(storage, state, checkpoints)
     if len(verified) < CHECKPOINTS_KEPT:
         return
-    needed = (verified[-1].version, state.oldest_inline_commit(), first_record_to_archive(state))
+    needed = (verified[-1].version, state.oldest_inline_commit(), find_first_record_to_archive(state))
     floor = min(number for number in needed if number is not None)
     if floor < log.check_floor() + FLOOR_STEP_MIN:
         return

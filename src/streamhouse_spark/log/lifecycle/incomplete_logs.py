@@ -20,15 +20,15 @@ def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
 
     False for everything else, such as the rest of a table that was damaged: that may be restored.
     """
-    found = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
-    if not found or any(info.modified_ms > before_ms for info in found):
+    infos = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
+    if not infos or any(info.modified_ms > before_ms for info in infos):
         return False
     prefix = commits_prefix(uuid)
-    numbers = parse_numbers([info.key.removeprefix(prefix) for info in found if info.key.startswith(prefix)])
+    numbers = parse_numbers([info.key.removeprefix(prefix) for info in infos if info.key.startswith(prefix)])
     if len(numbers) > 1:
         return False
     keys = {manifest_key(uuid, uuid), *(commit_key(uuid, number) for number in numbers)}
-    return {info.key for info in found} <= keys and all(_begins(storage, uuid, number) for number in numbers)
+    return {info.key for info in infos} <= keys and all(_begins(storage, uuid, number) for number in numbers)
 
 
 def _begins(storage: Storage, uuid: str, number: int) -> bool:

@@ -49,7 +49,7 @@ from streamhouse_spark.log.commits.checkpoint import (
     NEWEST_VERSION,
     PARTS_VERSION,
     list_checkpoints,
-    newest_checkpoint,
+    read_latest_checkpoint,
     write_checkpoint,
     write_floor,
 )
@@ -97,7 +97,7 @@ def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: 
     try:
         state = CommitLog(storage, old_uuid, world).refresh()
     except TableNotFoundError:
-        if newest_checkpoint(storage, new_uuid) is None:
+        if read_latest_checkpoint(storage, new_uuid) is None:
             raise
         return  # an earlier run came so far
     _Copy(storage, old_uuid, new_uuid).make(state)
@@ -145,20 +145,20 @@ class _Copy:
         """Copy all files that the state names, and existing ones of older states."""
         needed = list_referenced_keys(state) | ArchiveObjectKeys(self._storage)(state)
         listed = {info.key for info in self._storage.list(self._old)}
-        known = needed | listed
-        for key in sorted(key for key in known if key.startswith(segments_prefix(self._old_uuid))):
+        source_keys = needed | listed
+        for key in sorted(key for key in source_keys if key.startswith(segments_prefix(self._old_uuid))):
             self.copy_bytes(key, is_needed=key in needed)
-        known |= manifest_keys(state)
-        for key in sorted(key for key in known if key.startswith(manifests_prefix(self._old_uuid))):
+        source_keys |= manifest_keys(state)
+        for key in sorted(key for key in source_keys if key.startswith(manifests_prefix(self._old_uuid))):
             self.copy_frame(key, "manifest", is_needed=key in needed)
-        numbers = parse_numbers(key for key in known if key.startswith(commits_prefix(self._old_uuid)))
+        numbers = parse_numbers(key for key in source_keys if key.startswith(commits_prefix(self._old_uuid)))
         for number in numbers[: bisect_right(numbers, state.version)]:
             key = commit_key(self._old_uuid, number)
             self.copy_frame(key, "commit", is_needed=key in needed)
         for number in list_checkpoints(self._storage, self._old_uuid):
             if number < state.version:
                 self.copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
-        for key in sorted(key for key in known if key.startswith(tags_prefix(self._old_uuid))):
+        for key in sorted(key for key in source_keys if key.startswith(tags_prefix(self._old_uuid))):
             self.copy_frame(key, "checkpoint", is_needed=key in needed)
         _, floor = newest_floor(self._storage, self._old_uuid)
         if floor is not None and floor.floor < DROPPED_FLOOR:
@@ -166,7 +166,7 @@ class _Copy:
         write_checkpoint(self._storage, self._renamed(state))
 
     def _renamed(self, state: TableState) -> TableState:
-        condemned = {self._place(key): found for key, found in state.condemned.items()}
+        condemned = {self._place(key): entry for key, entry in state.condemned.items()}
         former = (*state.former_uuids, self._old_uuid)
         properties = at_home(state.properties)
         return replace(

@@ -109,19 +109,19 @@ class LogLocationResolver:
         return LogLocationResolver, (self._home, self._settings, World(), self._opener)
 
     def place(self, key: str) -> Storage | None:
-        found = self._place_of(key)
-        return found.storage if found is not None else None
+        place = self._place_of(key)
+        return place.storage if place is not None else None
 
     def writable_place(self, key: str) -> Storage | None:
         """Return the store. Raises `WarehouseMovedError` for a warehouse away from home, `CorruptDataError` where the
         log belongs to another.
         """
-        found = self._place_of(key)
-        if found is None:
+        place = self._place_of(key)
+        if place is None:
             return None
-        if not found.is_ours:
+        if not place.is_ours:
             self.require_owned(parse_placed_uuid(key) or "")
-        return found.storage
+        return place.storage
 
     def look_up(self, keys: Sequence[str]) -> None:
         uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._known)
@@ -151,14 +151,20 @@ class LogLocationResolver:
             raise InvalidOptionError(f"{LOG_LOCATION}: {error}") from error
         home, url = self._home.url, store.url
         if is_within(url, home) or is_within(home, url):
-            raise _unfit(url, f"and the warehouse {home} lie one in the other", "choose a place beside it")
+            raise _unusable_location_error(
+                url, f"and the warehouse {home} lie one in the other", "choose a place beside it"
+            )
         if is_in_a_log(url):
-            raise _unfit(url, "lies in the log of a table", "name the folder above tables/, which tables may share")
+            raise _unusable_location_error(
+                url, "lies in the log of a table", "name the folder above tables/, which tables may share"
+            )
         for name, value in self._settings.items():
             if name.startswith("lake.") and name.endswith(".warehouse") and (is_within(url, value) or url == value):
-                raise _unfit(url, f"lies in the lake's place, {name}", "choose a place beside it")
+                raise _unusable_location_error(url, f"lies in the lake's place, {name}", "choose a place beside it")
         if _is_there(store, WAREHOUSE_KEY):
-            raise _unfit(url, "is a warehouse itself, which would clean up the log", "choose another place")
+            raise _unusable_location_error(
+                url, "is a warehouse itself, which would clean up the log", "choose another place"
+            )
         store.check_writable()
         return store
 
@@ -178,7 +184,7 @@ class LogLocationResolver:
         owner = _Owner(file.id, plain_root(self._home.url), uuid)
         slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
         if not slot.take(owner.to_bytes()).is_won():
-            raise _foreign(store, uuid)
+            raise _foreign_location_error(store, uuid)
         self._known[uuid] = _Place(store, file.id, is_ours=True)
 
     def require_owned(self, uuid: str) -> None:
@@ -218,7 +224,7 @@ class LogLocationResolver:
                 f"hand; restore {place.storage.url}"
             ) from error
         if (owner.warehouse_id, owner.table_uuid) != (place.warehouse_id, uuid):
-            raise _foreign(place.storage, uuid)
+            raise _foreign_location_error(place.storage, uuid)
         return owner
 
     def _place_of(self, key: str) -> _Place | None:
@@ -290,11 +296,11 @@ def _is_there(storage: Storage, key: str) -> bool:
         return False
 
 
-def _unfit(url: str, why: str, remedy: str) -> InvalidOptionError:
+def _unusable_location_error(url: str, why: str, remedy: str) -> InvalidOptionError:
     return InvalidOptionError(f"{LOG_LOCATION} {url} {why}; {remedy}; nothing was written")
 
 
-def _foreign(storage: Storage, uuid: str) -> CorruptDataError:
+def _foreign_location_error(storage: Storage, uuid: str) -> CorruptDataError:
     return CorruptDataError(
         f"{storage.url}/{owner_key(uuid)} names another warehouse or table: the folder belongs to it; restore the "
         "warehouse's own location.json"

@@ -38,7 +38,7 @@ from streamhouse_spark.errors import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.sequence_search import CHAIN_AHEAD, last_object
+from streamhouse_spark.log.commits.sequence_search import CHAIN_AHEAD, find_last_object
 from streamhouse_spark.log.lifecycle.stored_view import ViewEntry, ViewRename
 from streamhouse_spark.log.lifecycle.warehouse_identity import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
@@ -89,7 +89,7 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
         )
 
 
-def warehouse_exists(storage: Storage) -> bool:
+def is_warehouse(storage: Storage) -> bool:
     return read_warehouse_file(storage) is not None
 
 
@@ -103,7 +103,7 @@ def create_warehouse(
         return
     storage.check_writable()
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
-    if foreign and not warehouse_exists(storage):
+    if foreign and not is_warehouse(storage):
         raise WarehouseNotFoundError(
             f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
             "choose an empty or new directory",
@@ -113,8 +113,8 @@ def create_warehouse(
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
     """Make the database exist. Returns False if it did already."""
-    while not (found := resolve_database(storage, database)).exists:
-        if point_database(storage, found, world, exists=True, comment=comment):
+    while not (pointer := resolve_database(storage, database)).exists:
+        if point_database(storage, pointer, world, exists=True, comment=comment):
             return True
     return False
 
@@ -128,12 +128,12 @@ def ready_to_name(storage: Storage, world: World, path: TablePath) -> tuple[Data
     pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
     ahead.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
     create_warehouse(storage, world, ahead=ahead)
-    found = resolve_database(storage, path.database, ahead)
-    while not found.exists:
-        is_won = point_database(storage, found, world, exists=True)
-        made = DatabasePointer(found.name, found.number + 1, exists=True)
-        found = made if is_won else resolve_database(storage, path.database)
-    return found, resolve(storage, path, ahead)
+    database = resolve_database(storage, path.database, ahead)
+    while not database.exists:
+        is_won = point_database(storage, database, world, exists=True)
+        created = DatabasePointer(database.name, database.number + 1, exists=True)
+        database = created if is_won else resolve_database(storage, path.database)
+    return database, resolve(storage, path, ahead)
 
 
 def _first_files(database: str) -> list[str]:
@@ -149,13 +149,13 @@ def first_database(storage: Storage, database: str) -> DatabasePointer:
     return resolve_database(storage, database, ahead)
 
 
-def keep_database(storage: Storage, world: World, known: DatabasePointer) -> None:
-    """Make the database exist again if it was dropped since it was ``known``. One request where it was not."""
+def keep_database(storage: Storage, world: World, database: DatabasePointer) -> None:
+    """Make the database exist again if it was dropped since it was ``database``. One request where it was not."""
     try:
-        storage.size_bytes(database_key(known.name, known.number + 1))
+        storage.size_bytes(database_key(database.name, database.number + 1))
     except ObjectNotFoundError:
         return
-    create_database(storage, known.name, world)
+    create_database(storage, database.name, world)
 
 
 def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
@@ -163,7 +163,7 @@ def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = N
     if ahead is None:
         ahead = Prefetch(storage)
         ahead.expect(_first_files(database))
-    number, data = last_object(storage, lambda n: database_key(database, n), ahead)
+    number, data = find_last_object(storage, lambda n: database_key(database, n), ahead)
     if not number:
         return DatabasePointer(database, 0, exists=False)
     header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
@@ -193,8 +193,8 @@ def database_exists(storage: Storage, database: str) -> bool:
 def list_databases(storage: Storage) -> list[str]:
     """List the existing databases."""
     names = database_folders(storage)
-    there = at_once(storage, lambda name: is_listed(storage, name), names)
-    return [name for name, is_there in zip(names, there, strict=True) if is_there]
+    are_databases = at_once(storage, lambda name: is_listed(storage, name), names)
+    return [name for name, is_database in zip(names, are_databases, strict=True) if is_database]
 
 
 def database_folders(storage: Storage) -> list[str]:
@@ -222,7 +222,11 @@ def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, Nam
 
 def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
     """Return those of the names that mean a table, as `list_names` does."""
-    return ((path, found) for path, found in _resolve_names(storage, paths) if found is None or found.uuid is not None)
+    return (
+        (path, pointer)
+        for path, pointer in _resolve_names(storage, paths)
+        if pointer is None or pointer.uuid is not None
+    )
 
 
 def list_paths(storage: Storage, database: str) -> list[TablePath]:
@@ -232,8 +236,8 @@ def list_paths(storage: Storage, database: str) -> list[TablePath]:
 
 def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
     """Return the names of a database that mean a view, sorted."""
-    found = _resolve_names(storage, list_paths(storage, database))
-    return (path for path, pointer in found if pointer is not None and pointer.view is not None)
+    pointers = _resolve_names(storage, list_paths(storage, database))
+    return (path for path, pointer in pointers if pointer is not None and pointer.view is not None)
 
 
 def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
@@ -249,20 +253,20 @@ def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tup
 
 def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
     """Return the number of each name's newest pointer by one listing: a hint of what to resolve again."""
-    found: dict[TablePath, int] = {}
+    numbers: dict[TablePath, int] = {}
     for info in storage.list(f"{database}/"):
         match = parse_name_key(info.key)
         if match is not None:
             path, number = match
-            found[path] = max(number, found.get(path, 0))
-    return found
+            numbers[path] = max(number, numbers.get(path, 0))
+    return numbers
 
 
 def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) -> NamePointer:
     """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
     damaged.
     """
-    number, data = last_object(storage, lambda n: name_key(path, n), ahead)
+    number, data = find_last_object(storage, lambda n: name_key(path, n), ahead)
     if not number:
         return NamePointer(0, None)
     header = _decode_pointer(storage, path, number, data)
@@ -292,12 +296,12 @@ def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
         return None
 
 
-def end_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
+def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
     """Make sure that a view is not renamed any more, by a pointer of its old name. Returns False if it was renamed."""
     old = parse_table_name(renaming.old).path
-    kept = resolve(storage, old)
-    if kept.number < renaming.number:
-        point(storage, old, kept, None, world, view=kept.view)
+    current = resolve(storage, old)
+    if current.number < renaming.number:
+        point(storage, old, current, None, world, view=current.view)
     return _has_moved(storage, renaming) is False
 
 
@@ -313,7 +317,7 @@ def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointe
     """Return a stand-in for a last pointer that cannot be read, for callers that let the name mean nothing from there
     on.
     """
-    return NamePointer(last_object(storage, lambda n: name_key(path, n))[0], None)
+    return NamePointer(find_last_object(storage, lambda n: name_key(path, n))[0], None)
 
 
 def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
@@ -322,12 +326,12 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     Pointers are never deleted. They are read from the last one back, to the first one of another table: behind that
     only this table's own renamings lie.
     """
-    number, data = last_object(storage, lambda n: name_key(path, n))
+    number, data = find_last_object(storage, lambda n: name_key(path, n))
     pointer = _decode_pointer(storage, path, number, data) if number else None
     while pointer is not None:
-        found: str | None = pointer["uuid"]
-        if found not in (None, uuid):
-            return found
+        pointer_uuid: str | None = pointer["uuid"]
+        if pointer_uuid not in (None, uuid):
+            return pointer_uuid
         number -= 1
         try:
             pointer = _read_pointer(storage, path, number) if number else None
@@ -336,14 +340,14 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     return None
 
 
-def tables_meant(storage: Storage, path: TablePath) -> Iterator[str]:
+def iter_pointed_tables(storage: Storage, path: TablePath) -> Iterator[str]:
     """Return the tables that the name means and meant, the newest first, back to where it meant none."""
-    number, data = last_object(storage, lambda n: name_key(path, n))
+    number, data = find_last_object(storage, lambda n: name_key(path, n))
     while number:
-        found: str | None = _decode_pointer(storage, path, number, data)["uuid"]
-        if found is None:
+        uuid: str | None = _decode_pointer(storage, path, number, data)["uuid"]
+        if uuid is None:
             return
-        yield found
+        yield uuid
         number -= 1
         data = storage.read(name_key(path, number)) if number else b""
 

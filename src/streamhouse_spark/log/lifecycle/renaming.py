@@ -40,7 +40,7 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
     Returns False if it means one. A table that is damaged keeps its name.
     """
     if pointer.renaming is not None:
-        return names.end_view_renaming(storage, world, pointer.renaming)
+        return names.finish_view_renaming(storage, world, pointer.renaming)
     if pointer.uuid is None:
         return pointer.view is None
     log = CommitLog(storage, pointer.uuid, world)
@@ -96,17 +96,17 @@ def _give_name(
     taken.
     """
     for _ in range(RACES_MAX):
-        begun = log.refresh()
-        require(begun)
+        state = log.refresh()
+        require(state)
         pointer = names.resolve(storage, new)
         if not free(storage, world, new, pointer):
             return False
-        if pointer.uuid == begun.table_uuid:
-            begun = log.refresh()  # an earlier attempt with this table that got no further: it was just ended
-            require(begun)
-        if not names.point(storage, new, pointer, begun.table_uuid, world):
+        if pointer.uuid == state.table_uuid:
+            state = log.refresh()  # an earlier attempt with this table that got no further: it was just ended
+            require(state)
+        if not names.point(storage, new, pointer, state.table_uuid, world):
             continue
-        if _commit(log, begun, action, require):
+        if _commit(log, state, action, require):
             return True
     raise CommitConflictError(f"naming a table {new} lost {RACES_MAX} races for the name; try again")
 
@@ -128,7 +128,7 @@ def _require_dropped(state: TableState) -> None:
         )
 
 
-def _commit(log: CommitLog, begun: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
+def _commit(log: CommitLog, start: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
     """Commit the action, and return whether it happened: not if the table was renamed, or the new name taken, since it
     began.
     """
@@ -136,7 +136,7 @@ def _commit(log: CommitLog, begun: TableState, action: Action, require: Callable
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         nonlocal happened
-        happened = state.named == begun.named
+        happened = state.named == start.named
         if happened:
             require(state)
         return (action,) if happened else ()

@@ -44,7 +44,7 @@ def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: s
     """Return the table whose place table ``uuid`` took under its name; None if there was none, it was brought back
     under another name, or its records are gone.
     """
-    for other in names.tables_meant(storage, path):
+    for other in names.iter_pointed_tables(storage, path):
         if other == uuid:
             continue
         log = CommitLog(storage, other, world)
@@ -85,14 +85,14 @@ def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new
     waited so long that cleaning dropped it: then the name means what it meant.
     """
 
-    def is_there(state: TableState) -> bool:
+    def is_replaceable(state: TableState) -> bool:
         return not state.dropped and state.name == str(path)
 
     # A record of its own makes it young, so that cleaning does not take it for one that nobody will name.
-    new.commit(lambda state, _time_ms: (Rename(state.name),) if is_there(state) else ())
-    if not is_there(new.state):
+    new.commit(lambda state, _time_ms: (Rename(state.name),) if is_replaceable(state) else ())
+    if not is_replaceable(new.state):
         raise CommitConflictError(f"the table that should replace {path} waited too long and was cleaned up; try again")
-    old.commit(lambda state, _time_ms: (Drop(new.table_uuid),) if is_there(state) else ())
+    old.commit(lambda state, _time_ms: (Drop(new.table_uuid),) if is_replaceable(state) else ())
     if old.state.successor != new.table_uuid:
         raise CommitConflictError(
             f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was "

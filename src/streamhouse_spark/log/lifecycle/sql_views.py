@@ -93,9 +93,9 @@ def is_a_view(path: TablePath, url: str) -> TableNotFoundError:
 
 
 def _name_taken_error(storage: Storage, path: TablePath, *, is_view: bool) -> TableExistsError:
-    what = "view" if is_view else "table"
+    kind = "view" if is_view else "table"
     return TableExistsError(
-        f"{what} {path} exists in {storage.url}; drop it first, or choose another name for the view",
+        f"{kind} {path} exists in {storage.url}; drop it first, or choose another name for the view",
         condition="VIEW_EXISTS" if is_view else "TABLE_EXISTS",
     )
 

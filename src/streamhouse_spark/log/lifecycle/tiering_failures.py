@@ -59,14 +59,14 @@ class TieringFailure:
 
     def told(self, state: TableState, now_ms: int) -> str:
         """Say in a line where and how often the work failed, and how long ago: a note may be old."""
-        often = f"{self.times:,} times in {_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
+        often = f"{self.times:,} times in {_format_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
         ago_ms = now_ms - self.last_ms
         text = self.text or f"{self.error}, whose text is in the log of that process"
         if self.is_over(state):
             since = "; it succeeded since"
         else:
             since = "; nobody has tried since" if ago_ms > UNTRIED_MS else ""
-        return f"failed {often}last {_span(ago_ms)} ago on {self.host}: {text}{since}"
+        return f"failed {often}last {_format_span(ago_ms)} ago on {self.host}: {text}{since}"
 
     def to_json(self, state: TableState) -> dict[str, Any]:
         """Describe it for programs; ``over`` as `is_over` says."""
@@ -84,7 +84,7 @@ class TieringFailure:
         }
 
 
-def _span(duration_ms: int) -> str:
+def _format_span(duration_ms: int) -> str:
     """Write a duration for people."""
     seconds = max(0, duration_ms) // 1000
     for size, unit in ((172_800, 86_400), (7_200, 3_600), (120, 60)):
@@ -104,27 +104,27 @@ def describe_failure(
 
 def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> None:
     """Add a failure to the note, or count it with the newest one if that is of its kind. Raises `StorageError`."""
-    known = read_failures(storage, table_uuid)
-    newest = known[0] if known else None
-    if newest is not None and newest.mended_ms is None and _kind(newest) == _kind(failure):
+    failures = read_failures(storage, table_uuid)
+    newest = failures[0] if failures else None
+    if newest is not None and newest.mended_ms is None and _error_kind(newest) == _error_kind(failure):
         failure = replace(failure, times=newest.times + 1, first_ms=newest.first_ms)
-        known = known[1:]
-    _put(storage, table_uuid, [failure, *known])
+        failures = failures[1:]
+    _put(storage, table_uuid, [failure, *failures])
 
 
 def note_success(storage: Storage, table_uuid: str, work: Work, now_ms: int) -> None:
     """Say of failures of some work that it succeeded. Nothing is put where there are none. Raises `StorageError`."""
-    known = read_failures(storage, table_uuid)
-    told = [replace(f, mended_ms=now_ms) if f.work == work and f.mended_ms is None else f for f in known]
-    if told != list(known):
-        _put(storage, table_uuid, told)
+    failures = read_failures(storage, table_uuid)
+    updated = [replace(f, mended_ms=now_ms) if f.work == work and f.mended_ms is None else f for f in failures]
+    if updated != list(failures):
+        _put(storage, table_uuid, updated)
 
 
 def read_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ...]:
     """Return the noted failures, the newest first; none where the note is absent or damaged. Raises `StorageError`."""
     try:
-        found = json.loads(storage.read(tiering_failures_key(table_uuid)))
-        return tuple(_parse_failure(one) for one in found["failures"][:FAILURES_MAX])
+        document = json.loads(storage.read(tiering_failures_key(table_uuid)))
+        return tuple(_parse_failure(entry) for entry in document["failures"][:FAILURES_MAX])
     except (ObjectNotFoundError, ValueError, KeyError, TypeError):
         return ()
 
@@ -137,12 +137,12 @@ def list_failures(storage: Storage, table_uuid: str) -> tuple[TieringFailure, ..
         return ()
 
 
-def _kind(failure: TieringFailure) -> tuple[str, ...]:
+def _error_kind(failure: TieringFailure) -> tuple[str, ...]:
     return failure.work, failure.error, failure.text, failure.host
 
 
 def _put(storage: Storage, table_uuid: str, failures: Sequence[TieringFailure]) -> None:
-    fields = [{name: getattr(one, name) for name in (*_TEXTS, *_COUNTS, "mended_ms")} for one in failures]
+    fields = [{name: getattr(failure, name) for name in (*_TEXTS, *_COUNTS, "mended_ms")} for failure in failures]
     body = json.dumps({"failures": fields[:FAILURES_MAX]}, ensure_ascii=False)
     storage.put(tiering_failures_key(table_uuid), body.encode())
 
@@ -150,11 +150,11 @@ def _put(storage: Storage, table_uuid: str, failures: Sequence[TieringFailure]) 
 _TEXTS: Final = ("work", "error", "text", "host")
 
 
-def _parse_failure(found: Any) -> TieringFailure:
+def _parse_failure(entry: Any) -> TieringFailure:
     """Raises `ValueError`, `KeyError` or `TypeError`: anybody may have written anything there."""
-    texts = {name: str(found[name])[:TEXT_CHARS_MAX] for name in _TEXTS}
+    texts = {name: str(entry[name])[:TEXT_CHARS_MAX] for name in _TEXTS}
     if texts["work"] not in get_args(Work):
         raise ValueError(texts["work"])
-    mended_ms = found.get("mended_ms")
-    counts = {name: int(found[name]) for name in _COUNTS}
+    mended_ms = entry.get("mended_ms")
+    counts = {name: int(entry[name]) for name in _COUNTS}
     return TieringFailure(**texts, **counts, mended_ms=None if mended_ms is None else int(mended_ms))  # type: ignore[arg-type]

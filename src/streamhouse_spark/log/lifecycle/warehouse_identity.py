@@ -60,9 +60,9 @@ class WarehouseIdentity:
             raise warehouse_moved_error(doing, recorded, opened)
         if self._is_known:
             return
-        found = read_warehouse_file(self._storage)
-        if found is not None and found.url is not None and not is_same_place(found.url, opened):
-            raise warehouse_moved_error(doing, found.url, opened)
+        identity = read_warehouse_file(self._storage)
+        if identity is not None and identity.url is not None and not is_same_place(identity.url, opened):
+            raise warehouse_moved_error(doing, identity.url, opened)
         self._is_known = True
 
 

@@ -92,8 +92,8 @@ class IpcBatchLayout:
         """Make the batch of the chosen columns from the bytes of `ranges`, decompressed by Arrow."""
         head = bytearray(self._head)
         nodes, buffers = _entries(head)
-        kept = nodes[self._columns.nodes]
-        nodes[: len(kept)] = kept
+        selected = nodes[self._columns.nodes]
+        nodes[: len(selected)] = selected
         body: list[Bytes] = []
         moved, body_bytes = [], 0
         for (first, last), part in zip(self._columns.buffers, parts, strict=True):
@@ -106,7 +106,7 @@ class IpcBatchLayout:
         count = sum(map(len, moved))
         if moved:
             buffers[:count] = np.concatenate(moved)
-        _resize(head, len(kept), count, body_bytes)
+        _resize(head, len(selected), count, body_bytes)
         return pa.ipc.read_record_batch(pa.py_buffer(b"".join((head, *body))), self._columns.schema)
 
 
@@ -118,13 +118,13 @@ def head_end(prefix: Bytes, start: int) -> int:
 def _counts(data_type: pa.DataType) -> _Counts:
     inner = [_counts(data_type.field(place).type) for place in range(data_type.num_fields)]
     own = 1 if pa.types.is_struct(data_type) else 3 if _has_offsets_and_bytes(data_type) else 2
-    return _Counts(1 + sum(found.nodes for found in inner), own + sum(found.buffers for found in inner))
+    return _Counts(1 + sum(child.nodes for child in inner), own + sum(child.buffers for child in inner))
 
 
 def _has_offsets_and_bytes(data_type: pa.DataType) -> bool:
     types = pa.types
-    is_one = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
-    return any(is_such(data_type) for is_such in is_one)
+    type_checks = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    return any(has_type(data_type) for has_type in type_checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class _FlatTable:
         return place + self._read("<I", place)
 
     def _read(self, form: str, place: int) -> int:
-        (found,) = struct.unpack_from(form, self.data, place)
-        return int(found)
+        (number,) = struct.unpack_from(form, self.data, place)
+        return int(number)
 
 
 def _batch_table(head: Bytes) -> _FlatTable:
@@ -164,12 +164,12 @@ def _message_table(head: Bytes) -> _FlatTable:
 def _entries(head: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the nodes and the buffers of a batch, each as rows of two numbers, which lie in ``head``."""
     batch = _batch_table(head)
-    found = []
+    vectors = []
     for number in (_BATCH_NODES, _BATCH_BUFFERS):
         place = batch.target(number)
         (count,) = struct.unpack_from("<I", head, place)
-        found.append(np.frombuffer(head, "<i8", 2 * count, place + 4).reshape(count, 2))
-    return found[0], found[1]
+        vectors.append(np.frombuffer(head, "<i8", 2 * count, place + 4).reshape(count, 2))
+    return vectors[0], vectors[1]
 
 
 def _resize(head: bytearray, nodes: int, buffers: int, body_bytes: int) -> None:

@@ -55,24 +55,26 @@ def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
     return rows.drop_columns([name for name in rows.schema.names if name in added])
 
 
-def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+def with_metadata(log_batch: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
     """Return the batch with these metadata columns before its own.
 
     In tables with a primary key its first column is the kind of change, which becomes `CHANGE_TYPE` if this is among
     the fields. In others rows are inserts, or behind an update.
     """
-    batch, kinds = found.batch, None
+    batch, kinds = log_batch.batch, None
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
         kinds = change_types().take(batch.column(0))
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
-    elif CHANGE_TYPE in fields and found.segment.updated:
-        updated = found.segment.updated_rows.holds(found.row_offsets())
+    elif CHANGE_TYPE in fields and log_batch.segment.updated:
+        updated = log_batch.segment.updated_rows.holds(log_batch.row_offsets())
         kinds = change_types().take(pa.array(np.where(updated, ChangeType.UPDATE_AFTER, ChangeType.INSERT)))
     times_us = None
     if COMMIT_TIMESTAMP in fields:
-        times_us = pa.array(found.of_rows(found.segment.commit_times_ms(found.offsets)) * 1000)
-    offsets = pa.array(found.row_offsets()) if _has_places(fields) else None
-    return add_log_positions(batch, fields, found.bucket, offsets, times_us, kinds, num_rows=found.batch.num_rows)
+        times_us = pa.array(log_batch.of_rows(log_batch.segment.commit_times_ms(log_batch.offsets)) * 1000)
+    offsets = pa.array(log_batch.row_offsets()) if _has_places(fields) else None
+    return add_log_positions(
+        batch, fields, log_batch.bucket, offsets, times_us, kinds, num_rows=log_batch.batch.num_rows
+    )
 
 
 def _has_places(fields: Sequence[pa.Field]) -> bool:

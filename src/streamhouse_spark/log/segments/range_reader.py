@@ -60,8 +60,8 @@ class PartRanges:
 
     def expect(self, segments: Iterable[Segment]) -> None:
         """Announce segments that will be taken, once each."""
-        found = [s for s in segments if s.uuid is not None and (s.part is not None or self._is_small(s))]
-        places = sorted({(s.uuid or "", s.part or 0, s.size_bytes, s.part is None) for s in found})
+        planned = [s for s in segments if s.uuid is not None and (s.part is not None or self._is_small(s))]
+        places = sorted({(s.uuid or "", s.part or 0, s.size_bytes, s.part is None) for s in planned})
         for uuid, parts in groupby(places, key=lambda place: place[0]):
             last: _Range | None = None
             for _, start, size_bytes, is_whole in parts:
@@ -71,9 +71,11 @@ class PartRanges:
                 else:
                     last = _Range(segment_key(self._table_uuid, uuid), start, end, is_whole)
                 self._ranges[uuid, start] = last
-        for segment in found:
-            if (one := self._ranges.get((segment.uuid or "", segment.part or 0))) is not None and one.data is None:
-                self._unread[one] = None
+        for segment in planned:
+            if (
+                part_range := self._ranges.get((segment.uuid or "", segment.part or 0))
+            ) is not None and part_range.data is None:
+                self._unread[part_range] = None
 
     def _is_small(self, segment: Segment) -> bool:
         return self._many is not None and segment.size_bytes <= ONE_REQUEST_BYTES_MAX
@@ -82,7 +84,7 @@ class PartRanges:
         """Fetch the first of the expected ranges now."""
         with self._lock:
             if self._unread:
-                self._fetch(self._window(next(iter(self._unread))))
+                self._fetch(self._choose_window(next(iter(self._unread))))
 
     def take(self, segment: Segment) -> memoryview | None:
         """Return the segment's bytes; None if it was not expected, or was taken already.
@@ -91,18 +93,18 @@ class PartRanges:
         """
         with self._lock:
             at = segment.part or 0
-            found = self._ranges.pop((segment.uuid or "", at), None)
-            if found is None:
+            part_range = self._ranges.pop((segment.uuid or "", at), None)
+            if part_range is None:
                 return None
-            if found.data is None:
-                self._fetch(self._window(found))
-            if found.data is None:
-                raise ObjectNotFoundError.of(url_of(self._storage, found.key))
-            found.waiting -= 1
-            data, found.data = found.data, found.data if found.waiting else None
-            return data[at - found.start : at - found.start + segment.size_bytes]
+            if part_range.data is None:
+                self._fetch(self._choose_window(part_range))
+            if part_range.data is None:
+                raise ObjectNotFoundError.of(url_of(self._storage, part_range.key))
+            part_range.waiting -= 1
+            data, part_range.data = part_range.data, part_range.data if part_range.waiting else None
+            return data[at - part_range.start : at - part_range.start + segment.size_bytes]
 
-    def _window(self, first: _Range) -> list[_Range]:
+    def _choose_window(self, first: _Range) -> list[_Range]:
         """Return a range with those that are fetched together with it."""
         self._unread.pop(first, None)
         window, left_bytes = [first], WINDOW_BYTES
@@ -117,16 +119,20 @@ class PartRanges:
 
     def _fetch(self, window: list[_Range]) -> None:
         """Fetch ranges at the same time. The one of an absent object is left without data."""
-        whole = [one for one in window if one.is_whole]
-        parts = [[one] for one in window if not one.is_whole]
+        whole = [part_range for part_range in window if part_range.is_whole]
+        parts = [[part_range] for part_range in window if not part_range.is_whole]
         for _ in at_once(self._storage, self._fetch_some, [whole, *parts] if whole else parts):
             pass
 
     def _fetch_some(self, ranges: list[_Range]) -> None:
         """Fetch one range, or any number of whole objects."""
         if self._many is not None and ranges[0].is_whole:
-            for one, data in zip(ranges, self._many.read_many([one.key for one in ranges]), strict=True):
-                one.data = None if data is None else memoryview(data)
+            for part_range, data in zip(
+                ranges, self._many.read_many([part_range.key for part_range in ranges]), strict=True
+            ):
+                part_range.data = None if data is None else memoryview(data)
             return
-        for one in ranges:
-            one.data = memoryview(self._storage.read_ranges(one.key, [(one.start, one.end)])[0])
+        for part_range in ranges:
+            part_range.data = memoryview(
+                self._storage.read_ranges(part_range.key, [(part_range.start, part_range.end)])[0]
+            )

@@ -77,20 +77,20 @@ class LogBatch:
 
     def without(self, deleted: OffsetRuns) -> LogBatch:
         """Return the batch, which has all rows of its range, without the rows at these offsets."""
-        gone = deleted.within(self.offsets).offsets() - self.base_offset
-        if not len(gone):
+        positions = deleted.within(self.offsets).offsets() - self.base_offset
+        if not len(positions):
             return self
         live = np.ones(self.batch.num_rows, np.bool_)
-        live[gone] = False
-        return LogBatch(self.segment, self.base_offset, row_selection.live(self.batch, gone), live)
+        live[positions] = False
+        return LogBatch(self.segment, self.base_offset, row_selection.live(self.batch, positions), live)
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> LogBatch:
-        """Return the batch with those of its rows alone that are ``kept``."""
-        live = kept
+    def only(self, mask: npt.NDArray[np.bool_]) -> LogBatch:
+        """Return the batch with those of its rows alone that are ``mask``."""
+        live = mask
         if self.live is not None:
             live = self.live.copy()
-            live[self.live] = kept
-        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, ~kept), live)
+            live[self.live] = mask
+        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, ~mask), live)
 
     def row_offsets(self) -> npt.NDArray[np.int64]:
         """Return the offset of each row."""
@@ -123,15 +123,15 @@ def read_segment(
         SnapshotExpiredError: the table no longer has this segment, and its object was deleted after the grace.
         TableNotFoundError: the table was dropped, and its object was deleted after the grace.
     """
-    wanted = segment.offsets.intersect(offsets)
-    if not wanted:
+    read_range = segment.offsets.intersect(offsets)
+    if not read_range:
         return
     if segment.uuid is None:
-        batches = _inline_batches(records or InlineRecords(storage, table_uuid), segment, file_schema, columns)
+        batches = _read_inline_batches(records or InlineRecords(storage, table_uuid), segment, file_schema, columns)
     else:
-        batches = _object_batches(storage, table_uuid, segment, file_schema, wanted, columns, records)
+        batches = _read_object_batches(storage, table_uuid, segment, file_schema, read_range, columns, records)
     for base_offset, batch in batches:
-        inside = OffsetRange(base_offset, base_offset + batch.num_rows).intersect(wanted)
+        inside = OffsetRange(base_offset, base_offset + batch.num_rows).intersect(read_range)
         if inside:
             yield LogBatch(segment, inside.start, batch.slice(inside.start - base_offset, len(inside)))
 
@@ -173,14 +173,14 @@ class InlineRecords:
     def _fetch_records(self) -> None:
         with self._lock:
             if self._ahead:
-                self._read(self._window())
+                self._read(self._choose_window())
 
     def rows_of(self, segment: Segment) -> bytes:
         """Return the bytes of an inline segment's rows, aligned for Arrow's kernels."""
         with self._lock:
             if not self._is_kept(segment.commit):
                 self._ahead.pop(segment.commit, None)
-                failures = self._read([segment.commit, *self._window()])
+                failures = self._read([segment.commit, *self._choose_window()])
                 if isinstance(error := failures.get(segment.commit), ObjectNotFoundError):
                     key = commit_key(self._table_uuid, segment.commit)
                     raise _missing_object_error(self._storage, self._table_uuid, segment, key) from error
@@ -212,43 +212,43 @@ class InlineRecords:
                 failures[number] = error
         return failures
 
-    def _window(self) -> list[int]:
+    def _choose_window(self) -> list[int]:
         """Take those of the announced records that are read together."""
-        found: list[int] = []
+        numbers: list[int] = []
         left_bytes = RECORD_BYTES_AHEAD
-        while isinstance(self._storage, ReadsMany) and self._ahead and len(found) < RECORDS_AHEAD:
+        while isinstance(self._storage, ReadsMany) and self._ahead and len(numbers) < RECORDS_AHEAD:
             number = next(iter(self._ahead))
             left_bytes -= self._ahead[number]
-            if found and left_bytes < 0:
+            if numbers and left_bytes < 0:
                 break
             del self._ahead[number]
-            found.append(number)
-        return found
+            numbers.append(number)
+        return numbers
 
 
-def _inline_batches(
+def _read_inline_batches(
     records: InlineRecords, segment: Segment, schema: pa.Schema, columns: Sequence[str] | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     batch = pa.ipc.read_record_batch(pa.py_buffer(records.rows_of(segment)), schema)
     yield segment.base_offset, batch if columns is None else batch.select(list(columns))
 
 
-def _object_batches(
+def _read_object_batches(
     storage: Storage,
     table_uuid: str,
     segment: Segment,
     schema: pa.Schema,
-    wanted: OffsetRange,
+    offsets: OffsetRange,
     columns: Sequence[str] | None,
     records: InlineRecords | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     key = segment_key(table_uuid, segment.uuid or "")
     row_starts = segment.index.batch_row_starts
-    first = int(np.searchsorted(row_starts, wanted.start - segment.base_offset, side="right")) - 1
-    last = int(np.searchsorted(row_starts, wanted.end - segment.base_offset, side="left"))
+    first = int(np.searchsorted(row_starts, offsets.start - segment.base_offset, side="right")) - 1
+    last = int(np.searchsorted(row_starts, offsets.end - segment.base_offset, side="left"))
     positions = range(first, last)
     try:
-        batches = _batches(storage, key, segment, schema, positions, columns, records)
+        batches = _iter_batches(storage, key, segment, schema, positions, columns, records)
         for position, batch in zip(positions, batches, strict=True):
             if batch.num_rows != segment.index.batch_rows[position]:
                 raise CorruptDataError(
@@ -260,7 +260,7 @@ def _object_batches(
         raise _missing_object_error(storage, table_uuid, segment, key) from error
 
 
-def _batches(
+def _iter_batches(
     storage: Storage,
     key: str,
     segment: Segment,
@@ -277,10 +277,10 @@ def _batches(
     else:
         source = RangeFetcher(storage, key, segment, records.parts.take(segment) if records is not None else None)
     if columns is None:
-        return _whole_batches(source, segment, schema, positions)
+        return _read_whole_batches(source, segment, schema, positions)
     if set(columns) == set(schema.names):
-        return (batch.select(list(columns)) for batch in _whole_batches(source, segment, schema, positions))
-    return _narrow_batches(source, segment, schema, positions, columns)
+        return (batch.select(list(columns)) for batch in _read_whole_batches(source, segment, schema, positions))
+    return _read_selected_columns(source, segment, schema, positions, columns)
 
 
 def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_schema: pa.Schema) -> None:
@@ -310,22 +310,22 @@ def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, k
     """Return the error for an absent object: damage, or a reader that slept for longer than the grace."""
     try:
         state = CommitLog(storage, table_uuid, World()).refresh()
-    except TableNotFoundError as gone:
-        return gone
+    except TableNotFoundError as error:
+        return error
     except (CorruptDataError, StorageError):
-        return _damage(storage, table_uuid, segment, key)
+        return _damaged_segment_error(storage, table_uuid, segment, key)
     if state.dropped:
         return TableNotFoundError(f"table {state.name} ({table_uuid}) was dropped while it was read")
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
-        return _damage(storage, table_uuid, segment, key)
+        return _damaged_segment_error(storage, table_uuid, segment, key)
     return SnapshotExpiredError(
         f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} began, and is deleted because "
         "the grace is over; read again",
     )
 
 
-def _damage(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
+def _damaged_segment_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
     return CorruptDataError(
         f"{url_of(storage, key)} is missing although the table names it; restore it. "
         f"{out_of_mixed(table_uuid, segment.commit)}"
@@ -354,19 +354,19 @@ def _read_mapped_batches(
         yield batch
 
 
-def _whole_batches(
+def _read_whole_batches(
     source: SegmentBytes, segment: Segment, schema: pa.Schema, positions: range
 ) -> Iterator[pa.RecordBatch]:
     """Return batches with all their columns, whose bytes come in one request."""
     source.expect([_extent(segment, positions)])
     for position in positions:
         low = int(segment.index.batch_starts[position])
-        found = source.read(low, _batch_end(segment, position))
-        message = found[_batch_start(source, segment, position) - low :]
+        data = source.read(low, _batch_end(segment, position))
+        message = data[_batch_start(source, segment, position) - low :]
         yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
 
-def _narrow_batches(
+def _read_selected_columns(
     source: SegmentBytes, segment: Segment, schema: pa.Schema, positions: range, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Return some columns of batches: first the heads of all batches come, which tell where the columns lie, then
@@ -383,7 +383,7 @@ def _narrow_batches(
     for position in positions:
         head, end = _read_head(source, segment, position)
         pieces.append(IpcBatchLayout.of(head, end, chosen))
-    source.expect(found for piece in pieces for found in piece.ranges)
+    source.expect(byte_range for piece in pieces for byte_range in piece.ranges)
     for piece in pieces:
         yield piece.batch([source.read(start, end) for start, end in piece.ranges]).select(list(columns))
 

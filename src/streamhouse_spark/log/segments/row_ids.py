@@ -63,9 +63,9 @@ def file_places_of(ids: Int64Array) -> dict[int, OffsetRuns]:
     return _group_by_high_part(np.unique((NO_PLACE - 1) - ids[ids < NO_PLACE]), _POSITION_BITS)
 
 
-def _group_by_high_part(found: Int64Array, bits: int) -> dict[int, OffsetRuns]:
+def _group_by_high_part(ids: Int64Array, bits: int) -> dict[int, OffsetRuns]:
     """Return the high part of ascending numbers → their low parts, which have so many bits."""
-    groups, numbers = found >> bits, found & ((1 << bits) - 1)
+    groups, numbers = ids >> bits, ids & ((1 << bits) - 1)
     firsts = np.flatnonzero(np.diff(groups, prepend=-1))
-    parts = np.split(numbers, firsts[1:]) if len(found) else []
+    parts = np.split(numbers, firsts[1:]) if len(ids) else []
     return {int(groups[first]): OffsetRuns.of(part) for first, part in zip(firsts, parts, strict=True)}

@@ -100,10 +100,10 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
 
 def without_rows(split: LogSplit, rows: OffsetRuns | None) -> LogSplit:
     """Return the split without the rows at these offsets."""
-    gone = rows.within(split.offsets) if rows is not None else None
-    if not gone:
+    deleted = rows.within(split.offsets) if rows is not None else None
+    if not deleted:
         return split
-    return replace(split, deleted=gone if split.deleted is None else OffsetRuns.merged([split.deleted, gone]))
+    return replace(split, deleted=deleted if split.deleted is None else OffsetRuns.merged([split.deleted, deleted]))
 
 
 def whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
@@ -182,31 +182,31 @@ def read_split(
 
     Reads of several splits at once share ``records``.
     """
-    wanted = schema if columns is None else schema.select(columns)
-    adapters = {schema_id: Adapter(written, wanted) for schema_id, written in split.schemas.items()}
+    target = schema if columns is None else schema.select(columns)
+    adapters = {schema_id: Adapter(written, target) for schema_id, written in split.schemas.items()}
     records = records or InlineRecords(storage, split.table_uuid)
     for segment in split.segments:
         adapter = adapters[segment.schema_id]
         written = split.schemas[segment.schema_id].arrow
-        found_batches = read_segment(
+        batches = read_segment(
             storage, split.table_uuid, segment, written, split.offsets, adapter.columns, records=records
         )
-        for found in found_batches:
-            adapted = LogBatch(segment, found.base_offset, adapter.adapt(found.batch))
+        for batch in batches:
+            adapted = LogBatch(segment, batch.base_offset, adapter.adapt(batch.batch))
             yield adapted if split.deleted is None else adapted.without(split.deleted)
 
 
 class Adapter:
     """Converts batches from the columns of their segment to the columns wanted, matched by column id."""
 
-    def __init__(self, written: TableSchema, wanted: TableSchema) -> None:
+    def __init__(self, written: TableSchema, target: TableSchema) -> None:
         by_id = {c.id: c for c in written.columns}
-        sources = [(by_id.get(c.id), c) for c in wanted.columns]
+        sources = [(by_id.get(c.id), c) for c in target.columns]
         self._sources = [None if old is None else (old.name, cast_of_column(old, new)) for old, new in sources]
-        self._schema = wanted.arrow
+        self._schema = target.arrow
         named = [old.name for old, _ in sources if old is not None]
         is_alike = all(old is not None and is_stored_alike(old, new) for old, new in sources)
-        self._as_it_is = is_alike and written.arrow.equals(wanted.arrow) and list(written.names) == named
+        self._as_it_is = is_alike and written.arrow.equals(target.arrow) and list(written.names) == named
         self.columns = None if self._as_it_is else (named or [written.names[0]])
 
     def adapt(self, batch: pa.RecordBatch) -> pa.RecordBatch:

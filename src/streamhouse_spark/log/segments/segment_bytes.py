@@ -46,16 +46,16 @@ class BlockChecksums:
     def missing(self, ranges: Iterable[Range]) -> list[Range]:
         """Return the blocks around the ranges that are not verified yet, adjacent ones together."""
         size = self.block_bytes
-        asked = {
+        needed = {
             block
             for start, end in ranges
             if start < end
             for block in range(start // size, -(-min(end, self._size_bytes) // size))
             if not self._verified[block]
         }
-        runs = groupby(enumerate(sorted(asked)), key=lambda numbered: numbered[1] - numbered[0])
-        found = [[block for _, block in run] for _, run in runs]
-        return [self.align_range(run[0] * size, (run[-1] + 1) * size) for run in found]
+        runs = groupby(enumerate(sorted(needed)), key=lambda numbered: numbered[1] - numbered[0])
+        block_runs = [[block for _, block in run] for _, run in runs]
+        return [self.align_range(run[0] * size, (run[-1] + 1) * size) for run in block_runs]
 
     def check_size(self, object_bytes: int) -> None:
         """Verify the length of the object."""
@@ -124,8 +124,8 @@ class RangeFetcher:
     def expect(self, ranges: Iterable[Range]) -> None:
         missing = self._blocks.missing(ranges)
         if missing:
-            asked = [(self._at + low, self._at + high) for low, high in missing]
-            for (low, high), data in zip(missing, self._storage.read_ranges(self._key, asked), strict=True):
+            file_ranges = [(self._at + low, self._at + high) for low, high in missing]
+            for (low, high), data in zip(missing, self._storage.read_ranges(self._key, file_ranges), strict=True):
                 self._hold(low, high, memoryview(data))
 
     def read(self, start: int, end: int) -> memoryview:

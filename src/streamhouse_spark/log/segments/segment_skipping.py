@@ -19,31 +19,31 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange, node: Node) -> bool:
     """Return False only if no row of the segment within the offsets can satisfy the filter."""
-    asked = node.columns()
-    bounds = _bounds(state, segment, offsets, asked)
+    columns = node.columns()
+    bounds = _bounds(state, segment, offsets, columns)
     if not may_match(node, bounds):
         return False
     names = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
-    if segment.partitions is None or not asked.intersection(names):
+    if segment.partitions is None or not columns.intersection(names):
         return True
     partitions = _partitions(state, segment, names, segment.partitions)
     return any(may_match(node, {**bounds, **exact}) for exact in partitions)
 
 
-def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, asked: frozenset[str]) -> dict[str, Bounds]:
+def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, columns: frozenset[str]) -> dict[str, Bounds]:
     written = state.schemas[segment.schema_id]
     stats = segment.stats or {}
     bounds = _place_bounds(segment, offsets)
     if not state.primary_key and not segment.updated:  # with one, each row says itself what it is
         bounds[CHANGE_TYPE.name] = exactly("insert")
     for column in state.schema.columns:
-        if column.name not in asked:
+        if column.name not in columns:
             continue
-        there = next((c for c in written.columns if c.id == column.id), None)
-        if there is None:
+        written_column = next((c for c in written.columns if c.id == column.id), None)
+        if written_column is None:
             bounds[column.name] = ONLY_NULLS  # the column was added later
-        elif there.name in stats and there.type.equals(column.type):
-            bounds[column.name] = stats_bounds(stats[there.name], column.type, segment.num_rows)
+        elif written_column.name in stats and written_column.type.equals(column.type):
+            bounds[column.name] = stats_bounds(stats[written_column.name], column.type, segment.num_rows)
     return bounds
 
 
@@ -54,7 +54,7 @@ def _partitions(
     that the segment was partitioned by.
     """
     written = state.schemas[segment.schema_id]
-    keys = [_current(state.schema, written, name) for name in names]
+    keys = [_map_to_current(state.schema, written, name) for name in names]
     for values in partitions:
         yield {
             column.name: exactly(decode_stored_value(value, column.type))
@@ -63,10 +63,15 @@ def _partitions(
         }
 
 
-def _current(schema: TableSchema, written: TableSchema, name: str) -> Column | None:
+def _map_to_current(schema: TableSchema, written: TableSchema, name: str) -> Column | None:
     column = schema.find(name)
-    there = written.find(name)
-    same = column is not None and there is not None and column.id == there.id and column.type.equals(there.type)
+    written_column = written.find(name)
+    same = (
+        column is not None
+        and written_column is not None
+        and column.id == written_column.id
+        and column.type.equals(written_column.type)
+    )
     return column if same else None
 
 

@@ -36,12 +36,12 @@ def merge_statistics(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema
     """Combine the statistics of rows that were seen part by part; a column that lacks them in some part has none."""
     out = {}
     for name in parts[0] if parts else ():
-        found = [part[name] for part in parts if name in part]
-        if len(found) == len(parts):
+        column_stats = [part[name] for part in parts if name in part]
+        if len(column_stats) == len(parts):
             order = decimal.Decimal if pa.types.is_decimal(schema.field(name).type) else None
-            lows, highs = ([bounds[i] for bounds in found if bounds[i] is not None] for i in (0, 1))
+            lows, highs = ([bounds[i] for bounds in column_stats if bounds[i] is not None] for i in (0, 1))
             low, high = min(lows, key=order, default=None), max(highs, key=order, default=None)
-            out[name] = [low, high, sum(bounds[2] for bounds in found)]
+            out[name] = [low, high, sum(bounds[2] for bounds in column_stats)]
     return out
 
 
@@ -66,21 +66,21 @@ def collect_partitions(
     if not partition_by:
         return None
     keys = pa.table({name: rows.column(name) for name in partition_by})
-    found = distinct(keys)
-    if found.num_rows > PARTITIONS_MAX:
+    partitions = distinct(keys)
+    if partitions.num_rows > PARTITIONS_MAX:
         return None
-    columns = [[value_to_json(v) for v in to_ticks(found.column(name)).to_pylist()] for name in partition_by]
+    columns = [[value_to_json(v) for v in to_ticks(partitions.column(name)).to_pylist()] for name in partition_by]
     return tuple(zip(*columns, strict=True))
 
 
 def merge_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tuple[tuple[Any, ...], ...] | None:
     """Combine the results of `collect_partitions` for rows that were seen part by part."""
-    found: dict[tuple[Any, ...], None] = {}
+    partitions: dict[tuple[Any, ...], None] = {}
     for part in parts:
         if part is None:
             return None
-        found.update(dict.fromkeys(part))
-    return tuple(found) if len(found) <= PARTITIONS_MAX else None
+        partitions.update(dict.fromkeys(part))
+    return tuple(partitions) if len(partitions) <= PARTITIONS_MAX else None
 
 
 def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) -> Bounds:

@@ -111,10 +111,10 @@ class SegmentStream:
 
 
 def stage_streams(
-    steps: Iterable[Sequence[Part]], begun: Callable[[int], SegmentStream], bytes_max: int
+    steps: Iterable[Sequence[Part]], open_stream: Callable[[int], SegmentStream], bytes_max: int
 ) -> list[StagedSegment]:
-    """Write the rows of each bucket in their order, into segments that ``begun`` makes, of ``bytes_max`` or a little
-    more; durable when this returns.
+    """Write the rows of each bucket in their order, into segments that ``open_stream`` makes, of ``bytes_max`` or a
+    little more; durable when this returns.
 
     Two threads write. A bucket has one of them, so that its rows stay in order. About two steps wait to be written.
     """
@@ -130,7 +130,7 @@ def stage_streams(
                 writer = writers[bucket % 2]
                 stream, size_bytes = streams.pop(bucket, (None, 0))
                 if stream is None:
-                    stream = unfinished.enter_context(begun(bucket))
+                    stream = unfinished.enter_context(open_stream(bucket))
                 waiting.append(writer.submit(stream.write, rows))
                 size_bytes += rows.nbytes
                 if size_bytes < bytes_max:

@@ -63,11 +63,11 @@ def stage_inline(rows: pa.Table, bucket: int, options: SegmentOptions) -> Staged
 
     Without statistics: they would cost a tenth of a small append, and few rows are soon merged into segments with them.
     """
-    data = one_batch(rows).serialize().to_pybytes()
+    data = combine_batches(rows).serialize().to_pybytes()
     return StagedSegment(_describe_segment(rows, bucket, options, len(data)), data)
 
 
-def one_batch(rows: pa.Table) -> pa.RecordBatch:
+def combine_batches(rows: pa.Table) -> pa.RecordBatch:
     """Return all rows, at least one and at most a slice, as one record batch; copied only if they were in several."""
     batches = rows.to_batches()
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -95,8 +95,8 @@ class AzureBlobs:
             )
         head = f"{code or type(error).__name__} (HTTP {status})" if status else type(error).__name__
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
-        told = one_line(str(getattr(error, "message", "") or error), secrets)
-        return Failure(kind, f"{head}: {told}" if told else head, remedy, refused)
+        message = one_line(str(getattr(error, "message", "") or error), secrets)
+        return Failure(kind, f"{head}: {message}" if message else head, remedy, refused)
 
     def get(self, name: str) -> bytes:
         return self._blob(name).download_blob().readall()
@@ -131,13 +131,13 @@ class AzureBlobs:
             else self._container.list_blobs(**about)
         )
         pages = listing.by_page(following)
-        found = list(next(pages, ()))
+        items = list(next(pages, ()))
         blobs = [
-            Blob(one.name, int(one.size), round(one.last_modified.timestamp() * 1000))
-            for one in found
-            if not isinstance(one, BlobPrefix) and (one.metadata or {}).get(_FOLDER) != "true"
+            Blob(item.name, int(item.size), round(item.last_modified.timestamp() * 1000))
+            for item in items
+            if not isinstance(item, BlobPrefix) and (item.metadata or {}).get(_FOLDER) != "true"
         ]
-        prefixes = [one.name for one in found if isinstance(one, BlobPrefix)]
+        prefixes = [item.name for item in items if isinstance(item, BlobPrefix)]
         return Page(blobs, prefixes, getattr(pages, "continuation_token", None) or None)
 
     def delete(self, name: str) -> None:

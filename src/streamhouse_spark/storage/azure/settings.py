@@ -12,7 +12,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    hidden,
+    mask_secrets,
     parse_seconds,
     select_settings,
 )
@@ -129,4 +129,4 @@ class AzureAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return hidden(self.account_key, self.sas_token, self.client_secret)
+        return mask_secrets(self.account_key, self.sas_token, self.client_secret)

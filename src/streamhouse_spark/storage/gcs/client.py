@@ -62,8 +62,8 @@ class AnswerError(Exception):
         self.status = answer.status_code
         self.is_put = is_put
         try:
-            told = answer.json()["error"]
-            message, reason = str(told["message"]), str((told.get("errors") or [{}])[0].get("reason") or "")
+            details = answer.json()["error"]
+            message, reason = str(details["message"]), str((details.get("errors") or [{}])[0].get("reason") or "")
         except (ValueError, LookupError, TypeError, AttributeError):
             message, reason = answer.text, ""
         self.reason = reason
@@ -104,8 +104,8 @@ class GcsBlobs:
         refused = kind is FailureKind.FINAL and (status in (401, 403) or isinstance(error, GoogleAuthError))
         reason = error.reason if isinstance(error, AnswerError) and error.reason else type(error).__name__
         head = f"{reason} (HTTP {status})" if status else reason
-        told = one_line(str(error), self._secrets + (self.token_file.secrets if self.token_file else ()))
-        return Failure(kind, f"{head}: {told}" if told else head, _remedy(error, kind, status), refused)
+        message = one_line(str(error), self._secrets + (self.token_file.secrets if self.token_file else ()))
+        return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind, status), refused)
 
     def get(self, name: str) -> bytes:
         return self._call("GET", self._object(name), alt="media").content
@@ -124,8 +124,8 @@ class GcsBlobs:
         return int(self._call("GET", self._object(name), fields="size").json().get("size", 0))
 
     def attempt(self, name: str) -> str | None:
-        found = self._call("GET", self._object(name), fields="metadata").json().get("metadata") or {}
-        return str(found[ATTEMPT]) if ATTEMPT in found else None
+        metadata = self._call("GET", self._object(name), fields="metadata").json().get("metadata") or {}
+        return str(metadata[ATTEMPT]) if ATTEMPT in metadata else None
 
     def put(self, name: str, body: Bytes, *, is_absent: bool, attempt: str | None = None) -> None:
         condition = {"ifGenerationMatch": "0"} if is_absent else {}
@@ -154,9 +154,11 @@ class GcsBlobs:
         about |= {"delimiter": delimiter} if delimiter else {}
         about |= {"pageToken": following} if following else {}
         fields = "items(name,size,updated),prefixes,nextPageToken"
-        found = self._call("GET", f"{self._bucket}/o", fields=fields, **about).json()
-        blobs = [Blob(one["name"], int(one.get("size", 0)), _time_ms(one["updated"])) for one in found.get("items", ())]
-        return Page(blobs, found.get("prefixes", ()), found.get("nextPageToken") or None)
+        listing = self._call("GET", f"{self._bucket}/o", fields=fields, **about).json()
+        blobs = [
+            Blob(item["name"], int(item.get("size", 0)), _time_ms(item["updated"])) for item in listing.get("items", ())
+        ]
+        return Page(blobs, listing.get("prefixes", ()), listing.get("nextPageToken") or None)
 
     def delete(self, name: str) -> None:
         self._call("DELETE", self._object(name))

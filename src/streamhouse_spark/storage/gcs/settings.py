@@ -13,7 +13,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    hidden,
+    mask_secrets,
     parse_boolean,
     parse_seconds,
     parse_url,
@@ -89,4 +89,4 @@ class GcsAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return hidden(self.token)
+        return mask_secrets(self.token)

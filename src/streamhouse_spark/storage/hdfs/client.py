@@ -87,8 +87,8 @@ class AnswerError(Exception):
     def of(cls, answer: requests.Response, operation: str) -> AnswerError:
         asks_for_kerberos = "negotiate" in answer.headers.get("WWW-Authenticate", "").lower()
         try:
-            told = answer.json()["RemoteException"]
-            message, name = str(told["message"]), str(told["exception"]).rpartition("$")[2]
+            details = answer.json()["RemoteException"]
+            message, name = str(details["message"]), str(details["exception"]).rpartition("$")[2]
         except (ValueError, LookupError, TypeError):
             message, name = str(answer.reason or ""), ""
         message = message.partition("\n")[0]  # a stack trace may follow
@@ -112,13 +112,13 @@ class Entry:
     """The number of this file. It keeps it when it is renamed, and no other ever gets it."""
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Entry:
+    def of(cls, status: dict[str, Any]) -> Entry:
         return cls(
-            name=str(told["pathSuffix"]),
-            is_folder=told["type"] == "DIRECTORY",
-            size_bytes=int(told["length"]),
-            modified_ms=int(told["modificationTime"]),
-            file_id=int(told["fileId"]),
+            name=str(status["pathSuffix"]),
+            is_folder=status["type"] == "DIRECTORY",
+            size_bytes=int(status["length"]),
+            modified_ms=int(status["modificationTime"]),
+            file_id=int(status["fileId"]),
         )
 
 
@@ -168,16 +168,16 @@ class WebHdfs:
     def entry(self, name: str) -> Entry:
         """Return the entry of a file. A folder is none."""
         answer = self._ask("GET", "GETFILESTATUS", name)
-        found = Entry.of(answer.json()["FileStatus"])
-        if found.is_folder:
+        entry = Entry.of(answer.json()["FileStatus"])
+        if entry.is_folder:
             raise AnswerError(404, "FileNotFoundException", f"/{name} is a folder", "GETFILESTATUS")
-        return found
+        return entry
 
     def children(self, folder: str, after: str | None) -> tuple[Entries, bool]:
         """Return the next entries of a folder in the order of their names, and whether more follow."""
         answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {} if after is None else {"startafter": after})
         listing = answer.json()["DirectoryListing"]
-        entries = [Entry.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+        entries = [Entry.of(status) for status in listing["partialListing"]["FileStatuses"]["FileStatus"]]
         if any(entry.name == after for entry in entries):
             raise ForeignAnswerError(f"a listing of /{folder} begins again at {after!r}")
         return [entry for entry in entries if entry.name], bool(listing["remainingEntries"])
@@ -205,12 +205,12 @@ class WebHdfs:
     def judge(self, error: Exception) -> Failure:
         kind = _kind_of(error)
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
-        told = one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
+        message = one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
         refused = kind is FailureKind.FINAL and isinstance(error, AnswerError) and _is_denied(error)
         head = type(error).__name__
         if isinstance(error, AnswerError):
             head = f"{error.name} (HTTP {error.status})" if error.name else f"HTTP {error.status}"
-        return Failure(kind, f"{head}: {told}" if told else head, _remedy(error, kind), refused)
+        return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind), refused)
 
     @property
     def _identity(self) -> dict[str, str]:
@@ -318,9 +318,9 @@ def _remedy(error: Exception, kind: FailureKind) -> str:
 
 def _text_of(error: Exception) -> str:
     """Return what a failure tells, in words without a URL: that may hold a token."""
-    asked = getattr(error, "request", None)
-    if isinstance(error, requests.RequestException) and asked is not None:
-        return f"no answer of {urlsplit(asked.url or '').netloc}"
+    request = getattr(error, "request", None)
+    if isinstance(error, requests.RequestException) and request is not None:
+        return f"no answer of {urlsplit(request.url or '').netloc}"
     return str(error)
 
 

@@ -14,7 +14,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    hidden,
+    mask_secrets,
     parse_seconds,
     parse_url,
     select_settings,
@@ -90,13 +90,13 @@ class HdfsAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return hidden(self.token)
+        return mask_secrets(self.token)
 
 
-def _namenodes(given: str | None, host: str) -> tuple[str, ...]:
-    names = [name.strip() for name in (given or "").split(",") if name.strip()] or [f"{host}:{_HTTP_PORT}"]
-    found = [parse_url(_ADDRESS, name if "://" in name else f"http://{name}", _USER) for name in names]
-    return tuple(url for url in found if url)
+def _namenodes(setting: str | None, host: str) -> tuple[str, ...]:
+    names = [name.strip() for name in (setting or "").split(",") if name.strip()] or [f"{host}:{_HTTP_PORT}"]
+    urls = [parse_url(_ADDRESS, name if "://" in name else f"http://{name}", _USER) for name in names]
+    return tuple(url for url in urls if url)
 
 
 def _own_user() -> str:

@@ -111,7 +111,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         as well.
         """
         hdfs = self._bucket.blobs()
-        prove_writable(self, self._world, hdfs.condition, is_known=hdfs.is_known)
+        prove_writable(self, self._world, hdfs.condition, is_trusted=hdfs.is_known)
 
     @contextmanager
     def _temporary(self, key: str) -> Iterator[_TemporaryNames]:
@@ -176,10 +176,10 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
     def _children(self, folder: str) -> Entries:
         """List what lies in a folder (which ends with a slash, or is the root); nothing where it is absent."""
-        found: Entries = []
+        children: Entries = []
         more = True
         while more:
-            after = found[-1].name if found else None
+            after = children[-1].name if children else None
 
             def ask(hdfs: WebHdfs, name: str, mark: str | None = after) -> tuple[Entries, bool]:
                 return hdfs.children(name.rstrip("/"), mark)
@@ -187,6 +187,6 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             try:
                 entries, more = self._send("lists", "list", folder, ask)
             except ObjectNotFoundError:
-                return found
-            found.extend(entries)
-        return found
+                return children
+            children.extend(entries)
+        return children

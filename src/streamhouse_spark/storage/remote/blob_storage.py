@@ -49,7 +49,7 @@ class BlobStorage(RemoteStorage[Blobs]):
         Puts race as well where the endpoint is not the maker's own, which is known to decide between them.
         """
         blobs = self._bucket.blobs()
-        prove_writable(self, self._world, blobs.condition, is_known=blobs.is_known)
+        prove_writable(self, self._world, blobs.condition, is_trusted=blobs.is_known)
 
     def _put(self, key: str, data: bytes, *, is_absent: bool) -> None:
         require_clock(self, self._world)

@@ -15,10 +15,10 @@ TEMPORARY: Final = ".tmp-"
 CLOCK_SKEW_MS_MAX: Final = 5 * 60_000
 
 
-def prove_writable(storage: Storage, world: World, condition: str, *, is_known: bool) -> None:
+def prove_writable(storage: Storage, world: World, condition: str, *, is_trusted: bool) -> None:
     """Try reading, put-if-absent, read-after-write and deleting on objects of its own, and remove them.
 
-    Puts race as well, unless the store ``is_known`` to decide between them. ``condition`` is the store's word for
+    Puts race as well, unless the store ``is_trusted`` to decide between them. ``condition`` is the store's word for
     put-if-absent. Raises `StorageError` with the remedy.
     """
     key = f"{TEMPORARY}probe-{world.ids.new_uuid()}"
@@ -31,7 +31,7 @@ def prove_writable(storage: Storage, world: World, condition: str, *, is_known: 
             error.add_note(f"the probe object remains: {second}")
         raise
     storage.delete(key)
-    if not is_known:
+    if not is_trusted:
         race(storage, key)
 
 
@@ -50,12 +50,12 @@ def _probe(storage: Storage, key: str, condition: str) -> None:
             "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
         )
     try:
-        found = storage.read(key)
+        content = storage.read(key)
     except ObjectNotFoundError:
-        found = b"nothing"
-    if found != b"first":
+        content = b"nothing"
+    if content != b"first":
         raise StorageError(
-            f"{storage.url} does not return what was written: expected 'first', found {found[:20]!r}; use a store "
+            f"{storage.url} does not return what was written: expected 'first', found {content[:20]!r}; use a store "
             "with read-after-write consistency, without a cache before it",
         )
 

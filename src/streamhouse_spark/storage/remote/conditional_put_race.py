@@ -69,10 +69,10 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         if is_held:  # its requests are unusual, and the ordinary ones will tell
             return
         raise unanswered[0]
-    found = None
+    stored = None
     with suppress(ObjectNotFoundError):
-        found = storage.read(key)
-    if len(winners) > 1 or (winners and found != winners[0]):
+        stored = storage.read(key)
+    if len(winners) > 1 or (winners and stored != winners[0]):
         raise StorageError(
             f"{storage.url} does not decide between writers: of {RACERS} that put one object, if it was absent, at the "
             f"same moment, {len(winners)} were told that they won, so that they would overwrite each other's commits; "

@@ -64,8 +64,8 @@ class RemoteStorage(Generic[R]):
         def fetch(piece: tuple[int, int]) -> bytes:
             return self._send("gets", "read", key, lambda blobs, name: blobs.get_range(name, *piece), received=len)
 
-        found = in_parallel(fetch, plan.pieces, threads_max=READS_MAX)
-        return plan.assemble(dict(zip(plan.pieces, found, strict=True)))
+        contents = in_parallel(fetch, plan.pieces, threads_max=READS_MAX)
+        return plan.assemble(dict(zip(plan.pieces, contents, strict=True)))
 
     def size_bytes(self, key: str) -> int:
         return self._send("heads", "read", key, lambda blobs, name: blobs.size_bytes(name))

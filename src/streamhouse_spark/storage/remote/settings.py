@@ -14,15 +14,15 @@ REQUEST_TIMEOUT_SECONDS: Final = 60.0
 _SECRET_CHARS_MIN: Final = 6
 
 
-def select_settings(settings: Mapping[str, str], prefix: str, known: Collection[str]) -> dict[str, str]:
+def select_settings(settings: Mapping[str, str], prefix: str, names: Collection[str]) -> dict[str, str]:
     """Return the settings that begin with ``prefix``; others belong to other components. Raises
     `InvalidOptionError` for an unknown one.
     """
     ours = {name: value for name, value in settings.items() if name.startswith(prefix)}
     for name in ours:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(names)}"
             raise InvalidOptionError(f"unknown storage setting {name}: {hint}")
     return ours
 
@@ -44,12 +44,12 @@ def parse_seconds(settings: Mapping[str, str], name: str, default: float) -> flo
     if text is None:
         return default
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
         raise InvalidOptionError(f"{name}: found {text!r}, expected a number of seconds above 0")
-    return found
+    return seconds
 
 
 def parse_boolean(settings: Mapping[str, str], name: str) -> bool | None:
@@ -61,7 +61,7 @@ def parse_boolean(settings: Mapping[str, str], name: str) -> bool | None:
     return text.lower() == "true"
 
 
-def hidden(*held: str | None) -> tuple[str, ...]:
+def mask_secrets(*held: str | None) -> tuple[str, ...]:
     """Return the texts that must never appear in a message. (Shorter ones are no secrets, and cutting them out garbles
     every text.)
     """

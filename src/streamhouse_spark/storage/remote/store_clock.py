@@ -37,9 +37,9 @@ class StoreClock:
         low, high = date_ms - received_boot_ms, date_ms + _DATE_RESOLUTION_MS - sent_boot_ms
         with self._lock:
             if self._bounds is not None:
-                both = max(low, self._bounds[0]), min(high, self._bounds[1])
-                if both[0] <= both[1]:
-                    low, high = both
+                overlap = max(low, self._bounds[0]), min(high, self._bounds[1])
+                if overlap[0] <= overlap[1]:
+                    low, high = overlap
                 else:
                     self._told_ms = 0
             self._bounds = low, high

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.storage.remote.settings import hidden
+from streamhouse_spark.storage.remote.settings import mask_secrets
 
 
 class TokenFile:
@@ -24,7 +24,7 @@ class TokenFile:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return hidden(self.text)
+        return mask_secrets(self.text)
 
     def renew(self, version: int) -> bool:
         """Read the file again, and tell whether there is another secret than that of this version.

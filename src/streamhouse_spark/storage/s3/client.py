@@ -81,8 +81,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections. For the end of the process: nobody may use the client any more."""
-        if (found := self._finalizer.detach()) is not None:
-            _, _, arguments, _ = found
+        if (finalizer := self._finalizer.detach()) is not None:
+            _, _, arguments, _ = finalizer
             if (closing := _close(*arguments)) is not None:
                 wait([closing], timeout=_CLOSE_SECONDS_MAX)
 
@@ -112,7 +112,7 @@ class Client:
         about = answer["ResponseMetadata"]
         return Answer(about["HTTPStatusCode"], about["HTTPHeaders"], data)
 
-    def knows_short_way(self, bucket: str) -> bool:
+    def can_get_shortly(self, bucket: str) -> bool:
         return self._short.of(bucket) is not None
 
     async def get_shortly(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:

@@ -132,14 +132,14 @@ def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[s
 
 def _describe_failure(error: BaseException, secrets: tuple[str, ...]) -> str:
     if isinstance(error, ClientError):
-        told = str(_error_fields(error).get("Message") or "")
+        message = str(_error_fields(error).get("Message") or "")
         request_id = _metadata(error).get("RequestId")
         request = f", request {request_id}" if request_id else ""
         head = f"{error_code(error)} (HTTP {http_status(error)}{request})"
     else:
-        told, head = str(error), type(error).__name__
-    told = one_line(_ACCESS_KEY_ID.sub("***", told), secrets)
-    return f"{head}: {told}" if told else head
+        message, head = str(error), type(error).__name__
+    message = one_line(_ACCESS_KEY_ID.sub("***", message), secrets)
+    return f"{head}: {message}" if message else head
 
 
 def _remedy(error: BaseException, kind: FailureKind) -> str:

@@ -84,37 +84,37 @@ class FastGetClient:
     @contextmanager
     def observe_get(self, bucket: str, key: str) -> Iterator[None]:
         """Look at the GET that is sent within. A way is learned from one that was answered by the store itself."""
-        is_wanted = self._send is not None and bucket not in self._ways
-        if not is_wanted or self._forgotten.get(bucket, 0) >= _RENEWED_MAX:
+        can_learn = self._send is not None and bucket not in self._ways
+        if not can_learn or self._forgotten.get(bucket, 0) >= _RENEWED_MAX:
             yield
             return
-        token = _seen.set(seen := _Seen())
+        token = _seen.set(observed := _Seen())
         try:
             yield
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") == "NoSuchKey":
-                self._learn(bucket, key, seen)
+                self._learn(bucket, key, observed)
             raise
         else:
-            self._learn(bucket, key, seen)
+            self._learn(bucket, key, observed)
         finally:
             _seen.reset(token)
 
-    def _learn(self, bucket: str, key: str, seen: _Seen) -> None:
+    def _learn(self, bucket: str, key: str, observed: _Seen) -> None:
         ending = percent_encode(key, safe=_SAFE)
-        if seen.is_plain and self._send is not None and ending and seen.url.endswith(f"/{ending}"):
-            self._ways[bucket] = _SignedGet(self._send, seen.url.removesuffix(ending), seen)
+        if observed.is_plain and self._send is not None and ending and observed.url.endswith(f"/{ending}"):
+            self._ways[bucket] = _SignedGet(self._send, observed.url.removesuffix(ending), observed)
 
 
 class _SignedGet:
     """The short way to one bucket."""
 
-    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, seen: _Seen) -> None:
+    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, observed: _Seen) -> None:
         self._send = send
         self._base = base
-        self._headers = {"User-Agent": seen.agent}
-        self._signer = seen.signer
-        self._signing = (seen.signing_name, seen.region, _SIGNATURE)
+        self._headers = {"User-Agent": observed.agent}
+        self._signer = observed.signer
+        self._signing = (observed.signing_name, observed.region, _SIGNATURE)
 
     async def get(self, key: str, byte_range: str | None) -> Answer | None:
         """Read an object, or a range of it; None where the store did not answer the question.
@@ -137,27 +137,29 @@ class _SignedGet:
 
 def _error(status: int, headers: Mapping[str, str], data: bytes) -> ClientError:
     """Return the client's error for an answer of the store."""
-    told = {name.decode(): unescape(text.decode("utf-8", "replace")) for name, text in _FIELD.findall(data)}
+    fields = {name.decode(): unescape(text.decode("utf-8", "replace")) for name, text in _FIELD.findall(data)}
     about = {"HTTPStatusCode": status, "HTTPHeaders": headers, "RequestId": headers.get("x-amz-request-id")}
     unnamed = "" if data else str(status)
-    parsed = {"Error": {"Code": unnamed, "Message": "", **told}, "ResponseMetadata": about}
+    parsed = {"Error": {"Code": unnamed, "Message": "", **fields}, "ResponseMetadata": about}
     return ClientError(parsed, GET)
 
 
 def _note_signer(request: Any, region_name: str | None, signature_version: Any, **named: Any) -> None:
-    if (seen := _seen.get()) is None:
+    if (observed := _seen.get()) is None:
         return
     signing = request.context.get("signing", {})
-    seen.signer = named.get("request_signer")
-    seen.signing_name = signing.get("signing_name") or named.get("signing_name") or "s3"
-    seen.region = signing.get("region") or region_name
-    others = {"identity_cache", "request_credentials"} & {name for name, value in signing.items() if value is not None}
-    seen.is_plain = signature_version == _SIGNATURE and not others and seen.signer is not None
+    observed.signer = named.get("request_signer")
+    observed.signing_name = signing.get("signing_name") or named.get("signing_name") or "s3"
+    observed.region = signing.get("region") or region_name
+    special_options = {"identity_cache", "request_credentials"} & {
+        name for name, value in signing.items() if value is not None
+    }
+    observed.is_plain = signature_version == _SIGNATURE and not special_options and observed.signer is not None
 
 
 def _note_request(request: Any, **_: Any) -> None:
-    if (seen := _seen.get()) is None:
+    if (observed := _seen.get()) is None:
         return
-    seen.url = request.url
+    observed.url = request.url
     agent = request.headers.get("User-Agent", "")
-    seen.agent = agent.decode() if isinstance(agent, bytes) else agent
+    observed.agent = agent.decode() if isinstance(agent, bytes) else agent

@@ -44,15 +44,15 @@ class CountedClient:
     async def get(self, bucket: str, key: str, byte_range: str | None = None) -> Answer:
         """Read an object, or a range of it; on the short way if there is one, else through the client."""
         within = key.removeprefix(self._root)
-        found: Answer | None = None
-        if self._client.knows_short_way(bucket):
-            found = await self._counted(self._client.get_shortly(bucket, key, byte_range), within, "get_object")
-            if found is None:
+        answer: Answer | None = None
+        if self._client.can_get_shortly(bucket):
+            answer = await self._counted(self._client.get_shortly(bucket, key, byte_range), within, "get_object")
+            if answer is None:
                 self._note(within, "get_object", RequestCounts(failures=1))
-        if found is None:
-            found = await self._counted(self._client.get(bucket, key, byte_range), within, "get_object")
-        self._note(within, "get_object", RequestCounts(received_bytes=len(found.data)))
-        return found
+        if answer is None:
+            answer = await self._counted(self._client.get(bucket, key, byte_range), within, "get_object")
+        self._note(within, "get_object", RequestCounts(received_bytes=len(answer.data)))
+        return answer
 
     async def _counted(self, request: Coroutine[Any, Any, T], key: str, operation: str, sent_bytes: int = 0) -> T:
         """Wait for the request, which is counted here if it fails."""

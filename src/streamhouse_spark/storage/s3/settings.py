@@ -10,7 +10,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.settings import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    hidden,
+    mask_secrets,
     parse_boolean,
     parse_seconds,
     parse_url,
@@ -59,7 +59,7 @@ class S3Settings:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return hidden(self.access_key_id, self.secret_access_key, self.session_token)
+        return mask_secrets(self.access_key_id, self.secret_access_key, self.session_token)
 
 
 _NAMES = (

@@ -74,27 +74,27 @@ class S3Storage:
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read whole objects at the same time; None stands for an absent one."""
-        found: dict[str, bytes | None] = {}
+        contents: dict[str, bytes | None] = {}
 
         async def fetch(client: CountedClient, key: str, turn: asyncio.Semaphore) -> None:
             async with turn:
                 try:
-                    found[key] = (await client.get(self._bucket, self._prefix + key)).data
+                    contents[key] = (await client.get(self._bucket, self._prefix + key)).data
                 except failures.S3_FAILURES as error:
                     if failures.classify(error) is not FailureKind.ABSENT:
                         raise
-                    found[key] = None
+                    contents[key] = None
 
         async def fetch_missing(client: CountedClient) -> None:
             turn = asyncio.Semaphore(_READS_MAX)
-            missing = [key for key in keys if key not in found]
+            missing = [key for key in keys if key not in contents]
             outcomes = await asyncio.gather(*(fetch(client, key, turn) for key in missing), return_exceptions=True)
             for outcome in outcomes:
                 if outcome is not None:
                     raise outcome
 
         self._call("read", f"{keys[0]}, …" if len(keys) > 1 else "".join(keys), fetch_missing)
-        return [found[key] for key in keys]
+        return [contents[key] for key in keys]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         plan = RangePlan.of(ranges)
@@ -141,16 +141,16 @@ class S3Storage:
         skipped = len(self._prefix) + len(prefix)
         names: set[str] = set()
         for page in self._pages(prefix, Delimiter="/"):
-            names.update(found["Key"][skipped:] for found in page.get("Contents", ()))
-            names.update(found["Prefix"][skipped:-1] for found in page.get("CommonPrefixes", ()))
+            names.update(entry["Key"][skipped:] for entry in page.get("Contents", ()))
+            names.update(entry["Prefix"][skipped:-1] for entry in page.get("CommonPrefixes", ()))
         return sorted(name for name in names if name and not name.startswith(TEMPORARY))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [
-            ObjectInfo(key, found["Size"], round(found["LastModified"].timestamp() * 1000))
+            ObjectInfo(key, entry["Size"], round(entry["LastModified"].timestamp() * 1000))
             for page in self._pages(prefix)
-            for found in page.get("Contents", ())
-            if is_object(key := found["Key"][len(self._prefix) :])
+            for entry in page.get("Contents", ())
+            if is_object(key := entry["Key"][len(self._prefix) :])
         ]
 
     def delete(self, key: str) -> None:
@@ -173,7 +173,7 @@ class S3Storage:
 
         Puts race as well where the store is not Amazon's, which is known to decide between them.
         """
-        prove_writable(self, self._world, "If-None-Match", is_known=self._client().is_amazons)
+        prove_writable(self, self._world, "If-None-Match", is_trusted=self._client().is_amazons)
 
     def put_together(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
         """Put all bodies under one new key, if absent, so that none ends before all have begun."""

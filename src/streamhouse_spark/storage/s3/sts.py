@@ -83,12 +83,12 @@ class StsRoles:
                     "server assume the role that it was given, see its log"
                 ) from None
             raise StorageError(f"the store gave no credentials for readers ({code}); try again later") from None
-        found: dict[str, Any] = answer["Credentials"]
+        credentials: dict[str, Any] = answer["Credentials"]
         return TemporaryCredentials(
-            found["AccessKeyId"],
-            found["SecretAccessKey"],
-            found["SessionToken"],
-            int(found["Expiration"].timestamp() * 1000),
+            credentials["AccessKeyId"],
+            credentials["SecretAccessKey"],
+            credentials["SessionToken"],
+            int(credentials["Expiration"].timestamp() * 1000),
         )
 
 
@@ -102,7 +102,7 @@ def _client(settings: S3Settings) -> Any:
             "pip install 'streamhouse-spark[s3]'"
         ) from error
     parsers = logging.getLogger("botocore.parsers")
-    if not any(isinstance(one, _WithoutCredentials) for one in parsers.filters):
+    if not any(isinstance(log_filter, _WithoutCredentials) for log_filter in parsers.filters):
         parsers.addFilter(_WithoutCredentials())
     config = botocore.config.Config(
         connect_timeout=settings.connect_timeout_seconds,

@@ -7,7 +7,7 @@ import pytest
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.offset_resolution import resolve_starting_offsets
-from streamhouse_spark.log.commits.record import CLOCKS_APART_MS, time_behind
+from streamhouse_spark.log.commits.record import CLOCKS_APART_MS, next_record_time
 from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
 
 HOUR_MS = 3600 * 1000
@@ -69,8 +69,8 @@ def test_a_clock_that_ran_far_ahead_is_corrected_by_the_next_record(table, clock
 
 
 def test_only_a_small_difference_is_taken_for_none():
-    assert time_behind(100, 100) == 100
-    assert time_behind(100, 101) == 101
-    assert time_behind(101, 100) == 101
-    assert time_behind(100 + CLOCKS_APART_MS, 100) == 100 + CLOCKS_APART_MS
-    assert time_behind(101 + CLOCKS_APART_MS, 100) == 100
+    assert next_record_time(100, 100) == 100
+    assert next_record_time(100, 101) == 101
+    assert next_record_time(101, 100) == 101
+    assert next_record_time(100 + CLOCKS_APART_MS, 100) == 100 + CLOCKS_APART_MS
+    assert next_record_time(101 + CLOCKS_APART_MS, 100) == 100

@@ -53,7 +53,7 @@ def test_what_fails(table, monkeypatch):
         raise StorageError("the store is away")
 
     before = COMMITS.now()
-    monkeypatch.setattr(type(table.log), "_commit_for", failing)
+    monkeypatch.setattr(type(table.log), "_write_group", failing)
     with pytest.raises(StorageError):
         table.append([{"id": 1}])
     assert since(before) == (0, 0, 1)

@@ -54,7 +54,7 @@ def test_they_share_a_record_and_each_is_told_its_own_offsets(table):
     assert table.refresh().version == before + 1
     assert [len(part.actions) for part in attempts(table, before + 1)] == [1, 1, 1]
     assert table.state.transactions["a"].offsets == {0: OffsetRange(3, 4)}
-    assert len(table.log._calls) == 0
+    assert len(table.log._queue) == 0
 
 
 def test_the_one_that_has_the_log_comes_first_and_the_others_as_they_came(table):
@@ -196,7 +196,7 @@ def test_neighbours_of_an_interrupted_put_find_their_record(table, monkeypatch):
     answers = together(table, ([1], None), ([2], None), ([3], None))
     assert isinstance(answers[0], KeyboardInterrupt)
     assert [rows_at(table, answer) for answer in answers[1:]] == [[2], [3]]
-    assert len(table.log._calls) == 0
+    assert len(table.log._queue) == 0
     assert table.refresh().num_rows == 3
 
 
@@ -222,7 +222,7 @@ def test_an_interrupted_record_that_may_not_survive_is_no_answer(table, monkeypa
 
 def test_one_that_is_interrupted_while_it_waits_is_not_written(table):
     """Its thread goes before anybody takes its call."""
-    answer, gone = commit_log.CommitLog._answer, []
+    answer, gone = commit_log.CommitLog._wait_or_lead, []
 
     def interrupted(log, call):
         gone.append(call)
@@ -230,12 +230,12 @@ def test_one_that_is_interrupted_while_it_waits_is_not_written(table):
 
     def interrupts():
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(commit_log.CommitLog, "_answer", interrupted)
+            patched.setattr(commit_log.CommitLog, "_wait_or_lead", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 table.append(rows_of([9]))
 
     answers = together(table, ([1], None), ([2], None), when_all_wait=interrupts)
-    assert commit_log.CommitLog._answer is answer
+    assert commit_log.CommitLog._wait_or_lead is answer
     assert [rows_at(table, answer) for answer in answers] == [[1], [2]]
     assert table.refresh().num_rows == 2
 
@@ -270,7 +270,7 @@ def waiting(calls, *names):
 
 @pytest.fixture
 def calls(monkeypatch):
-    monkeypatch.setattr(waiting_module, "WAIT_S_MAX", 100)
+    monkeypatch.setattr(waiting_module, "FOLLOWER_WAIT_S_MAX", 100)
     return CommitQueue()
 
 
@@ -302,10 +302,10 @@ def test_nobody_waits_where_nobody_leads(calls):
 
 
 def test_a_leader_that_is_interrupted_before_it_says_so_is_not_waited_for_long(table, monkeypatch):
-    monkeypatch.setattr(waiting_module, "WAIT_S_MAX", 0.001)
-    table.log._calls.is_led = True
+    monkeypatch.setattr(waiting_module, "FOLLOWER_WAIT_S_MAX", 0.001)
+    table.log._queue.is_led = True
     assert rows_at(table, table.append(rows_of([1]))) == [1]
-    assert table.log._calls.is_led is False
+    assert table.log._queue.is_led is False
 
 
 # -- waiting for company ----------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def answered(calls, *names):
 def test_a_leader_waits_for_as_many_as_there_were_before():
     calls, first, second = CommitQueue(), call("c"), call("d")
     answered(calls, "a", "b")
-    calls._has_followers = moment = Moment(lambda: calls.add(second))
+    calls._followers_ready = moment = Moment(lambda: calls.add(second))
     calls.add(first)
     assert moment.num_sets == 0
     calls.wait_for_followers(first)
@@ -354,7 +354,7 @@ def test_a_leader_waits_for_as_many_as_there_were_before():
 def test_a_leader_whose_company_is_there_waits_no_more():
     calls, first, second = CommitQueue(), call("c"), call("d")
     answered(calls, "a", "b")
-    calls._has_followers = moment = Moment()
+    calls._followers_ready = moment = Moment()
     calls.add(first)
     calls.add(second)
     calls.wait_for_followers(first)
@@ -368,7 +368,7 @@ def test_calls_that_have_their_answer_are_no_company():
     calls.note_group_size()
     for one in calls.eligible_for(gone):
         one.error = StorageError("told")
-    calls._has_followers = moment = Moment()
+    calls._followers_ready = moment = Moment()
     calls.add(first)
     calls.wait_for_followers(first)
     assert moment.num_waits == 1
@@ -379,7 +379,7 @@ def test_calls_that_have_their_answer_are_no_company():
 def test_one_alone_waits_for_nobody(names):
     calls, alone = CommitQueue(), call("c")
     answered(calls, *names)
-    calls._has_followers = moment = Moment()
+    calls._followers_ready = moment = Moment()
     calls.add(alone)
     calls.wait_for_followers(alone)
     assert (moment.num_waits, moment.num_sets) == (0, 0)
@@ -388,14 +388,14 @@ def test_one_alone_waits_for_nobody(names):
 def test_one_that_shares_nothing_waits_for_nobody():
     calls, alone = CommitQueue(), call("c", is_shared=False)
     answered(calls, "a", "b")
-    calls._has_followers = moment = Moment()
+    calls._followers_ready = moment = Moment()
     calls.add(alone)
     calls.wait_for_followers(alone)
     assert moment.num_waits == 0
 
 
 def test_where_nobody_comes_back_only_the_first_waits(table):
-    table.log._calls._has_followers = moment = Moment()
+    table.log._queue._followers_ready = moment = Moment()
     together(table, ([1], None), ([2], None))
     waits = moment.num_waits
     for n in (3, 4, 5):

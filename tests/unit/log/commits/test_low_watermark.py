@@ -12,7 +12,7 @@ from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
 from streamhouse_spark.core.paths import floor_key, floors_prefix
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, read_floor, write_floor
 from streamhouse_spark.log.commits.framing import decode_frame, encode_frame
-from streamhouse_spark.log.commits.low_watermark import floor_before, newest_floor, superfluous_floors
+from streamhouse_spark.log.commits.low_watermark import find_floor_before, list_superfluous_floors, newest_floor
 from streamhouse_spark.log.lifecycle import garbage_collection
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -31,7 +31,7 @@ def cleaned_chain(newest: int) -> MemoryStorage:
     last = newest // LANDMARK_EVERY * LANDMARK_EVERY
     kept = [i for i in range(1, newest + 1) if i <= LANDMARK_EVERY or i >= last or i % LANDMARK_EVERY == 0]
     put_floors(storage, kept)
-    assert superfluous_floors(storage, UUID, newest) == []
+    assert list_superfluous_floors(storage, UUID, newest) == []
     return storage
 
 
@@ -57,7 +57,7 @@ def test_at_every_step_of_a_deletion():
     storage = MemoryStorage(sim_world(1))
     newest = 3 * LANDMARK_EVERY + 5
     put_floors(storage, range(1, newest + 1))
-    doomed = superfluous_floors(storage, UUID, newest)
+    doomed = list_superfluous_floors(storage, UUID, newest)
     assert len(doomed) == 2 * (LANDMARK_EVERY - 1)
     draw = random.Random(3)
     draw.shuffle(doomed)
@@ -83,9 +83,9 @@ def test_where_all_were_kept_by_an_older_version_they_are_found_as_fast():
         storage.put_if_absent(floor_key(UUID, index), encode_frame("floor", header))
     assert newest_floor(storage, UUID)[0] == 3000
     assert requests(storage) < 50
-    assert superfluous_floors(storage, UUID, 3000) == [], "an older version reads on floor by floor"
+    assert list_superfluous_floors(storage, UUID, 3000) == [], "an older version reads on floor by floor"
     put_floors(storage, range(3001, 4001))
-    doomed = superfluous_floors(storage, UUID, 4000)
+    doomed = list_superfluous_floors(storage, UUID, 4000)
     assert doomed[0] == floor_key(UUID, 3073)
     assert doomed[-1] == floor_key(UUID, 3839)
 
@@ -117,12 +117,12 @@ def test_the_settled_floor_is_the_newest_that_is_old_enough():
     for index in range(1, 2001):
         header = {"table": UUID, "floor": 50 * index, "time_ms": 10 * index}
         storage.put_if_absent(floor_key(UUID, index), encode_frame("floor", header))
-    assert floor_before(storage, UUID, 2000, 19_500) == 50 * 1950
-    assert floor_before(storage, UUID, 2000, 5) == 0
-    assert floor_before(storage, UUID, 2000, 3_000) == 50 * LANDMARK_EVERY
-    assert floor_before(storage, UUID, 0, 3_000) == 0
+    assert find_floor_before(storage, UUID, 2000, 19_500) == 50 * 1950
+    assert find_floor_before(storage, UUID, 2000, 5) == 0
+    assert find_floor_before(storage, UUID, 2000, 3_000) == 50 * LANDMARK_EVERY
+    assert find_floor_before(storage, UUID, 0, 3_000) == 0
     counting = FaultyStorage(storage)
-    floor_before(counting, UUID, 2000, 12_000)
+    find_floor_before(counting, UUID, 2000, 12_000)
     assert len(counting.trace) <= 10
 
 

@@ -11,7 +11,7 @@ from faults.sim import sim_world
 from streamhouse_spark import CorruptDataError
 from streamhouse_spark.core.paths import database_key, name_key
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.commits.sequence_search import last_number
+from streamhouse_spark.log.commits.sequence_search import find_last
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -37,7 +37,7 @@ def test_the_end_of_a_run(length):
         asked.append(number)
         return number <= length
 
-    assert last_number(is_there, 0) == length
+    assert find_last(is_there, 0) == length
     assert length + 1 in asked, "the end is seen, not guessed"
     assert len(asked) <= 2 * math.log2(length + 2) + 2
 

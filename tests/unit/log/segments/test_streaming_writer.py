@@ -86,7 +86,7 @@ def test_batches_stay_small_where_one_bucket_has_all_rows(warehouse_path, monkey
 
 def test_each_bucket_is_written_by_one_thread_and_few_steps_wait(warehouse_path, monkeypatch):
     writers, cut, written, most = {}, [], [], []
-    real_cut, real_write = staging._by_bucket, SegmentStream.write
+    real_cut, real_write = staging._sort_by_bucket, SegmentStream.write
 
     def counted_cut(routing, rows):
         cut.append(rows.num_rows)
@@ -98,7 +98,7 @@ def test_each_bucket_is_written_by_one_thread_and_few_steps_wait(warehouse_path,
         real_write(self, rows)
         written.append(rows.num_rows)
 
-    monkeypatch.setattr(staging, "_by_bucket", counted_cut)
+    monkeypatch.setattr(staging, "_sort_by_bucket", counted_cut)
     monkeypatch.setattr(SegmentStream, "write", counted_write)
     Warehouse(warehouse_path).create_table("t", ROWS.schema, properties=PROPERTIES).append(ROWS)
     assert sum(cut) == sum(written) == NUM_ROWS
