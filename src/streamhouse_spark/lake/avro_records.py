@@ -178,16 +178,16 @@ def _union(branches: list[tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
 
 def _array(item: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     def decode(source: BytesIO) -> Any:
-        found: list[Any] = []
+        items: list[Any] = []
         while count := _block_count(source):
-            found += [item[0](source) for _ in range(count)]
-        return found
+            items += [item[0](source) for _ in range(count)]
+        return items
 
     def encode(out: BytesIO, value: Any) -> None:
         if value:
             _put_long(out, len(value))
-            for one in value:
-                item[1](out, one)
+            for member in value:
+                item[1](out, member)
         _put_long(out, 0)
 
     return decode, encode

@@ -34,14 +34,14 @@ class LakeField:
     readers of older states."""
 
     def to_json(self) -> list[Any]:
-        inner = {str(own): there for own, there in sorted(self.inner.items())}
+        inner = {str(own): lake_id for own, lake_id in sorted(self.inner.items())}
         return [self.id, self.name, inner] if inner else [self.id, self.name]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> LakeField:
         field_id, name, *inner = value
-        found = {int(own): int(there) for own, there in inner[0].items()} if inner else {}
-        return cls(int(field_id), str(name), found)
+        inner_ids = {int(own): int(lake_id) for own, lake_id in inner[0].items()} if inner else {}
+        return cls(int(field_id), str(name), inner_ids)
 
 
 InnerOf = Callable[[int], Mapping[Path, int]]
@@ -70,18 +70,18 @@ class ColumnMap:
     newest schema of the lake that has the path."""
 
     def field_id(self, column_id: int) -> int | None:
-        found = self.fields.get(column_id)
-        return None if found is None else found.id
+        field = self.fields.get(column_id)
+        return None if field is None else field.id
 
     def columns(self) -> dict[int, int]:
         """Return field id → column id."""
-        return {found.id: column_id for column_id, found in self.fields.items()}
+        return {field.id: column_id for column_id, field in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
         """Return the text for the lake table's property. It counts only for this table, should another adopt the lake
         table later.
         """
-        fields = {str(column_id): found.to_json() for column_id, found in sorted(self.fields.items())}
+        fields = {str(column_id): field.to_json() for column_id, field in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
@@ -91,7 +91,7 @@ class ColumnMap:
             value = json.loads(text)
             if value["table"] != table_uuid:
                 return None
-            fields = {int(i): LakeField.from_json(found) for i, found in value["fields"].items()}
+            fields = {int(i): LakeField.from_json(field) for i, field in value["fields"].items()}
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
@@ -122,44 +122,46 @@ def column_map(
     present fields inside these.
     """
     text = properties.get(COLUMNS_PROPERTY)
-    found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
-    found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
-    mapped = _with_first_inner(found, spec, inner_of)
+    mapping = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
+    mapping = ColumnMap(_by_first_names(fields, spec)) if mapping is None else mapping
+    mapped = _with_first_inner(mapping, spec, inner_of)
     first = {
-        column_id: _first_names(_first_of(column_id, _oldest_first(spec)), there.inner)
-        for column_id, there in mapped.items()
-        if there.inner
+        column_id: _first_names(_first_of(column_id, _oldest_first(spec)), lake_field.inner)
+        for column_id, lake_field in mapped.items()
+        if lake_field.inner
     }
-    return replace(found, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
+    return replace(mapping, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
 
 
-def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
+def _with_first_inner(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
     """Return the map's fields, each of a column that was changed inside with the fields inside.
 
     A map that does not have them is from before the first such change: the lake still has the names of then.
     """
     schemas = _oldest_first(spec)
     changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
-    found = dict(known.fields)
-    for column_id in changed & found.keys():
-        if not found[column_id].inner:
-            column = _as_the_lake_has_it(column_id, known, spec)
-            found[column_id] = replace(found[column_id], inner=_inner_by_name(column, inner_of(found[column_id].id)))
-    return found
+    fields = dict(mapping.fields)
+    for column_id in changed & fields.keys():
+        if not fields[column_id].inner:
+            column = _as_the_lake_has_it(column_id, mapping, spec)
+            fields[column_id] = replace(fields[column_id], inner=_inner_by_name(column, inner_of(fields[column_id].id)))
+    return fields
 
 
 def nested_fields_changed_by_lake(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
     """Return the fields inside those of the lake's fields that differ in its schemas; ``forms`` has the fields inside
     each field, by its id, of each schema, the present one last.
     """
-    found: dict[int, dict[Path, int]] = {}
+    changed_paths: dict[int, dict[Path, int]] = {}
     differing: set[int] = set()
     for form in forms:
         for field_id, inside in form.items():
-            if field_id in found and list(found[field_id].items()) != list(inside.items()):
+            if field_id in changed_paths and list(changed_paths[field_id].items()) != list(inside.items()):
                 differing.add(field_id)
-            found[field_id] = {**found.get(field_id, {}), **inside} if field_id in differing else dict(inside)
-    return {field_id: found[field_id] for field_id in differing}
+            changed_paths[field_id] = (
+                {**changed_paths.get(field_id, {}), **inside} if field_id in differing else dict(inside)
+            )
+    return {field_id: changed_paths[field_id] for field_id in differing}
 
 
 def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
@@ -170,10 +172,10 @@ def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
     return tuple((inner[own], join_path(path)) for own, path in _own_paths(column) if own in inner)
 
 
-def _as_the_lake_has_it(column_id: int, known: ColumnMap, spec: LakeTableSpec) -> Column:
+def _as_the_lake_has_it(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
     """Return the column as of the schema that the lake was brought up to; the oldest for one without a map."""
-    then = spec.schemas.get(known.schema_id or 0)
-    return _first_of(column_id, (*((then,) if then else ()), *_oldest_first(spec)))
+    schema = spec.schemas.get(mapping.schema_id or 0)
+    return _first_of(column_id, (*((schema,) if schema else ()), *_oldest_first(spec)))
 
 
 def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
@@ -182,12 +184,12 @@ def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
 
 def _inner_by_name(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
     """Map the fields inside a column to those of a lake's field that has the column's own names."""
-    found = {}
+    field_ids = {}
     for own, path in _own_paths(column):
-        there = inside.get(tuple(name.casefold() for name in path))
-        if there is not None:
-            found[own] = there
-    return found
+        lake_id = inside.get(tuple(name.casefold() for name in path))
+        if lake_id is not None:
+            field_ids[own] = lake_id
+    return field_ids
 
 
 def _lake_field(
@@ -210,90 +212,92 @@ def map_by_name(
 ) -> ColumnMap:
     """Return the map of a lake table that has the schema's own names."""
     by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
-    found = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
+    matches = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
     mapped = {
-        i: _lake_field(column, *there, inner_of(there[0]) if column.field_ids is not None else {})
-        for i, (column, there) in found.items()
-        if there is not None
+        i: _lake_field(column, *match, inner_of(match[0]) if column.field_ids is not None else {})
+        for i, (column, match) in matches.items()
+        if match is not None
     }
     return ColumnMap(mapped, schema_id)
 
 
-def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
+def require_brought_up(
+    mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str
+) -> None:
     """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
 
     ``fields`` are its present ones. Raises `CommitConflictError`: the table was altered since this round began, or the
     lake does not have the change yet.
     """
-    named = {known.field_id(column.id) for column in spec.schema.columns}
-    others = [name for field_id, name in fields if field_id not in named]
-    if known.schema_id not in (None, spec.schema_id) or others:
-        what = f"; there are {', '.join(others)} besides its columns" if others else ""
+    named = {mapping.field_id(column.id) for column in spec.schema.columns}
+    unmapped = [name for field_id, name in fields if field_id not in named]
+    if mapping.schema_id not in (None, spec.schema_id) or unmapped:
+        hint = f"; there are {', '.join(unmapped)} besides its columns" if unmapped else ""
         raise CommitConflictError(
-            f"lake table {where} has the columns of schema {known.schema_id}, {spec.path} was opened with "
-            f"schema {spec.schema_id}{what}; try again"
+            f"lake table {where} has the columns of schema {mapping.schema_id}, {spec.path} was opened with "
+            f"schema {spec.schema_id}{hint}; try again"
         )
 
 
-def require_not_newer(known: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
+def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
     """Raise `CommitConflictError` if the lake is of a newer schema than the spec."""
-    if known.schema_id is not None and known.schema_id > spec.schema_id:
+    if mapping.schema_id is not None and mapping.schema_id > spec.schema_id:
         raise CommitConflictError(
-            f"lake table {where} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
+            f"lake table {where} has the columns of schema {mapping.schema_id}, schema {spec.schema_id} of "
             f"{spec.path} is older: it was altered since this round began; try again"
         )
 
 
-def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
+def foreign_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
     """Describe the changes of another engine to the table's columns. ``here`` are the lake's present fields, id
     → name.
     """
-    found = []
+    problems = []
     for column in spec.schema.columns:
-        mapped = known.fields.get(column.id)
+        mapped = mapping.fields.get(column.id)
         if mapped is None:
             continue
         name = here.get(mapped.id)
         if name is None:
-            found.append(
+            problems.append(
                 f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll the lake "
                 "table's metadata back, or drop the column here"
             )
         elif name not in (mapped.name, column.name):
-            found.append(
+            problems.append(
                 f"column '{mapped.name}' (field {mapped.id}) was renamed to '{name}' in the lake by another "
                 f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{name}' here"
             )
-    return found
+    return problems
 
 
 def _foreign_changes_inside(
-    known: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
+    mapping: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
 ) -> list[str]:
     """Describe the changes of another engine inside columns that were changed inside here."""
-    found = []
+    problems = []
     for column in spec.schema.columns:
-        mapped = known.fields.get(column.id)
+        mapped = mapping.fields.get(column.id)
         if mapped is None or not mapped.inner or mapped.id not in lake:
             continue
-        here = {there: path for path, there in inside(lake[mapped.id]).items()}
-        before = dict(_own_paths(_as_the_lake_has_it(column.id, known, spec)))
+        here = {field_id: path for path, field_id in inside(lake[mapped.id]).items()}
+        before = dict(_own_paths(_as_the_lake_has_it(column.id, mapping, spec)))
         for own, path in _own_paths(column):
-            there = mapped.inner.get(own)
-            if there is None:
+            field_id = mapped.inner.get(own)
+            if field_id is None:
                 continue
             name = join_path((column.name, *path))
-            if there not in here:
-                found.append(
-                    f"field '{name}' (field {there}) was dropped in the lake by another engine; roll the lake table's "
-                    "metadata back, or drop the field here"
+            if field_id not in here:
+                problems.append(
+                    f"field '{name}' (field {field_id}) was dropped in the lake by another engine; roll the lake "
+                    "table's metadata back, or drop the field here"
                 )
-            elif here[there][-1] not in {one[-1].casefold() for one in (path, before.get(own, path))}:
-                found.append(
-                    f"field '{name}' (field {there}) was renamed to '{here[there][-1]}' in the lake by another engine; "
-                    f"rename it to '{path[-1]}' there"
+            elif here[field_id][-1] not in {names[-1].casefold() for names in (path, before.get(own, path))}:
+                problems.append(
+                    f"field '{name}' (field {field_id}) was renamed to '{here[field_id][-1]}' in the lake by another "
+                    f"engine; rename it to '{path[-1]}' there"
                 )
-    return found
+    return problems
 
 
 def _own_paths(column: Column) -> list[tuple[int, Path]]:
@@ -303,7 +307,7 @@ def _own_paths(column: Column) -> list[tuple[int, Path]]:
 
 def migrate_columns(
     lake: Mapping[int, F],
-    known: ColumnMap,
+    mapping: ColumnMap,
     spec: LakeTableSpec,
     *,
     commented: Callable[[F, Column | None], F],
@@ -320,28 +324,28 @@ def migrate_columns(
     ids, beside the fields of all columns so far; ``inside`` gives the fields inside one. Comments that the table does
     not have are left alone. Raises `CommitConflictError` where the lake is of a newer schema than this one.
     """
-    require_not_newer(known, spec, where=where)
+    require_not_newer(mapping, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
-    differences = foreign_changes(known, dict(named), spec) + _foreign_changes_inside(known, lake, spec, inside)
-    mapped = dict(known.fields)
-    if known.schema_id == spec.schema_id:  # names and types are the table's already
+    differences = foreign_changes(mapping, dict(named), spec) + _foreign_changes_inside(mapping, lake, spec, inside)
+    mapped = dict(mapping.fields)
+    if mapping.schema_id == spec.schema_id:  # names and types are the table's already
         fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
-        stay = fields_that_stay(named, known, spec.schema, mapped)
+        stay = fields_that_stay(named, mapping, spec.schema, mapped)
         fields = {}
         for i, column in stay:
             if column is None:
                 fields[i] = lake[i]
                 continue
-            before = known.fields.get(column.id)
-            made = as_column(lake[i], column, before.inner if before is not None else {})
-            fields[i] = made
-            mapped[column.id] = _lake_field(column, i, column.name, inside(made), before)
+            before = mapping.fields.get(column.id)
+            changed_field = as_column(lake[i], column, before.inner if before is not None else {})
+            fields[i] = changed_field
+            mapped[column.id] = _lake_field(column, i, column.name, inside(changed_field), before)
     missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
-    for column, (field_id, made) in zip(missing, added(missing, dict(mapped)), strict=True):
-        fields[field_id] = made
-        mapped[column.id] = _lake_field(column, field_id, column.name, inside(made))
-    if known.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
+    for column, (field_id, changed_field) in zip(missing, added(missing, dict(mapped)), strict=True):
+        fields[field_id] = changed_field
+        mapped[column.id] = _lake_field(column, field_id, column.name, inside(changed_field))
+    if mapping.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
         own = [mapped[column.id].id for column in spec.schema.columns if column.id in mapped]
         fields = _in_order(fields, own)
     return list(fields.values()), mapped, differences + find_repeated_names(field.name for field in fields.values())
@@ -358,24 +362,24 @@ def _in_order(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
 
 
 def fields_that_stay(
-    fields: Iterable[tuple[int, str]], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+    fields: Iterable[tuple[int, str]], mapping: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
     """Return those of the lake's fields, ids and names, that the table's columns keep, each with its column.
 
     None stands for a field of another engine, which stays as it is; those of dropped columns go. A column without a
     field takes the one that has its name. ``mapped`` follows.
     """
-    of_field, now = known.columns(), {column.id: column for column in schema.columns}
-    found: list[tuple[int, Column | None]] = []
+    of_field, now = mapping.columns(), {column.id: column for column in schema.columns}
+    retained: list[tuple[int, Column | None]] = []
     for field_id, name in fields:
         column_id = of_field.get(field_id)
         column = schema.find(name) if column_id is None else now.get(column_id)
         if column_id is None and (column is None or column.id in mapped):
-            found.append((field_id, None))
+            retained.append((field_id, None))
         elif column is not None:
-            found.append((field_id, column))
+            retained.append((field_id, column))
             mapped[column.id] = LakeField(field_id, column.name)
-    return found
+    return retained
 
 
 def find_repeated_names(names: Iterable[str]) -> list[str]:
@@ -393,8 +397,8 @@ def _by_first_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> d
     """
     left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
-    for schema in (*(known for _, known in sorted(spec.schemas.items())), spec.schema):
+    for schema in (*(of_schema for _, of_schema in sorted(spec.schemas.items())), spec.schema):
         for column in schema.columns:
             first.setdefault(column.id, column.name)
-    found = {column_id: left.pop(name.casefold(), None) for column_id, name in sorted(first.items())}
-    return {column_id: there for column_id, there in found.items() if there is not None}
+    field_of = {column_id: left.pop(name.casefold(), None) for column_id, name in sorted(first.items())}
+    return {column_id: lake_field for column_id, lake_field in field_of.items() if lake_field is not None}

@@ -38,12 +38,12 @@ class LogRange:
         return f"offsets {{{', '.join(ranges)}}}"
 
 
-def require_offsets(location: str, found: LakeOffsets | None, expected: LogRange) -> None:
+def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRange) -> None:
     """Require that the lake holds the same rows as when the round was planned, since the same truncation.
 
     Raises `CommitConflictError`, or `LakeRolledBackError` if it holds less.
     """
-    here = LogRange(found.starts, found.offsets) if found else LogRange()
+    here = LogRange(offsets.starts, offsets.offsets) if offsets else LogRange()
     if not same_offsets(here.starts, expected.starts):
         text = f"lake table {location}: it holds {here}, this round began with {expected}, before a truncation"
     elif moved := [b for b in sorted({*here.ends, *expected.ends}) if here.ends.get(b, 0) != expected.ends.get(b, 0)]:
@@ -58,8 +58,8 @@ def require_offsets(location: str, found: LakeOffsets | None, expected: LogRange
     raise CommitConflictError(f"{text}: another tiering service was faster; try again")
 
 
-def _is_below(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    return any(one.get(bucket, 0) < offset for bucket, offset in other.items())
+def _is_below(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
+    return any(left.get(bucket, 0) < offset for bucket, offset in right.items())
 
 
 def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeFile]) -> None:

@@ -111,20 +111,20 @@ class FilesAhead:
     def _fetch(self, location: str) -> None:
         """Fetch a small file with others that will be asked for, and forget those of the window before the last."""
         assert self._many is not None
-        wanted, size_bytes = [location], self._small[location]
+        locations, size_bytes = [location], self._small[location]
         self._ahead.pop(location, None)
-        while self._ahead and len(wanted) < self._window:
+        while self._ahead and len(locations) < self._window:
             following, following_bytes = next(iter(self._ahead.items()))
             size_bytes += following_bytes
             if size_bytes > WINDOW_BYTES:
                 break
-            wanted.append(following)
+            locations.append(following)
             del self._ahead[following]
-        found = self._many.read_many([self._inside.key_of(at) for at in wanted])
-        self._held |= zip(wanted, found, strict=True)
+        contents = self._many.read_many([self._inside.key_of(at) for at in locations])
+        self._held |= zip(locations, contents, strict=True)
         self._window = min(4 * self._window, WINDOW_FILES)
         held_bytes = sum(len(data or b"") for data in self._held.values())
-        while held_bytes > 2 * WINDOW_BYTES and len(self._held) > len(wanted):
+        while held_bytes > 2 * WINDOW_BYTES and len(self._held) > len(locations):
             held_bytes -= len(self._held.popitem(last=False)[1] or b"")
 
 

@@ -54,28 +54,28 @@ def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[s
     if not isinstance(storage, ReadsMany):
         return {}
     with _lock:
-        kept = _stores.setdefault(storage, _Kept())
-    found: dict[str, bytes] = {}
+        cached = _stores.setdefault(storage, _Kept())
+    contents: dict[str, bytes] = {}
     missing: list[str] = []
     left_bytes = KEPT_BYTES_MAX
     for key, size_bytes in files:
         left_bytes -= size_bytes
-        if (data := kept.find(key)) is not None:
-            found[key] = data
+        if (data := cached.find(key)) is not None:
+            contents[key] = data
         elif left_bytes >= 0:
             missing.append(key)
     for key, read in zip(missing, storage.read_many(missing) if missing else (), strict=True):
         if read is not None:
-            kept.keep(key, read)
-            found[key] = read
-    return found
+            cached.keep(key, read)
+            contents[key] = read
+    return contents
 
 
 def keep_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
     """Keep metadata files that this process has just stored, given by key: it probably reads them next."""
     if isinstance(storage, ReadsMany):
         with _lock:
-            kept = _stores.setdefault(storage, _Kept())
+            cached = _stores.setdefault(storage, _Kept())
         for key, data in written.items():
             if len(data) <= KEPT_BYTES_MAX // 8:
-                kept.keep(key, data)
+                cached.keep(key, data)

@@ -11,9 +11,9 @@ def file_of(error: Exception, location_of: Callable[[object], str | None], other
     The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold the
     value being read: ``location_of`` returns the location of such a value, None for any other. The innermost counts.
     """
-    found, place = otherwise, error.__traceback__
+    location, place = otherwise, error.__traceback__
     while place is not None:
         for value in place.tb_frame.f_locals.values():
-            found = location_of(value) or found
+            location = location_of(value) or location
         place = place.tb_next
-    return found
+    return location

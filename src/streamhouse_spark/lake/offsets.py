@@ -40,7 +40,7 @@ def offsets_text(
     *,
     dropped_rows: int = 0,
     history: HistoryPoint | None = None,
-    dropped_others: int = 0,
+    dropped_without_offsets: int = 0,
 ) -> str:
     value: dict[str, object] = {
         "version": OFFSETS_VERSION,
@@ -51,8 +51,8 @@ def offsets_text(
         value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
     if dropped_rows:
         value["dropped_rows"] = dropped_rows
-    if dropped_others:
-        value["dropped_others"] = dropped_others
+    if dropped_without_offsets:
+        value["dropped_others"] = dropped_without_offsets
     if history is not None:
         value["history"] = list(history)
     return json.dumps(value, separators=(",", ":"))
@@ -69,7 +69,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
-        dropped_rows, dropped_others = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
+        dropped_rows, dropped_without_offsets = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
         history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
@@ -86,4 +86,4 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "build the lake at another place (streamhouse retier)"
         )
-    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_others)
+    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_without_offsets)

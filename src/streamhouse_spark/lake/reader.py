@@ -29,20 +29,20 @@ def read_log_range(
     plan: LakePlan,
     writers: Collection[str],
     bucket: int,
-    wanted: OffsetRange,
-    kept: Collection[str] | None = None,
+    offsets: OffsetRange,
+    locations: Collection[str] | None = None,
     *,
     has_gaps: bool = False,
 ) -> PlacedRows:
     """Read a log range as `LakeTable.read_placed` does; ``plan`` is of the whole newest snapshot.
 
-    Rows of files that are not ``kept`` are left out, once it is seen that the files hold the range.
+    Rows of files that are not ``locations`` are left out, once it is seen that the files hold the range.
     """
-    splits = [s for s in plan.splits if may_hold(s.location, bucket, wanted) and (has_gaps or not s.position_deletes)]
-    found = [file for file in _footers(files_at, splits, writers) if file is not None]
-    may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan)
-    rows = read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
-    marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in found if file.bucket == bucket})
+    splits = [s for s in plan.splits if may_hold(s.location, bucket, offsets) and (has_gaps or not s.position_deletes)]
+    files = [file for file in _footers(files_at, splits, writers) if file is not None]
+    may_lack = has_gaps and len(files) == len({s.location for s in splits}) and _says_all_offsets(plan)
+    rows = read_offsets(files_at, files, bucket, offsets, plan.projection, locations, may_lack=may_lack)
+    marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in files if file.bucket == bucket})
     return _without(rows, marked) if marked else rows
 
 
@@ -61,18 +61,18 @@ def _read_deleted_offsets(
 
 def _without(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
     for offsets, batch in rows:
-        gone = marked.holds(offsets)
-        if not gone.any():
+        deleted = marked.holds(offsets)
+        if not deleted.any():
             yield offsets, batch
-        elif not gone.all():
-            yield offsets[~gone], without(batch, gone)
+        elif not deleted.all():
+            yield offsets[~deleted], without(batch, deleted)
 
 
 def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
     """Read rows as `LakeTable.read_held` does; ``plan`` is of the whole snapshot."""
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
-    found = [file for file in _footers(files_at, splits, writers) if file is not None]
-    return read_held_rows(files_at, found, bucket, rows, plan.projection)
+    files = [file for file in _footers(files_at, splits, writers) if file is not None]
+    return read_held_rows(files_at, files, bucket, rows, plan.projection)
 
 
 def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> Iterable[OffsetFile | None]:
@@ -94,11 +94,11 @@ def rows_with_offsets(
 ) -> Mapping[int, OffsetRuns]:
     """Return those of the rows at these offsets that the files hold. Reads the footers of files that can hold some."""
     chosen = [at for at in locations if any(may_hold(at, bucket, runs.range) for bucket, runs in rows.items() if runs)]
-    found = [
+    files = [
         file for file in in_parallel(lambda at: offset_file(files_at(at), at, writers), chosen) if file is not None
     ]
     return {
-        bucket: OffsetRuns.merged([file.runs.common(runs) for file in found if file.bucket == bucket])
+        bucket: OffsetRuns.merged([file.runs.common(runs) for file in files if file.bucket == bucket])
         for bucket, runs in rows.items()
     }
 
@@ -112,26 +112,28 @@ def offsets_in_plan(
     """
     if any(parse_file_offsets(split.location) is None for split in plan.splits):
         return None
-    splits = [s for s in plan.splits if any(may_hold(s.location, bucket, wanted) for bucket, wanted in ranges.items())]
-    found = list(_footers(files_at, splits, writers))
-    files = [file for file in found if file is not None]
-    if len(files) < len(found):
+    splits = [
+        s for s in plan.splits if any(may_hold(s.location, bucket, offsets) for bucket, offsets in ranges.items())
+    ]
+    footers = list(_footers(files_at, splits, writers))
+    files = [file for file in footers if file is not None]
+    if len(files) < len(footers):
         return None
     return {
-        bucket: OffsetRuns.merged([file.runs.within(wanted) for file in files if file.bucket == bucket])
-        for bucket, wanted in ranges.items()
+        bucket: OffsetRuns.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
+        for bucket, offsets in ranges.items()
     }
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
     """Return the projection of the table's columns before there is a lake table."""
-    wanted = schema if columns is None else schema.select(columns)
-    return LakeProjection(wanted, tuple(column.id for column in wanted.columns), wanted.names)
+    projected = schema if columns is None else schema.select(columns)
+    return LakeProjection(projected, tuple(column.id for column in projected.columns), projected.names)
 
 
 def projection_of(
     lake: TableSchema,
-    known: ColumnMap,
+    mapping: ColumnMap,
     table: TableSchema,
     columns: Sequence[str] | None,
     schema: TableSchema | None,
@@ -148,32 +150,32 @@ def projection_of(
     `SchemaMismatchError` for an absent column.
     """
     if schema is None:
-        wanted = TableSchema(tuple(_as_in_table(column, table, known, is_stored) for column in lake.columns))
-        field_ids = {column.id: column.id for column in wanted.columns}
+        projected = TableSchema(tuple(_as_in_table(column, table, mapping, is_stored) for column in lake.columns))
+        field_ids = {column.id: column.id for column in projected.columns}
     else:
-        wanted = schema
-        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
+        projected = schema
+        field_ids = {column_id: field.id for column_id, field in mapping.fields.items()}
     if columns is not None:
-        wanted = wanted.select(columns)
+        projected = projected.select(columns)
     names = {column.id: column.name for column in lake.columns}
-    found = tuple(field_ids.get(column.id) for column in wanted.columns)
-    in_lake = [None if i is None else names.get(i) for i in found]
+    lake_ids = tuple(field_ids.get(column.id) for column in projected.columns)
+    in_lake = [None if i is None else names.get(i) for i in lake_ids]
     lake_names = tuple(
-        ambiguous(name) if schema is not None and column.id in known.ambiguous else name or column.name
-        for column, name in zip(wanted.columns, in_lake, strict=True)
+        ambiguous(name) if schema is not None and column.id in mapping.ambiguous else name or column.name
+        for column, name in zip(projected.columns, in_lake, strict=True)
     )
     inner = tuple(
-        _inside(column, field_id, known, inner_of if schema is None else None)
-        for column, field_id in zip(wanted.columns, found, strict=True)
+        _inside(column, field_id, mapping, inner_of if schema is None else None)
+        for column, field_id in zip(projected.columns, lake_ids, strict=True)
     )
     if not any(inner):
-        return LakeProjection(wanted, found, lake_names)
-    first = {there.id: known.first_names.get(column_id, ()) for column_id, there in known.fields.items()}
+        return LakeProjection(projected, lake_ids, lake_names)
+    first = {lake_field.id: mapping.first_names.get(column_id, ()) for column_id, lake_field in mapping.fields.items()}
     first_names = tuple(
-        first.get(i or 0) or _names_inside(column, known.elsewhere.get(i or 0, {}))
-        for column, i in zip(wanted.columns, found, strict=True)
+        first.get(i or 0) or _names_inside(column, mapping.elsewhere.get(i or 0, {}))
+        for column, i in zip(projected.columns, lake_ids, strict=True)
     )
-    return LakeProjection(wanted, found, lake_names, inner, first_names)
+    return LakeProjection(projected, lake_ids, lake_names, inner, first_names)
 
 
 def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
@@ -183,25 +185,25 @@ def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
 
 
 def _inside(
-    column: Column, field_id: int | None, known: ColumnMap, inner_of: InnerOf | None
+    column: Column, field_id: int | None, mapping: ColumnMap, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
     """Return the lake's ids of the fields inside a column; None if the column was never changed inside, here or by
     another engine, as far as the lake knows. ``inner_of`` is given for a column of the lake.
     """
-    own = next((there for there in known.fields.values() if there.id == field_id), None)
-    if field_id is None or not ((own is not None and own.inner) or field_id in known.elsewhere):
+    own = next((field for field in mapping.fields.values() if field.id == field_id), None)
+    if field_id is None or not ((own is not None and own.inner) or field_id in mapping.elsewhere):
         return None
     if inner_of is None and own is not None and own.inner:
         return tuple(own.inner.get(i) for i in column.inner_ids)
-    inside = known.elsewhere[field_id] if inner_of is None else inner_of(field_id)
+    inside = mapping.elsewhere[field_id] if inner_of is None else inner_of(field_id)
     return tuple(inside.get(tuple(name.casefold() for name in path)) for path in paths(column.type))
 
 
 def _as_in_table(
-    column: Column, table: TableSchema, known: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
+    column: Column, table: TableSchema, mapping: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
 ) -> Column:
     """Return the lake's column with the table's own type, if that is stored as the lake's type."""
-    column_id = known.columns().get(column.id)
+    column_id = mapping.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored(own.type, column.id):
         return column

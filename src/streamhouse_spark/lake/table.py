@@ -256,10 +256,10 @@ class LakeTable(ABC):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        beside: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NOTHING_BESIDE,
     ) -> list[LakeFile]:
         """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, and rows
-        ``beside`` them, in the round's `commit`; returns what the round's files need besides. Durable when this
+        ``pending`` them, in the round's `commit`; returns what the round's files need besides. Durable when this
         returns.
 
         Where files have names (`named_files`), rows whose files other engines replaced since are deleted in the files
@@ -376,12 +376,12 @@ class LakeTable(ABC):
     ) -> Iterator[pa.RecordBatch]:
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
-    def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_offsets(self, bucket: int, of_range: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read the rows of a log range: (base offset, rows) in offset order. Raises as `read_placed`."""
-        return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, wanted))
+        return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, of_range))
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> PlacedRows:
         """Read the rows of a log range with their offsets, in offset order; no file that has no row of the filter.
 
@@ -390,11 +390,11 @@ class LakeTable(ABC):
         is read in place of the newest, and rows that it lacks are left out. Raises `SnapshotExpiredError`.
         """
         schema = self.place.spec.schema
-        plan, kept = self.plan_read(snapshot_id=snapshot_id, schema=schema), None
+        plan, locations = self.plan_read(snapshot_id=snapshot_id, schema=schema), None
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
-            kept = frozenset(split.location for split in chosen.splits)
-        how = self.place.spec.writers, bucket, wanted, kept
+            locations = frozenset(split.location for split in chosen.splits)
+        how = self.place.spec.writers, bucket, offsets, locations
         return read_log_range(self.place.files_at, plan, *how, has_gaps=snapshot_id is not None)
 
     def read_held(self, snapshot_id: int, bucket: int, rows: OffsetRuns) -> PlacedRows:

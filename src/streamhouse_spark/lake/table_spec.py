@@ -85,6 +85,9 @@ class LakeTableSpec:
             schema_id=state.schema_id,
             schemas=state.schemas,
             history=state.anchors.rows,
-            former_layouts=tuple((one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings),
+            former_layouts=tuple(
+                (partitioning.schema_id, partitioning.parsed(state.schemas))
+                for partitioning in state.former_partitionings
+            ),
             former_uuids=state.former_uuids,
         )

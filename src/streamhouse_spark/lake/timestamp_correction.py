@@ -44,9 +44,9 @@ def effective_times_ms(own: Sequence[int], now_ms: int) -> list[int]:
     One from the future has the latest possible time. So neither a clock that ran ahead keeps snapshots for ever, nor
     one that ran behind makes them go early.
     """
-    found: list[int] = []
+    times_ms: list[int] = []
     for mine, latest in zip(own, latest_ms(own), strict=True):
         time_ms = mine if mine <= now_ms else latest
-        newest_ms = found[-1] if found and found[-1] <= now_ms else time_ms
-        found.append(max(time_ms, newest_ms))
-    return found
+        newest_ms = times_ms[-1] if times_ms and times_ms[-1] <= now_ms else time_ms
+        times_ms.append(max(time_ms, newest_ms))
+    return times_ms

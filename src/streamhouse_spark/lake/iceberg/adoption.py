@@ -82,11 +82,11 @@ class IcebergAdoption:
                 "lake's catalog has it"
             )
         metadata = table.metadata
-        found = [*_wrong_location(opened, table), *_unfit(metadata)]
-        if not found:
-            found = list(_unfit_columns(metadata.schema()))
-        if found:
-            raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(found)}")
+        problems = [*_wrong_location(opened, table), *_unfit(metadata)]
+        if not problems:
+            problems = list(_unfit_columns(metadata.schema()))
+        if problems:
+            raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(problems)}")
         columns = lake_schema(metadata.schema()).columns
         partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
         head = metadata.current_snapshot()
@@ -108,17 +108,19 @@ class IcebergAdoption:
 
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
         """Require that the key is the columns that tell rows apart for other engines, never null."""
-        found = []
+        problems = []
         if examined.key and set(examined.key) != set(key):
             said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
-            found.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
-        found += [
+            problems.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
+        problems += [
             f"column '{name}' of the primary key is optional, expected required"
             for name in key
             if examined.schema.column(name).nullable
         ]
-        if found:
-            raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
+        if problems:
+            raise LakeMismatchError(
+                f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(problems)}"
+            )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows by bucket. Files of another partition spec, which do not tell it, are read for each bucket."""
@@ -128,9 +130,9 @@ class IcebergAdoption:
         table = place.require()
         snapshot = require_snapshot(table.metadata, examined.snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
-        known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
-        known = with_changes_elsewhere(known, table.metadata)
-        how = projection(lake, known, examined.schema, None, examined.schema)
+        mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
+        mapping = with_changes_elsewhere(mapping, table.metadata)
+        how = projection(lake, mapping, examined.schema, None, examined.schema)
         by_bucket: dict[int | None, list[LakeSplit]] = {}
         files = scan_files(table, snapshot, how, examined.num_buckets)
         for split in (split for file in files for split in file.splits()):
@@ -139,8 +141,8 @@ class IcebergAdoption:
         for bucket in range(examined.num_buckets):
             batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(place.files_at(s.location), s, how)]
             for split in mixed:
-                found = read_split(place.files_at(split.location), split, how)
-                batches += (_of_bucket(batch, examined, bucket) for batch in found)
+                batches_of_split = read_split(place.files_at(split.location), split, how)
+                batches += (_of_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
                 yield bucket, rows
@@ -200,33 +202,35 @@ def _wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
     location, move = table.location(), table.io.move if isinstance(table.io, StorageFileIO) else None
     if move is None and files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
         return []
-    found = f"{place.storage.url}/{place.spec.location}"
-    there = "there" if move is None else f"at {move.back().of(location)}"
+    actual = f"{place.storage.url}/{place.spec.location}"
+    recorded = "there" if move is None else f"at {move.back().of(location)}"
     text = (
-        f"its metadata says that it lies {there}, it was found at {found}: it was moved or copied; rewrite its "
+        f"its metadata says that it lies {recorded}, it was found at {actual}: it was moved or copied; rewrite its "
         "metadata with the engine that wrote it, or name the catalog that it is in by lake.iceberg.catalog settings"
     )
     return [text]
 
 
 def _unfit(metadata: TableMetadata) -> list[str]:
-    found = []
+    problems = []
     if metadata.format_version != FORMAT_VERSION:
-        found.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
-    return found
+        problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
+    return problems
 
 
 def _unfit_columns(schema: Schema) -> list[str]:
     nested = filter(None, (_find_required_field(field.field_type, field.name) for field in schema.fields))
-    found = [f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested]
+    problems = [
+        f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested
+    ]
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
         here, back = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
         if plain_type(here) != plain_type(back):
-            found.append(
+            problems.append(
                 f"column '{column.name}' is {plain_type(here)}, which new rows would have as {plain_type(back)}"
             )
-    return found
+    return problems
 
 
 def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
@@ -243,8 +247,8 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
             ]
         case _:
             return None
-    found = (path if required else _find_required_field(part, path) for part, path, required in parts)
-    return next(filter(None, found), None)
+    required_paths = (path if required else _find_required_field(part, path) for part, path, required in parts)
+    return next(filter(None, required_paths), None)
 
 
 def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
@@ -258,8 +262,8 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     if isinstance(last, BucketTransform):
         bucket_key, num_buckets = (schema.find_field(fields.pop().source_id).name,), last.num_buckets
     parts = [own_field(field.transform, schema.find_column_name(field.source_id) or "") for field in fields]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    named = [part for part in parts if part is not None]
+    if len(named) < len(parts):
         raise LakeMismatchError(
             f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(describe_spec(spec, schema))}], "
             "expected columns, their years, months, days, hours or truncate, and then at most one bucket[N]; change "
@@ -268,5 +272,5 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     nested = [f.source_id for f in spec.fields if f.source_id not in {c.field_id for c in schema.fields}]
     if nested:
         raise LakeMismatchError("the Iceberg table cannot be adopted: it is partitioned by a field within a column")
-    texts = (part.column if part.transform == "identity" else str(part) for part in known)
+    texts = (part.column if part.transform == "identity" else str(part) for part in named)
     return tuple(texts), bucket_key, num_buckets

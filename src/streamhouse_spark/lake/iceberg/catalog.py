@@ -229,12 +229,12 @@ class FileCatalog(MetastoreCatalog):
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
         closed = floor_key(key, DROPPED)
         slot = Slot(self._storage, closed, lambda: self._storage.read(closed), lambda _: True)
-        taken = slot.take(owner.encode())
-        if taken.outcome is PutOutcome.UNREADABLE:
-            raise taken.error
-        if taken.outcome is not PutOutcome.WON:
-            if isinstance(taken.failure, StorageRefusedError):
-                raise taken.failure
+        put = slot.take(owner.encode())
+        if put.outcome is PutOutcome.UNREADABLE:
+            raise put.error
+        if put.outcome is not PutOutcome.WON:
+            if isinstance(put.failure, StorageRefusedError):
+                raise put.failure
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
     def find_dropped_owner(self, identifier: str | Identifier) -> str | None:
@@ -255,9 +255,9 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         with suppress(NoSuchTableError):
             self.drop_table(identifier)
-        kept = floor_key(key, DROPPED)
+        floor = floor_key(key, DROPPED)
         for info in self._storage.list(f"{key}/"):
-            if info.key != kept:
+            if info.key != floor:
                 self._storage.delete(info.key)
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
@@ -298,19 +298,19 @@ class FileCatalog(MetastoreCatalog):
             lambda: self._storage.list(floors_prefix(key)),
             lambda: self._storage.list_names(f"{key}/metadata/"),
         ]
-        found, names = at_once(self._storage, lambda look: look(), looks)
-        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in found)
-        settled_ms = self._storage.now_ms() - grace_ms
-        settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
+        floor_files, names = at_once(self._storage, lambda look: look(), looks)
+        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in floor_files)
+        cutoff_ms = self._storage.now_ms() - grace_ms
+        safe_floor = max((number for number, info in floors if info.modified_ms <= cutoff_ms), default=0)
         numbers = sorted(version_numbers(names))
-        doomed = [version_key(key, number) for number in numbers if number < settled]
+        doomed = [version_key(key, number) for number in numbers if number < safe_floor]
         if dry_run:
             return doomed
         delete_all(self._storage, doomed)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next visit tries again
                 fill(self._storage, floor_key(key, newest.number), b"")
-        delete_all(self._storage, [info.key for number, info in floors if number < settled])
+        delete_all(self._storage, [info.key for number, info in floors if number < safe_floor])
         return doomed
 
     @staticmethod
@@ -323,19 +323,19 @@ class FileCatalog(MetastoreCatalog):
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
         """Return the newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
-        found = newest_version(self._storage, self._world, key, from_number=from_number)
-        if found is None:
+        latest = newest_version(self._storage, self._world, key, from_number=from_number)
+        if latest is None:
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
-        if found.is_behind_hint:
-            self._hints_behind[key] = found.number
-        return self._parsed(key, found)
+        if latest.is_behind_hint:
+            self._hints_behind[key] = latest.number
+        return self._parsed(key, latest)
 
-    def _parsed(self, key: str, found: LatestVersion) -> _Version:
+    def _parsed(self, key: str, latest: LatestVersion) -> _Version:
         try:
-            return _Version(found.number, parse_metadata(found.data), found.asked_ms)
+            return _Version(latest.number, parse_metadata(latest.data), latest.asked_ms)
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
-                f"{self._storage.url}/{version_key(key, found.number)} is not Iceberg table metadata "
+                f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, "
                 "or build the lake anew from the log (streamhouse retier)"
             ) from error
@@ -377,17 +377,17 @@ class FileCatalog(MetastoreCatalog):
         for attempt in range(PUT_ATTEMPTS_MAX):
             if attempt:
                 self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
-            taken = slot.take(data)
-            if taken.outcome in (PutOutcome.WON, PutOutcome.LOST):
-                return taken.is_won()
-            if taken.outcome is PutOutcome.NOT_DURABLE:
+            put = slot.take(data)
+            if put.outcome in (PutOutcome.WON, PutOutcome.LOST):
+                return put.is_won()
+            if put.outcome is PutOutcome.NOT_DURABLE:
                 break
-            refusals += isinstance(taken.failure, StorageRefusedError)
-            if taken.outcome is PutOutcome.NOT_STORED and refusals == attempt + 1:
-                raise taken.error  # it is not there, and no request that could put it is under way
+            refusals += isinstance(put.failure, StorageRefusedError)
+            if put.outcome is PutOutcome.NOT_STORED and refusals == attempt + 1:
+                raise put.error  # it is not there, and no request that could put it is under way
         raise CommitStateUnknownException(
             f"storing {self._storage.url}/{version_key} may or may not have happened"
-        ) from (taken.read_error or taken.failure)
+        ) from (put.read_error or put.failure)
 
     # -- names ----------------------------------------------------------------------------------------------------
 
@@ -456,8 +456,8 @@ class FileCatalog(MetastoreCatalog):
     def drop_view(self, identifier: str | Identifier) -> None:
         raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise NotImplementedError(f"a catalog of files does not offer {what}")
+    def _refuse(self, reason: str) -> NoReturn:
+        raise NotImplementedError(f"a catalog of files does not offer {reason}")
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

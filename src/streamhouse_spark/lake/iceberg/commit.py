@@ -100,10 +100,10 @@ def _attempt(
         return None
     except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
         look_again()
-        found = _look_up(catalog, identifier, commit_uuid, error)
-        if found is None:
+        metadata = _look_up(catalog, identifier, commit_uuid, error)
+        if metadata is None:
             raise
-        return found
+        return metadata
     return snapshot
 
 
@@ -142,18 +142,18 @@ def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: 
             f"lake table {'.'.join(identifier)}: the commit may or may not have happened ({error}), and looking it up "
             f"failed ({second}); run the same tiering again, it repeats nothing that happened"
         ) from error
-    found = find_commit(metadata, commit_uuid)
-    if found is None and isinstance(error, CommitStateUnknownException):
+    snapshot = find_commit(metadata, commit_uuid)
+    if snapshot is None and isinstance(error, CommitStateUnknownException):
         raise CommitStateUnknownError(
             f"lake table {'.'.join(identifier)}: the commit may still happen ({error}); run the same tiering again, it "
             "repeats nothing that happened"
         ) from error
-    if found is None and not isinstance(error, StreamhouseError):
+    if snapshot is None and not isinstance(error, StreamhouseError):
         raise CommitStateUnknownError(
             f"lake table {'.'.join(identifier)}: the catalog failed while committing ({type(error).__name__}: {error}) "
             "and does not show the commit; run the same tiering again"
         ) from error
-    return found
+    return snapshot
 
 
 def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:

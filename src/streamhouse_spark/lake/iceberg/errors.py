@@ -20,7 +20,7 @@ _ANSWERS = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 
 
 @contextmanager
-def catalog_answers(what: str) -> Iterator[None]:
+def catalog_answers(action: str) -> Iterator[None]:
     """Wrap calls to a catalog that change nothing, or may safely be repeated.
 
     Raises `StorageError` for an error that is neither an answer of the catalog nor one of this package.
@@ -31,12 +31,12 @@ def catalog_answers(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise StorageError(
-            f"the Iceberg catalog failed while {what} ({_first_line(error)}); try again later"
+            f"the Iceberg catalog failed while {action} ({_first_line(error)}); try again later"
         ) from error
 
 
 @contextmanager
-def commit_answers(what: str) -> Iterator[None]:
+def commit_answers(action: str) -> Iterator[None]:
     """Wrap commits. Raises `CommitStateUnknownError` for an error that is no answer of the catalog: the commit may have
     happened.
     """
@@ -45,10 +45,10 @@ def commit_answers(what: str) -> Iterator[None]:
     except (*_ANSWERS, StreamhouseError):
         raise
     except CommitStateUnknownException as error:
-        raise CommitStateUnknownError(f"{what}: {_first_line(error)}; it may have happened, try again") from error
+        raise CommitStateUnknownError(f"{action}: {_first_line(error)}; it may have happened, try again") from error
     except Exception as error:
         raise CommitStateUnknownError(
-            f"{what}: the Iceberg catalog failed ({_first_line(error)}); it may have happened, try again"
+            f"{action}: the Iceberg catalog failed ({_first_line(error)}); it may have happened, try again"
         ) from error
 
 

@@ -64,16 +64,16 @@ def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
     """Return the lake table's map of columns. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     inside = inner_of(metadata.schema())
-    found = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
-    return with_changes_elsewhere(found, metadata)
+    columns = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    return with_changes_elsewhere(columns, metadata)
 
 
-def with_changes_elsewhere(known: ColumnMap, metadata: TableMetadata) -> ColumnMap:
+def with_changes_elsewhere(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
     """Return the map with what other engines changed inside columns, as far as the lake's schemas are kept."""
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
     forms = [{f.field_id: fields_inside(f.field_type) for f in schema.fields} for schema in (*older, present)]
-    return replace(known, elsewhere=column_map.nested_fields_changed_by_lake(forms))
+    return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
@@ -88,7 +88,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     """Make the lake's schema as `column_map.brought_up` has its fields, and its partitions those of the table."""
-    lake, known = metadata.schema(), iceberg_columns(metadata, spec)
+    lake, columns_before = metadata.schema(), iceberg_columns(metadata, spec)
     ids = itertools.count(metadata.last_column_id + 1)
 
     def added(columns: Sequence[Column], _: object) -> list[tuple[int, ice.NestedField]]:
@@ -98,9 +98,9 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         return _as_column(field, column, inner, ids)
 
     fields = {field.field_id: field for field in lake.fields}
-    edited, mapped, found = migrate_columns(
+    edited, mapped, differences_of_columns = migrate_columns(
         fields,
-        known,
+        columns_before,
         spec,
         commented=_with_comment,
         as_column=as_column,
@@ -108,13 +108,13 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         inside=lambda field: fields_inside(field.field_type),
         where=metadata.location,
     )
-    differences = found + _find_sort_obstacles(metadata, edited)
+    differences = differences_of_columns + _find_sort_obstacles(metadata, edited)
     changed = lake if differences else _evolve_schema(metadata, edited)
     columns = ColumnMap(mapped, spec.schema_id)
-    partitions = metadata.spec() if differences else evolve_spec(metadata, changed, known, columns, spec)
+    partitions = metadata.spec() if differences else evolve_spec(metadata, changed, columns_before, columns, spec)
     # A lake without a map stays without one until it changes: it is known by its names until then.
-    is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
-    if is_as_it_was and partitions.spec_id == metadata.default_spec_id:
+    is_unchanged = columns_before.schema_id is None and changed is lake and mapped == dict(columns_before.fields)
+    if is_unchanged and partitions.spec_id == metadata.default_spec_id:
         columns = ColumnMap(mapped, None)
     return Evolved(changed, columns, tuple(differences), partitions)
 
@@ -130,8 +130,8 @@ def _evolve_schema(metadata: TableMetadata, fields: list[ice.NestedField]) -> Sc
 def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
     """Return the obstacle of a sort order that another engine gave the lake and that names a dropped field."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
-    kept = {field.field_id for field in fields}
-    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in kept}
+    field_ids = {field.field_id for field in fields}
+    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in field_ids}
     here = {field.field_id: field.name for field in metadata.schema().fields}
     return [
         f"column '{here[i]}' was dropped here, and is in the sort order that another engine gave the lake table; take "
@@ -159,8 +159,8 @@ def _as_column(
 
 
 def _promote_type(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:
-    wanted = iceberg_type(after, itertools.count())
-    return wanted if _is_promotion(before, wanted) else before
+    target = iceberg_type(after, itertools.count())
+    return target if _is_promotion(before, target) else before
 
 
 def _migrate_type(
@@ -186,19 +186,19 @@ def _migrate_type(
 def _migrate_struct(
     before: ice.StructType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.StructType:
-    there = {field.field_id: field for field in before.fields}
+    field_of_id = {field.field_id: field for field in before.fields}
     fields = []
-    for wanted in after:
-        field = there.get(inner.get(next(ids), -1))
-        own = [next(ids) for _ in range(count(wanted.type))]
+    for column in after:
+        field = field_of_id.get(inner.get(next(ids), -1))
+        own = [next(ids) for _ in range(count(column.type))]
         if field is None:
-            kind = iceberg_type(wanted.type, new_ids)
-            fields.append(ice.NestedField(next(new_ids), wanted.name, kind, required=False))
+            kind = iceberg_type(column.type, new_ids)
+            fields.append(ice.NestedField(next(new_ids), column.name, kind, required=False))
         else:
-            kind = _migrate_type(field.field_type, wanted.type, iter(own), inner, new_ids)
-            fields.append(field.model_copy(update={"name": wanted.name, "field_type": kind}))
-    of_others = [field for field in before.fields if field.field_id not in inner.values()]
-    return ice.StructType(*fields, *of_others)
+            kind = _migrate_type(field.field_type, column.type, iter(own), inner, new_ids)
+            fields.append(field.model_copy(update={"name": column.name, "field_type": kind}))
+    lake_only = [field for field in before.fields if field.field_id not in inner.values()]
+    return ice.StructType(*fields, *lake_only)
 
 
 def _with_comment(field: ice.NestedField, column: Column | None) -> ice.NestedField:
@@ -226,14 +226,14 @@ def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
     )
 
 
-def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
+def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid: str) -> bool:
     """Make the wanted columns and partitions the current ones. Returns False if the table changed meanwhile: look
     again.
 
     Raises `CommitStateUnknownError`, after which looking again is right as well.
     """
     metadata = table.metadata
-    required, respecified = spec_updates(metadata, wanted.spec)
+    required, respecified = spec_updates(metadata, evolved.spec)
     requirements: tuple[TableRequirement, ...] = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
@@ -241,10 +241,10 @@ def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: 
         *required,
     )
     updates: list[TableUpdate] = []
-    if wanted.schema is not metadata.schema():
-        updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
+    if evolved.schema is not metadata.schema():
+        updates += [AddSchemaUpdate.model_validate({"schema": evolved.schema}), SetCurrentSchemaUpdate()]
     updates += respecified
-    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
+    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: evolved.columns.to_text(table_uuid)}))
     try:
         with commit_answers(f"columns of lake table {metadata.location}"):
             catalog.commit_table(table, requirements, tuple(updates))

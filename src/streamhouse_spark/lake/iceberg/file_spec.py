@@ -139,17 +139,17 @@ class IcebergFileSpec:
             if isinstance(column.iceberg_type, _TIMES) and column.mode.type not in _WITHOUT_BOUNDS
         }
         plan |= {field_id: replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS)) for field_id in times}
-        found = data_file_statistics_from_parquet_metadata(footer, plan, field_ids)
-        bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in found.column_aggregates.items()}
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, field_ids)
+        bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in statistics.column_aggregates.items()}
         for place in range(footer.num_columns):
             field_id = field_ids[footer.schema.column(place).path]
             if field_id in times and (ticks := _tick_bounds(footer, place)) is not None:
                 bounds[field_id] = (to_bytes(times[field_id], ticks[0]), to_bytes(times[field_id], ticks[1]))
         return {
-            "column_sizes": dict(found.column_sizes),
-            "value_counts": dict(found.value_counts),
-            "null_value_counts": dict(found.null_value_counts),
-            "nan_value_counts": dict(found.nan_value_counts),
+            "column_sizes": dict(statistics.column_sizes),
+            "value_counts": dict(statistics.value_counts),
+            "null_value_counts": dict(statistics.null_value_counts),
+            "nan_value_counts": dict(statistics.nan_value_counts),
             "lower_bounds": {i: low for i, (low, _) in bounds.items() if low is not None},
             "upper_bounds": {i: high for i, (_, high) in bounds.items() if high is not None},
         }

@@ -33,20 +33,20 @@ def live_files(
     table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
-    found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
+    files_of_bucket: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs, source_id = table.metadata.specs(), bucket_source(table.metadata, num_buckets)
     for task in plan_tasks(table, snapshot):
         bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets, source_id)
-        if bucket is not None and bucket not in found:
+        if bucket is not None and bucket not in files_of_bucket:
             continue
         file = live_file(task, table, key_ids)
-        for files in found.values() if bucket is None else [found[bucket]]:
+        for files in files_of_bucket.values() if bucket is None else [files_of_bucket[bucket]]:
             files.append(file)
-    return {bucket: tuple(files) for bucket, files in found.items()}
+    return {bucket: tuple(files) for bucket, files in files_of_bucket.items()}
 
 
 def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveFile:
-    file, wanted = task.file, set(key_ids)
+    file, ids = task.file, set(key_ids)
     spec = table.metadata.specs()[file.spec_id]
     types = partition_types(spec, table.metadata.schema())
     values = [file.partition[position] for position in range(len(types))]
@@ -61,8 +61,8 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
         partition=tuple(None if v is None else to_bytes(t, v) for t, v in zip(types, values, strict=True)),
         own_deletes=tuple(own),
         shared_deletes=tuple(location for location in locations if location not in own),
-        lower={i: bound for i, bound in (file.lower_bounds or {}).items() if i in wanted},
-        upper={i: bound for i, bound in (file.upper_bounds or {}).items() if i in wanted},
+        lower={i: bound for i, bound in (file.lower_bounds or {}).items() if i in ids},
+        upper={i: bound for i, bound in (file.upper_bounds or {}).items() if i in ids},
     )
 
 
@@ -92,13 +92,13 @@ class KeyedFilter:
 
     def see(self, rows: pa.RecordBatch) -> None:
         """Note rows of the range, with the columns of the table."""
-        for name, found_values in zip(self._names, self._seen, strict=True):
-            found_values.append(rows.column(name).unique())
+        for name, values_of_name in zip(self._names, self._seen, strict=True):
+            values_of_name.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
             field_type = self._file_spec.partition_types[position]
             distinct = rows.column(name).unique()
-            found = (ticks_of(value) for value in distinct)
-            values.update(None if value is None else to_bytes(field_type, value) for value in found)
+            parts = (ticks_of(value) for value in distinct)
+            values.update(None if value is None else to_bytes(field_type, value) for value in parts)
 
     def probe(self) -> KeyIndexProbe | None:
         """Return the column by which the keys of the noted rows are looked for first."""
@@ -107,8 +107,8 @@ class KeyedFilter:
     def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
         """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
         if file.spec_id == self._file_spec.spec.spec_id:
-            seen = (file.partition[position] in values for position, (_, values) in self._partitions.items())
-            if not all(seen):
+            may_match = (file.partition[position] in values for position, (_, values) in self._partitions.items())
+            if not all(may_match):
                 return False
         low, high = self._bounds(file)
         return not low or keys.reaches(low, high)

@@ -59,8 +59,8 @@ def write_changes(
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
     probe = chosen.probe()
     older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
-    found = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
-    seen = np.zeros(len(tail.keys), np.bool_)
+    hits = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
+    is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(
             spec,
@@ -70,29 +70,27 @@ def write_changes(
             offsets,
             f.file,
             f.deleted,
-            num_duplicates=_count_duplicates(f.key_indexes, seen),
+            num_duplicates=_count_duplicates(f.key_indexes, is_matched),
         )
-        for f in found
+        for f in hits
         if f is not None
     ]
     return [*written, *deletes]
 
 
-def _count_duplicates(key_indexes: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
-    """Count the rows with these keys that are not the first of their key. ``seen`` marks keys that had one, and is
-    updated.
-    """
+def _count_duplicates(key_indexes: npt.NDArray[np.int64], is_matched: npt.NDArray[np.bool_]) -> int:
+    """Count the rows that are not the first of their key. ``is_matched`` marks keys that had a row, and is updated."""
     distinct = np.unique(key_indexes)
-    num_first = int(np.count_nonzero(~seen[distinct]))
-    seen[distinct] = True
+    num_first = int(np.count_nonzero(~is_matched[distinct]))
+    is_matched[distinct] = True
     return len(key_indexes) - num_first
 
 
 def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjection:
     """Return the projection of the key's columns, in the order of the key."""
     fields = [(field.field_id, field.name) for field in spec.schema.fields]  # which are called as the columns are
-    known = map_by_name(fields, context.schema)  # keys are never changed inside
-    return projection(spec.schema, known, context.schema, context.primary_key, context.schema)
+    mapping = map_by_name(fields, context.schema)  # keys are never changed inside
+    return projection(spec.schema, mapping, context.schema, context.primary_key, context.schema)
 
 
 def _note_keys(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:

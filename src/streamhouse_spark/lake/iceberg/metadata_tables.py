@@ -92,14 +92,18 @@ class _InspectEntries(_Inspect):
     """pyiceberg's table of entries, which needs counts: a file without them, as one of deleted positions, gets {}."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
-        found = super()._get_snapshot(snapshot_id)
-        return found if isinstance(found, _NoSnapshot) else _Counting.model_validate(found.model_dump(by_alias=True))
+        snapshot = super()._get_snapshot(snapshot_id)
+        return (
+            snapshot
+            if isinstance(snapshot, _NoSnapshot)
+            else _Counting.model_validate(snapshot.model_dump(by_alias=True))
+        )
 
 
 class _Counting(Snapshot):
     def manifests(self, io: FileIO) -> list[ManifestFile]:
-        found = super().manifests(io)
-        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in found]
+        manifests = super().manifests(io)
+        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in manifests]
 
 
 class _CountingManifest(ManifestFile):
@@ -126,9 +130,9 @@ def _for_spark(table: pa.Table) -> pa.Table:
         if _is_empty_struct(field.type):
             continue
         column = _without_empty_structs(chunks.combine_chunks())
-        wanted = _spark_type(column.type, field.name)
-        columns.append(column if column.type.equals(wanted) else column.cast(wanted))
-        fields.append(pa.field(field.name, wanted, nullable=field.nullable))
+        spark_type = _spark_type(column.type, field.name)
+        columns.append(column if column.type.equals(spark_type) else column.cast(spark_type))
+        fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
@@ -142,9 +146,9 @@ def _is_empty_struct(data_type: pa.DataType) -> bool:
 def _without_empty_structs(column: pa.Array) -> pa.Array:
     if not pa.types.is_struct(column.type):
         return column
-    kept = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
-    children = [_without_empty_structs(child) for _, child in kept]
-    fields = [pa.field(f.name, child.type) for (f, _), child in zip(kept, children, strict=True)]
+    non_empty = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
+    children = [_without_empty_structs(child) for _, child in non_empty]
+    fields = [pa.field(f.name, child.type) for (f, _), child in zip(non_empty, children, strict=True)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
 
 

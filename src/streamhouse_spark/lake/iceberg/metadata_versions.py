@@ -54,28 +54,30 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
     ``from_number`` is a known version: the hint is not looked at.
     """
-    seen = _looks.found(storage, key)
-    if seen is not None and (from_number is None or (from_number == seen.number and isinstance(storage, ReadsMany))):
-        return seen
-    asked_ms = world.clock.boot_ms()
+    prefetched = _looks.found(storage, key)
+    if prefetched is not None and (
+        from_number is None or (from_number == prefetched.number and isinstance(storage, ReadsMany))
+    ):
+        return prefetched
+    started_ms = world.clock.boot_ms()
     if from_number is not None:
-        begun: _Known | None = _Known(from_number, is_hinted=True)
-    elif (begun := _known.get(storage, key)) is None:
-        begun = _read_hinted(storage, key)
-    start = begun.number if begun is not None else 1
+        cached: _Known | None = _Known(from_number, is_hinted=True)
+    elif (cached := _known.get(storage, key)) is None:
+        cached = _read_hinted(storage, key)
+    start = cached.number if cached is not None else 1
     while True:
-        found, floor = _look(storage, world, key, start)
-        if floor == DROPPED or (found is None and start == max(floor, 1)):
+        number_and_data, floor = _look(storage, world, key, start)
+        if floor == DROPPED or (number_and_data is None and start == max(floor, 1)):
             return None
-        if found is not None and floor <= found[0]:
+        if number_and_data is not None and floor <= number_and_data[0]:
             break
         start = max(floor, 1)
-        if _known.forget(storage, key) and (begun := _read_hinted(storage, key)) is not None:
-            start = max(start, begun.number)
-    is_hinted = begun is not None and begun.is_hinted and begun.number == found[0]
+        if _known.forget(storage, key) and (cached := _read_hinted(storage, key)) is not None:
+            start = max(start, cached.number)
+    is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _known.note(storage, key, _Known(found[0], is_hinted))
-    newest = LatestVersion(*found, from_number is None and not is_hinted, asked_ms)
+        _known.note(storage, key, _Known(number_and_data[0], is_hinted))
+    newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
         _looks.note(storage, key, newest)
     return newest
@@ -167,13 +169,13 @@ def _look(storage: Storage, world: World, key: str, start: int) -> tuple[tuple[i
         ahead.expect(version_key(key, start + step) for step in range(2))
         return 0
 
-    asked_ms = world.clock.boot_ms()
-    asked: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
-    floor, _ = at_once(storage, lambda ask: ask(), asked)
-    found = _search(ahead, key, _nearer(ahead, key, start))
-    if world.clock.boot_ms() - asked_ms > FLOOR_CHECK_AFTER_MS:
+    started_ms = world.clock.boot_ms()
+    reads: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
+    floor, _ = at_once(storage, lambda ask: ask(), reads)
+    latest = _search(ahead, key, _nearer(ahead, key, start))
+    if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
         floor = newest_floor(storage, key)
-    return found, floor
+    return latest, floor
 
 
 def _nearer(ahead: Prefetch, key: str, start: int) -> int:
@@ -201,8 +203,8 @@ def _search(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
         except ObjectNotFoundError:
             return None
 
-    found = read(start)
-    return None if found is None else last_reached(read, start, found)
+    data = read(start)
+    return None if data is None else last_reached(read, start, data)
 
 
 class _KnownVersions:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> LakeOffsets | None:
     """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
     for ancestor in ancestors(metadata, snapshot):
-        found = own_offsets(ancestor, table_uuid, metadata.location)
-        if found is not None:
-            return found
+        offsets = own_offsets(ancestor, table_uuid, metadata.location)
+        if offsets is not None:
+            return offsets
     return None
 
 
@@ -35,20 +35,20 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
     """
     head = metadata.current_snapshot()
-    found = offsets_at(metadata, head, table_uuid) if head else None
+    offsets = offsets_at(metadata, head, table_uuid) if head else None
     tagged = _snapshot_of_tag(metadata)
-    if tagged is None or (found is not None and found.snapshot_id == tagged.snapshot_id):
-        return found
+    if tagged is None or (offsets is not None and offsets.snapshot_id == tagged.snapshot_id):
+        return offsets
     chain = list(ancestors(metadata, head)) if head else []
     if any(s.snapshot_id == tagged.snapshot_id for s in chain):
-        return found  # newer offsets on top of it, by a commit that did not move the tag
+        return offsets  # newer offsets on top of it, by a commit that did not move the tag
     oldest = chain[-1] if chain else None
     was_cut = oldest is not None and _sequence(oldest) > max(_sequence(tagged), 1)
-    if found is None and was_cut:
+    if offsets is None and was_cut:
         return own_offsets(tagged, table_uuid, metadata.location)
-    holder = metadata.snapshot_by_id(found.snapshot_id) if found else None
+    holder = metadata.snapshot_by_id(offsets.snapshot_id) if offsets else None
     if holder is not None and _sequence(holder) > _sequence(tagged):
-        return found
+        return offsets
     raise LakeRolledBackError(
         f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
         f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
@@ -128,10 +128,10 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
     return own_time_ms(snapshot)
 
 
-def describe_snapshot(snapshot: AnySnapshot, found: LakeOffsets | None) -> LakeSnapshot:
+def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
     """Return the snapshot with the offsets that were found for it."""
-    if found is None:
+    if lake_offsets is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
-    offsets, starts = dict(found.offsets), dict(found.starts)
-    held = found.dropped_rows, found.history, found.dropped_others
+    offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)
+    held = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_others
     return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)

@@ -107,9 +107,9 @@ class PartitionFilter:
         """Position, field and column of those parts of a partition that are columns themselves, or times of them."""
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
-            found = own_field(part.transform, column.name) if column is not None else None
-            if column is not None and found is not None and found.transform != "truncate":
-                yield position, part.source_id, column, found
+            own_part = own_field(part.transform, column.name) if column is not None else None
+            if column is not None and own_part is not None and own_part.transform != "truncate":
+                yield position, part.source_id, column, own_part
 
 
 def _of_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:

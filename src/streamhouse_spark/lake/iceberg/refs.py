@@ -23,9 +23,9 @@ class AssertRefs(ValidatableTableRequirement):
     """Name → snapshot."""
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
-        found = _refs(base_metadata) if base_metadata is not None else {}
-        if found != self.refs:
-            names = sorted(name for name in {*found, *self.refs} if found.get(name) != self.refs.get(name))
+        refs = _refs(base_metadata) if base_metadata is not None else {}
+        if refs != self.refs:
+            names = sorted(name for name in {*refs, *self.refs} if refs.get(name) != self.refs.get(name))
             raise CommitFailedException(f"Requirement failed: tags or branches {', '.join(names)} have changed")
 
 
@@ -35,8 +35,8 @@ def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[Ta
     A REST catalog checks requirements itself, and knows none of the latter: there a tag that is made between planning
     and commit is not seen, unless it has the name of an existing one.
     """
-    known = {MAIN_BRANCH: None, **_refs(planned)}
-    each = tuple(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in known.items())
+    refs_before = {MAIN_BRANCH: None, **_refs(planned)}
+    each = tuple(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in refs_before.items())
     return (
         each if isinstance(catalog, RestCatalog) else (*each, cast("TableRequirement", AssertRefs(refs=_refs(planned))))
     )

@@ -48,13 +48,13 @@ class IcebergRelocation:
 
     def recorded_root(self) -> str | None:
         """Return the root that the metadata names, if it differs from the opened one."""
-        found: list[str] = []
+        roots: list[str] = []
 
         def look(_: TableMetadata, move: Move | None) -> None:
-            found.extend([move.recorded_root] if move is not None else [])
+            roots.extend([move.recorded_root] if move is not None else [])
 
         self._relocate(look)
-        return found[0] if found else None
+        return roots[0] if roots else None
 
     def needed(self) -> set[str]:
         """Return the keys of all files that a snapshot needs. Raises `SnapshotExpiredError` if metadata is missing."""
@@ -62,8 +62,8 @@ class IcebergRelocation:
         if table is None:
             return set()
         files = StorageFiles(self._place.storage)
-        found = files_of(table, table.metadata.snapshots)
-        return {files.key_of(location) for location in found if files.holds(location)}
+        locations = files_of(table, table.metadata.snapshots)
+        return {files.key_of(location) for location in locations if files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
         """Relocate the table. With ``new_uuid`` it belongs to that table from now on, and has an id of its own.

@@ -25,17 +25,17 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
     """Return the schema that was current when the snapshot was made."""
-    found = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
-    return found or metadata.schema()
+    schema = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
+    return schema or metadata.schema()
 
 
 def projection(
-    lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+    lake: Schema, mapping: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
     return projection_of(
         lake_schema(lake),
-        known,
+        mapping,
         table,
         columns,
         schema,
@@ -53,8 +53,8 @@ def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjecti
 def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     snapshot = metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
-        kept = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-        shown = ", ".join(str(s.snapshot_id) for s in kept[-5:]) or "none"
+        in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+        shown = ", ".join(str(s.snapshot_id) for s in in_commit_order[-5:]) or "none"
         raise SnapshotExpiredError(
             f"lake table {metadata.location} has no snapshot {snapshot_id}: it was expired or never there; the newest "
             f"kept are {shown}; choose one of them"
@@ -69,7 +69,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     and deletes that cannot be read here, `SnapshotExpiredError`.
     """
 
-    def is_asked(entry: ManifestEntry) -> bool:
+    def is_in_scan(entry: ManifestEntry) -> bool:
         file = entry.data_file
         return chosen is None or file.content != DataFileContent.DATA or chosen.test(file)
 
@@ -81,7 +81,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
         deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
         expect(table.io, ((m.manifest_path, m.manifest_length) for m in (*data, *deletes)))
         try:
-            tasks = list(planner.plan_files([*data, *deletes], is_asked))
+            tasks = list(planner.plan_files([*data, *deletes], is_in_scan))
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise

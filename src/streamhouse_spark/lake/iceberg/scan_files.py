@@ -41,18 +41,18 @@ def scan_files(
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
-    looked_at = {*statistics_of, *node.columns()}
-    wanted = {
+    statistics_columns = {*statistics_of, *node.columns()}
+    field_ids = {
         field_id: cast("ice.PrimitiveType", types[field_id])
         for field_id, name in names.items()
-        if name in looked_at and isinstance(types.get(field_id), ice.PrimitiveType)
+        if name in statistics_columns and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
     buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
     only = None if only_buckets is None else BucketFilter(frozenset(only_buckets), *buckets)
     chosen = PartitionFilter(node, names, how.schema, table.metadata, only) if node.columns() else None
     tasks = plan_tasks(table, snapshot, chosen)
-    files = (_scan_file(task, table.location(), specs, names, wanted, buckets) for task in tasks)
+    files = (_scan_file(task, table.location(), specs, names, field_ids, buckets) for task in tasks)
     return tuple(file for file in files if file_may_match(file, how.schema, node))
 
 
@@ -95,8 +95,8 @@ def _num_deleted(task: FileScanTask) -> int | None:
     """
     if not task.delete_files:
         return 0
-    delete, *others = task.delete_files
-    return delete.record_count if not others and is_only_of(delete, task.file.file_path) else None
+    delete, *row_deletes = task.delete_files
+    return delete.record_count if not row_deletes and is_only_of(delete, task.file.file_path) else None
 
 
 def _partition(

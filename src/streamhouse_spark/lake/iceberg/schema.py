@@ -74,7 +74,7 @@ def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Sche
     Iceberg has no identifier of floating point: such a key is not told to other engines.
     """
     keys = [position for position, column in enumerate(schema.columns, start=1) if column.name in set(primary_key)]
-    is_told = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
+    is_declared = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
     nested_ids = itertools.count(len(schema.columns) + 1)
     return Schema(
         *(
@@ -87,7 +87,7 @@ def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Sche
             )
             for position, column in enumerate(schema.columns, start=1)
         ),
-        identifier_field_ids=keys if is_told else [],
+        identifier_field_ids=keys if is_declared else [],
     )
 
 
@@ -125,12 +125,12 @@ def fields_inside(field_type: ice.IcebergType) -> dict[Path, int]:
             parts = ((KEY, field_type.key_type), (VALUE, field_type.value_type))
             return {(name, *path): i for name, part in parts for path, i in fields_inside(part).items()}
         case ice.StructType():
-            found: dict[Path, int] = {}
+            field_ids: dict[Path, int] = {}
             for field in field_type.fields:
                 name = field.name.casefold()
-                found[(name,)] = field.field_id
-                found |= {(name, *path): i for path, i in fields_inside(field.field_type).items()}
-            return found
+                field_ids[(name,)] = field.field_id
+                field_ids |= {(name, *path): i for path, i in fields_inside(field.field_type).items()}
+            return field_ids
     return {}
 
 
@@ -162,13 +162,13 @@ def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
             return pa.map_(_canonical_type(field_type.key_type, column), _canonical_type(field_type.value_type, column))
         case ice.StructType():
             return pa.struct([pa.field(f.name, _canonical_type(f.field_type, column)) for f in field_type.fields])
-    found = _TO_ARROW.get(type(field_type))
-    if found is None:
+    arrow_type = _TO_ARROW.get(type(field_type))
+    if arrow_type is None:
         raise LakeMismatchError(
             f"column '{column}' of the lake table has the type {field_type}, which a streamhouse table cannot have; "
             "read it with another engine, or cast the column in the lake"
         )
-    return found
+    return arrow_type
 
 
 def file_schema(schema: Schema) -> pa.Schema:
@@ -239,8 +239,8 @@ def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
         return IdentityTransform()
     if part.transform == "truncate":
         return TruncateTransform(part.width)
-    found: IcebergTransform[Any, Any] = _OF_TIMES[part.transform]()  # type: ignore[call-arg]
-    return found
+    transform: IcebergTransform[Any, Any] = _OF_TIMES[part.transform]()  # type: ignore[call-arg]
+    return transform
 
 
 def own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
@@ -254,8 +254,8 @@ def own_field(transform: IcebergTransform[Any, Any], column: str) -> own.Partiti
 
 
 def _free_name(name: str, schema: Schema) -> str:
-    taken = {f.name.casefold() for f in schema.fields}
-    while name.casefold() in taken:
+    names = {f.name.casefold() for f in schema.fields}
+    while name.casefold() in names:
         name = f"{name}_"
     return name
 
@@ -333,27 +333,29 @@ def differences(
     """Return the differences of the lake table, with the columns ``lake`` and the partitions ``lake_spec``, from the
     one for ``schema``; empty if it fits.
     """
-    found = []
+    problems = []
     if metadata.format_version != FORMAT_VERSION:
-        found.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
+        problems.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in schema.columns:
         field = by_name.pop(column.name.casefold(), None)
         expected = iceberg_type(column.type, itertools.count())
         if field is None:
-            found.append(f"column '{column.name}' ({expected}) is missing")
+            problems.append(f"column '{column.name}' ({expected}) is missing")
             continue
         if plain_type(field.field_type) != plain_type(expected):
-            found.append(f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}")
+            problems.append(
+                f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}"
+            )
         if field.required and column.nullable:
-            found.append(f"column '{column.name}' is required, expected optional")
+            problems.append(f"column '{column.name}' is required, expected optional")
         if column.name in primary_key and not field.required:
-            found.append(f"column '{column.name}' of the primary key is optional, expected required")
-    found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
+            problems.append(f"column '{column.name}' of the primary key is optional, expected required")
+    problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
     here, expected_here = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
     if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:
-        found.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
-    return found
+        problems.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
+    return problems
 
 
 def plain_type(field_type: ice.IcebergType) -> str:

@@ -83,7 +83,7 @@ class SnapshotBuilder:
         list_location = self._location(f"snap-{self._snapshot_id}-{self._name}.avro")
         sequence_number = self._metadata.next_sequence_number()
         parent_id = self._parent.snapshot_id if self._parent else None
-        time_ms, beside = next_snapshot_time_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
+        time_ms, clock_properties = next_snapshot_time_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
         with write_manifest_list(
             format_version=self._metadata.format_version,
             output_file=self._output(list_location),
@@ -102,7 +102,7 @@ class SnapshotBuilder:
                 "sequence-number": sequence_number,
                 "timestamp-ms": time_ms,
                 "manifest-list": list_location,
-                "summary": self._summary(removed, beside),
+                "summary": self._summary(removed, clock_properties),
                 "schema-id": self._metadata.current_schema_id,
             }
         )
@@ -158,50 +158,50 @@ class SnapshotBuilder:
         """
         is_data = content == ManifestContent.DATA
         manifests = [m for m in manifests if m.content == content]
-        wanted = set(self._change.removed if is_data else self._change.removed_deletes)
-        if not wanted:
+        locations = set(self._change.removed if is_data else self._change.removed_deletes)
+        if not locations:
             return manifests, []
-        kept: list[ManifestFile] = []
+        remaining: list[ManifestFile] = []
         removed: list[DataFile] = []
         rewritten: dict[int, list[ManifestEntry]] = {}
         self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
-            gone = [e.data_file for e in entries if e.data_file.file_path in wanted]
-            removed += gone
-            if not gone:
-                kept.append(manifest)
+            removed_here = [e.data_file for e in entries if e.data_file.file_path in locations]
+            removed += removed_here
+            if not removed_here:
+                remaining.append(manifest)
             elif is_data:
-                left = [self._carry_entry(e, wanted) for e in entries]
-                kept.append(self._write_manifest(content, manifest.partition_spec_id, left))
+                left = [self._carry_entry(e, locations) for e in entries]
+                remaining.append(self._write_manifest(content, manifest.partition_spec_id, left))
             else:
-                left = [self._carry_entry(e, wanted) for e in entries]
+                left = [self._carry_entry(e, locations) for e in entries]
                 rewritten.setdefault(manifest.partition_spec_id, []).extend(left)
-        missing = wanted - {f.file_path for f in removed}
+        missing = locations - {f.file_path for f in removed}
         if missing:
             raise CommitConflictError(
                 f"lake table {self._metadata.location}: {len(missing)} files that this commit replaces are no longer "
                 f"live, for example {min(missing)}; try again"
             )
         joined = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
-        return [*joined, *kept], removed
+        return [*joined, *remaining], removed
 
-    def _carry_entry(self, entry: ManifestEntry, gone: set[str]) -> ManifestEntry:
-        if entry.data_file.file_path in gone:
+    def _carry_entry(self, entry: ManifestEntry, removed: set[str]) -> ManifestEntry:
+        if entry.data_file.file_path in removed:
             return _entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
         return _entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
     def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
-        kept, removed = [], []
+        retained, removed = [], []
         self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
             removed += [e.data_file for e in entries]
             if manifest.content == ManifestContent.DATA:
-                gone = [_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
-                kept.append(self._write_manifest(ManifestContent.DATA, manifest.partition_spec_id, gone))
-        return kept, removed
+                deleted = [_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
+                retained.append(self._write_manifest(ManifestContent.DATA, manifest.partition_spec_id, deleted))
+        return retained, removed
 
     def _merged(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
         """Join small manifests, newest first, so that their number grows with the logarithm of the commits.
@@ -267,7 +267,7 @@ class SnapshotBuilder:
         version = self._metadata.format_version
         return write_manifest(version, spec, schema, output, self._snapshot_id, "deflate")
 
-    def _summary(self, removed: Sequence[DataFile], beside: Mapping[str, str]) -> Summary:
+    def _summary(self, removed: Sequence[DataFile], clock_properties: Mapping[str, str]) -> Summary:
         collector = SnapshotSummaryCollector()
         schema, specs = self._metadata.schema(), self._metadata.specs()
         paths = {spec_id: cast("PartitionSpec", PartitionPaths(spec)) for spec_id, spec in specs.items()}
@@ -278,7 +278,7 @@ class SnapshotBuilder:
         properties = {
             **collector.build(),
             **self._change.summary,
-            **beside,
+            **clock_properties,
             USER_PROPERTY: COMMIT_USER,
             COMMIT_PROPERTY: self._commit_uuid,
         }

@@ -87,16 +87,16 @@ class IcebergLake(LakeTable):
         if metadata is None:
             return None
         self.place.require_owner(metadata)
-        found = newest_offsets(metadata, self.place.spec.table_uuid)
+        offsets = newest_offsets(metadata, self.place.spec.table_uuid)
         head = metadata.current_snapshot()
-        return None if head is None else describe_snapshot(head, found)
+        return None if head is None else describe_snapshot(head, offsets)
 
     def marks(self) -> LakeValidators | None:
         return self.place.marks()
 
     def head(self) -> LakeVersion | None:
-        found = self.place.newest_file()
-        return None if found is None else LakeVersion(found[0], self.content_of(found[1]), found[2])
+        file = self.place.newest_file()
+        return None if file is None else LakeVersion(file[0], self.content_of(file[1]), file[2])
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot
@@ -137,13 +137,13 @@ class IcebergLake(LakeTable):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        beside: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NOTHING_BESIDE,
     ) -> list[LakeFile]:
         from streamhouse_spark.lake.iceberg.foreign.file_deletes import write_file_deletes
         from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
-        return [*written, *write_file_deletes(self.place, context, beside, moved)]
+        return [*written, *write_file_deletes(self.place, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
         metadata = self.place.snapshots()
@@ -209,15 +209,15 @@ class IcebergLake(LakeTable):
         return list_data_files(self.place, snapshot_id)
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {self.place.spec.path}: changes {wanted} were asked for, the hot log no longer "
+                f"bucket {bucket} of {self.place.spec.path}: changes {offsets} were asked for, the hot log no longer "
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_placed(bucket, wanted, node, snapshot_id=snapshot_id)
+        return super().read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
 
     def missing_metadata(self, recorded: int) -> str | None:
         return self.place.missing_metadata(recorded)
@@ -233,9 +233,9 @@ class IcebergLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(table, name)
-        made = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        made.create_or_evolve()
-        return metadata_table(made.require(), name).slice(0, 0)
+        binding = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        binding.create_or_evolve()
+        return metadata_table(binding.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
         from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES

@@ -121,17 +121,17 @@ class IcebergTableBinding:
                     return
                 continue
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
-            wanted = self._evolve(table.metadata, is_own=is_own)
-            here = (table.metadata, wanted.schema, wanted.spec)
+            evolved = self._evolve(table.metadata, is_own=is_own)
+            here = (table.metadata, evolved.schema, evolved.spec)
             fits = differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
-            if found := wanted.differences or fits:
+            if problems := evolved.differences or fits:
                 raise LakeMismatchError(
-                    f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(problems)}; "
                     "change it, or build the lake at another place (streamhouse retier)"
                 )
-            is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
-            is_right &= wanted.schema is table.schema() and wanted.spec.spec_id == table.metadata.default_spec_id
-            if not is_right and not commit_columns(self.catalog, table, wanted, self.spec.table_uuid):
+            is_right = not is_own or evolved.columns == iceberg_columns(table.metadata, self.spec)
+            is_right &= evolved.schema is table.schema() and evolved.spec.spec_id == table.metadata.default_spec_id
+            if not is_right and not commit_columns(self.catalog, table, evolved, self.spec.table_uuid):
                 continue
             self._adopt(table)
             if isinstance(self.catalog, FileCatalog):
@@ -191,8 +191,8 @@ class IcebergTableBinding:
             return
         from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 
-        known = iceberg_columns(table.metadata, self.spec).schema_id
-        if known is None or known < self.spec.schema_id:
+        schema_id = iceberg_columns(table.metadata, self.spec).schema_id
+        if schema_id is None or schema_id < self.spec.schema_id:
             self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
@@ -289,10 +289,10 @@ class IcebergTableBinding:
             version = newest_version(self.storage, self.world, key)
             if version is None:
                 return None
-            kept = read_kept_snapshots(version.data)
-            root = None if kept is None else find_recorded_root(kept.location, key)
-            if kept is not None and (root is None or is_same_place(root, self.storage.url)):
-                return kept
+            snapshots = read_kept_snapshots(version.data)
+            root = None if snapshots is None else find_recorded_root(snapshots.location, key)
+            if snapshots is not None and (root is None or is_same_place(root, self.storage.url)):
+                return snapshots
         table = self.find()
         return None if table is None else table.metadata
 

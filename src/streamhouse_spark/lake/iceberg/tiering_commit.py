@@ -48,8 +48,8 @@ def write_context(place: IcebergTableBinding) -> WriteContext:
 
 def data_location(table: Table) -> str:
     """Return the location of new data files."""
-    found: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
-    return found.rstrip("/")
+    location: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
+    return location.rstrip("/")
 
 
 def plan_data_files(
@@ -92,12 +92,16 @@ def commit_round(
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_shape(metadata, file_spec)
-        found = newest_offsets(metadata, place.spec.table_uuid)
-        require_offsets(metadata.location, found, expected)
-        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        require_offsets(metadata.location, offsets, expected)
+        rows, without_offsets = (
+            (offsets.dropped_rows, offsets.dropped_others) if offsets and not is_truncated else (0, 0)
+        )
         owner, absent = place.spec.table_uuid, num_deleted + rows
         history = place.spec.history
-        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
+        text = offsets_text(
+            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
+        )
         summary = {OFFSETS_PROPERTY: text}
         if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
@@ -182,10 +186,10 @@ def write_row_deletes(
         if not hit:
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        found = np.setdiff1d(own.runs.rows_at(hit), read_deleted_positions(access, file.location, file.deletes))
-        if len(found):
-            kept: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
-            positions, num_dropped = np.union1d(kept, found), len(found)
+        newly_deleted = np.setdiff1d(own.runs.rows_at(hit), read_deleted_positions(access, file.location, file.deletes))
+        if len(newly_deleted):
+            deleted_before: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
+            positions, num_dropped = np.union1d(deleted_before, newly_deleted), len(newly_deleted)
             ids, bucket = place.world.ids, own.bucket
             written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
@@ -204,9 +208,9 @@ def _candidates(
     for new in added:
         if new.bucket in rows:
             yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
-    seen: set[str] = set()
-    for found in plan_data_files(place, context, list(rows)).values() if with_older else ():
-        for file in found:
-            if file.location not in seen:
-                seen.add(file.location)
+    seen_locations: set[str] = set()
+    for files in plan_data_files(place, context, list(rows)).values() if with_older else ():
+        for file in files:
+            if file.location not in seen_locations:
+                seen_locations.add(file.location)
                 yield file

@@ -85,9 +85,9 @@ class VirtualTable(IcebergLake):
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""
         world = self.place.world
-        made = IcebergTableBinding(MemoryStorage(world), self.place.spec, world=world)
-        made.create_or_evolve()
-        return made.require().metadata
+        binding = IcebergTableBinding(MemoryStorage(world), self.place.spec, world=world)
+        binding.create_or_evolve()
+        return binding.require().metadata
 
     def document(self) -> IcebergMetadata:
         """Return its newest version."""
@@ -129,7 +129,7 @@ def _with_own_location(metadata: TableMetadata, location: str, table_uuid: str) 
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
     snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]
-    kept = {snapshot.snapshot_id for snapshot in snapshots}
+    snapshot_ids = {snapshot.snapshot_id for snapshot in snapshots}
     properties = {key: value for key, value in metadata.properties.items() if key not in OWN_PLACES}
     properties[VIRTUAL_PROPERTY] = str(_sequence_number(metadata))
     return metadata.model_copy(
@@ -138,7 +138,7 @@ def _with_own_location(metadata: TableMetadata, location: str, table_uuid: str) 
             "location": location,
             "metadata_log": [],
             "snapshots": snapshots,
-            "snapshot_log": [entry for entry in metadata.snapshot_log if entry.snapshot_id in kept],
+            "snapshot_log": [entry for entry in metadata.snapshot_log if entry.snapshot_id in snapshot_ids],
             "table_uuid": uuid.UUID(table_uuid),
         }
     )

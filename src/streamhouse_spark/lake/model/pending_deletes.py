@@ -49,8 +49,8 @@ class PendingDeletes:
         """Return the moved rows that the log still has, and the rest."""
         if self.log is None or not moved.rows:
             return schema.empty_table(), moved
-        found, left = self.log.read(moved.rows)
-        return found, replace(moved, rows=left)
+        deleted, left = self.log.read(moved.rows)
+        return deleted, replace(moved, rows=left)
 
 
 NOTHING_BESIDE: Final = PendingDeletes()

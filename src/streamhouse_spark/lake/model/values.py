@@ -252,6 +252,6 @@ class ExpireReport:
     files: tuple[str, ...] = ()
 
 
-def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+def same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
     """Tell whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
-    return all(one.get(bucket, 0) == other.get(bucket, 0) for bucket in {*one, *other})
+    return all(left.get(bucket, 0) == right.get(bucket, 0) for bucket in {*left, *right})

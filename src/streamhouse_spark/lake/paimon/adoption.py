@@ -118,8 +118,8 @@ class PaimonAdoption:
         if table.snapshot is None:
             return
         fields = [(field.id, field.name) for field in table.schema.fields]
-        known = with_changes_elsewhere(map_by_name(fields, spec.schema), table.schema, table.schemas)
-        how = projection(table.schema, known, spec.schema, None, spec.schema)
+        mapping = with_changes_elsewhere(map_by_name(fields, spec.schema), table.schema, table.schemas)
+        how = projection(table.schema, mapping, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
         for file in scan_files(place, table, table.snapshot, table.schema, how, ()):
             assert file.bucket is not None, "seen by `examine`"
@@ -197,31 +197,31 @@ def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, 
     )
 
 
-def _refuse(table: PaimonTable, found: Sequence[str]) -> None:
-    if found:
+def _refuse(table: PaimonTable, problems: Sequence[str]) -> None:
+    if problems:
         raise LakeMismatchError(
-            f"the Paimon table at {table.location} cannot be adopted: {'; '.join(found)}; change that with the engine "
-            "that wrote it, or copy its rows into a new table"
+            f"the Paimon table at {table.location} cannot be adopted: {'; '.join(problems)}; change that with the "
+            "engine that wrote it, or copy its rows into a new table"
         )
 
 
 def _unfit_files(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
-    found = []
+    problems = []
     outside = [
         e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
     ]
     if outside:
-        found.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
+        problems.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
     highest = max((int(entry.file.max_sequence_number) for entry in entries), default=0)
     if table.schema.primary_keys and highest > SEQUENCE_MAX:
-        found.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
-    others = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
-    if others and table.schema.primary_keys:
-        found.append(
-            f"it has files of {', '.join(map(str, others))} buckets besides those of {layout.bucket}: rewrite the "
-            "partitions that were not rescaled"
+        problems.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
+    bucket_counts = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
+    if bucket_counts and table.schema.primary_keys:
+        problems.append(
+            f"it has files of {', '.join(map(str, bucket_counts))} buckets besides those of {layout.bucket}: rewrite "
+            "the partitions that were not rescaled"
         )
-    return found
+    return problems
 
 
 def _is_within(table: PaimonTable, location: str) -> bool:
@@ -297,12 +297,12 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
     """Refuse a row in another bucket than its key's: it would have a double once it changes."""
     if not spec.bucket_key or not rows.num_rows:
         return
-    found = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
-    num_misplaced = int(np.count_nonzero(found != bucket))
+    buckets = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
+    num_misplaced = int(np.count_nonzero(buckets != bucket))
     if num_misplaced:
-        place = int(np.flatnonzero(found != bucket)[0])
+        place = int(np.flatnonzero(buckets != bucket)[0])
         example = {name: python_value(rows.column(name)[place]) for name in spec.bucket_key}
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
-            f"other buckets, for example {example} of bucket {int(found[place])}; copy its rows into a new table"
+            f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"
         )

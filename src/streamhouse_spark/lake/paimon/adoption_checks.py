@@ -51,37 +51,37 @@ def layout_of(lake: PaimonSchema) -> Layout:
 
 
 def _unfit_keyed(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
-    found = []
+    problems = []
     if bucket < 1:
         kinds = {
             UNAWARE_BUCKETS: "dynamic buckets, of which only an index of its own knows",
             _POSTPONED_BUCKETS: "postponed buckets",
         }
-        found.append(f"it has {kinds.get(bucket, 'no buckets')} (option bucket is {text}), expected a fixed number")
+        problems.append(f"it has {kinds.get(bucket, 'no buckets')} (option bucket is {text}), expected a fixed number")
     outside = [name for name in lake.partition_keys if name not in lake.primary_keys]
     if outside:
-        found.append(f"partition column '{outside[0]}' is not in its primary key {', '.join(lake.primary_keys)}")
-    return found
+        problems.append(f"partition column '{outside[0]}' is not in its primary key {', '.join(lake.primary_keys)}")
+    return problems
 
 
 def unfit_options(lake: PaimonSchema) -> list[str]:
     """Return the options, beside those of `paimon_schema.differences`, by which rows would be elsewhere or others."""
-    found = [
+    problems = [
         f"option {name} is {lake.options[name]}, expected {expected}"
         for name, expected in {**_EXPECTED_OPTIONS, **(KEYED_OPTIONS if lake.primary_keys else {})}.items()
         if lake.options.get(name, expected).strip().lower() != expected
     ]
-    found += [
+    problems += [
         f"option {name} is {value}, which is not read here"
         for name, value in sorted(lake.options.items())
         if (name in _REFUSED_OPTIONS and value.strip().lower() not in ("", "false"))
         or (name.startswith("fields.") and name.endswith(".default-value"))
     ]
-    return found
+    return problems
 
 
 def options_of_adopted_table(lake: PaimonSchema, spec: LakeTableSpec, *, write_only: bool) -> dict[str, str]:
     """Return the table's options with Paimon's defaults made explicit, and without those of an older owner."""
-    kept = {k: v for k, v in lake.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
+    options = {k: v for k, v in lake.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
     own = {**bucket_options(spec), **(KEYED_OPTIONS if spec.primary_key else {})}
-    return {**kept, **own, **({"write-only": "true"} if write_only else {})}
+    return {**options, **own, **({"write-only": "true"} if write_only else {})}

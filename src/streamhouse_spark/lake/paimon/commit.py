@@ -169,7 +169,7 @@ class _SnapshotBuilder:
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
-        time_ms, beside = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
+        time_ms, clock_properties = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
         snapshot = Snapshot(
             version=SNAPSHOT_VERSION,
@@ -190,7 +190,7 @@ class _SnapshotBuilder:
             next_row_id=parent.next_row_id if parent else None,
             properties={
                 **self._carry_properties(),
-                **beside,
+                **clock_properties,
                 **self._change.properties,
                 COMMIT_PROPERTY: self._commit_uuid,
             },
@@ -213,8 +213,8 @@ class _SnapshotBuilder:
         if not change.removes_all and not change.removed and not change.removed_at:
             return []
         live = self._reader.live(self._table.snapshot)
-        gone = live if change.removes_all else [*self._still_live(live)]
-        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
+        removed = live if change.removes_all else [*self._still_live(live)]
+        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in removed]
 
     def _still_live(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
         """Return the files that the change removes. Raises `CommitConflictError` where another commit removed one."""
@@ -272,12 +272,12 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
     """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
     is_canonical = file.location == spec.canonical(file.partition, file.bucket, name)
-    low, high, nulls = (file.columns[what] for what in ("lower_bounds", "upper_bounds", "null_counts"))
-    known = [field for field in spec.schema.fields if field.id in nulls]
+    low, high, nulls = (file.columns[group] for group in ("lower_bounds", "upper_bounds", "null_counts"))
+    fields = [field for field in spec.schema.fields if field.id in nulls]
     empty = GenericRow([], [])
 
     def row(bounds: Mapping[int, Any]) -> GenericRow:
-        return GenericRow([decode_field(bounds[field.id], field) for field in known], known)
+        return GenericRow([decode_field(bounds[field.id], field) for field in fields], fields)
 
     meta = DataFileMeta(
         file_name=name,
@@ -286,7 +286,7 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
         min_key=empty,
         max_key=empty,
         key_stats=SimpleStats.empty_stats(),
-        value_stats=SimpleStats(row(low), row(high), [nulls[field.id] for field in known]),
+        value_stats=SimpleStats(row(low), row(high), [nulls[field.id] for field in fields]),
         min_sequence_number=file.offsets.start,
         max_sequence_number=file.offsets.end - 1,
         schema_id=file.schema_id,
@@ -295,7 +295,7 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
         creation_time=Timestamp.from_epoch_millis(now_ms),
         delete_row_count=0,
         file_source=source,
-        value_stats_cols=[field.name for field in known],
+        value_stats_cols=[field.name for field in fields],
         external_path=None if is_canonical else file.location,
     )
     return meta if file.keys is None else describe_keyed_file(meta, file.keys, spec.schema)

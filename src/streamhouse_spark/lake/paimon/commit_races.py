@@ -50,23 +50,23 @@ def durable(place: PaimonTableBinding) -> LakeSnapshot | None:
     return _below(place, commit_snapshot(place, seal))
 
 
-def seal_snapshot(place: PaimonTableBinding, made: Snapshot) -> Snapshot:
-    """Commit an empty snapshot above ``made``, or return ``made`` if another has come above it.
+def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
+    """Commit an empty snapshot above ``snapshot``, or return ``snapshot`` if another has come above it.
 
     A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
     in the offsets. A snapshot with a successor is safe: the successor was made from it. Raises `CommitConflictError` if
-    ``made`` is lost: do it again.
+    ``snapshot`` is lost: do it again.
     """
 
-    def stands() -> bool:
-        stored = place.snapshots.find(made.id)
-        return stored is not None and commit_of(stored) == commit_of(made)
+    def is_latest() -> bool:
+        stored = place.snapshots.find(snapshot.id)
+        return stored is not None and commit_of(stored) == commit_of(snapshot)
 
     def seal(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        if not stands():
+        if not is_latest():
             raise CommitConflictError(
-                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}; "
+                f"lake table {newest.location}: another engine put its own snapshot in the place of {snapshot.id}; "
                 "try again"
             )
         return Change(is_compaction=True, properties=carry_offsets(place, newest.snapshot))
@@ -74,9 +74,9 @@ def seal_snapshot(place: PaimonTableBinding, made: Snapshot) -> Snapshot:
     try:
         return commit_snapshot(place, seal)
     except CommitConflictError:
-        if place.snapshots.find(made.id + 1) is None or not stands():
+        if place.snapshots.find(snapshot.id + 1) is None or not is_latest():
             raise
-        return made
+        return snapshot
 
 
 def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
@@ -115,8 +115,8 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
     """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
-    found = parse_file_end(location)
-    return found is not None and found[1] > offsets.get(found[0], 0)
+    file_end = parse_file_end(location)
+    return file_end is not None and file_end[1] > offsets.get(file_end[0], 0)
 
 
 def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:

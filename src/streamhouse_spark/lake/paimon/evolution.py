@@ -59,17 +59,17 @@ def paimon_columns(
     """Return the map of columns of a lake table, by its newest schema; ``schemas`` are all of the lake, for readers of
     its files. Raises `CorruptDataError`.
     """
-    found = column_map.column_map(
+    columns = column_map.column_map(
         lake.options, _field_names(lake), spec, where=spec.location, inner_of=inner_of(lake.fields)
     )
-    return with_changes_elsewhere(found, lake, schemas) if schemas else found
+    return with_changes_elsewhere(columns, lake, schemas) if schemas else columns
 
 
-def with_changes_elsewhere(known: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
+def with_changes_elsewhere(mapping: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
     """Return the map with what other engines changed inside columns."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
     forms = [{f.id: fields_inside(f.type) for f in schema.fields} for schema in (*older, lake)]
-    return replace(known, elsewhere=column_map.nested_fields_changed_by_lake(forms))
+    return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
@@ -79,12 +79,14 @@ def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
 
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
     """Make the lake's newest schema as `column_map.brought_up` has its fields."""
-    known = paimon_columns(lake, spec)
-    ids = itertools.count(1 + _highest_id(lake, known.fields.values()))
+    columns_before = paimon_columns(lake, spec)
+    ids = itertools.count(1 + _highest_id(lake, columns_before.fields.values()))
 
     def added(columns: Sequence[Column], _: object) -> list[tuple[int, DataField]]:
-        found = [next(ids) for _ in columns]
-        return [(field_id, new_field(field_id, column, ids)) for field_id, column in zip(found, columns, strict=True)]
+        field_ids = [next(ids) for _ in columns]
+        return [
+            (field_id, new_field(field_id, column, ids)) for field_id, column in zip(field_ids, columns, strict=True)
+        ]
 
     def as_column(field: DataField, column: Column, inner: Mapping[int, int]) -> DataField:
         return _as_column(field, column, inner, ids)
@@ -92,7 +94,7 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
     fields = {field.id: field for field in lake.fields}
     edited, mapped, differences = migrate_columns(
         fields,
-        known,
+        columns_before,
         spec,
         commented=_with_comment,
         as_column=as_column,
@@ -100,9 +102,9 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
         inside=lambda field: fields_inside(field.type),
         where=spec.location,
     )
-    is_same = edited == list(lake.fields) and mapped == dict(known.fields)
+    is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)
     # A lake without a map stays without one until its columns change: it is known by its names until then.
-    if differences or (is_same and known.schema_id in (None, spec.schema_id)):
+    if differences or (is_same and columns_before.schema_id in (None, spec.schema_id)):
         return Evolved(lake, tuple(differences))
     columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
     return Evolved(_evolve_schema(lake, edited, columns, now_ms), ())
@@ -144,12 +146,12 @@ def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_i
     return DataField(field.id, column.name, kind, field.description, field.default_value)
 
 
-def _widen_type(kind: DataType, wanted: pa.DataType) -> DataType:
+def _widen_type(kind: DataType, target: pa.DataType) -> DataType:
     try:
         before = arrow_type(kind, "")
     except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
         return kind
-    return paimon_type(wanted, itertools.count(), nullable=kind.nullable) if is_widening(before, wanted) else kind
+    return paimon_type(target, itertools.count(), nullable=kind.nullable) if is_widening(before, target) else kind
 
 
 def _migrate_type(
@@ -166,18 +168,18 @@ def _migrate_type(
             key = _migrate_type(before.key, after.key_type, ids, inner, new_ids)
             return MapType(before.nullable, key, _migrate_type(before.value, after.item_type, ids, inner, new_ids))
         case RowType() if pa.types.is_struct(after):
-            there = {field.id: field for field in before.fields}
+            field_of_id = {field.id: field for field in before.fields}
             fields = []
-            for wanted in after:
-                field = there.get(inner.get(next(ids), -1))
-                own = iter([next(ids) for _ in range(count(wanted.type))])
+            for column in after:
+                field = field_of_id.get(inner.get(next(ids), -1))
+                own = iter([next(ids) for _ in range(count(column.type))])
                 if field is None:
-                    fields.append(DataField(next(new_ids), wanted.name, paimon_type(wanted.type, new_ids)))
+                    fields.append(DataField(next(new_ids), column.name, paimon_type(column.type, new_ids)))
                 else:
-                    kind = _migrate_type(field.type, wanted.type, own, inner, new_ids)
-                    fields.append(DataField(field.id, wanted.name, kind, field.description, field.default_value))
-            of_others = [field for field in before.fields if field.id not in inner.values()]
-            return RowType(before.nullable, [*fields, *of_others])
+                    kind = _migrate_type(field.type, column.type, own, inner, new_ids)
+                    fields.append(DataField(field.id, column.name, kind, field.description, field.default_value))
+            lake_only = [field for field in before.fields if field.id not in inner.values()]
+            return RowType(before.nullable, [*fields, *lake_only])
     return _widen_type(before, after)
 
 

@@ -55,8 +55,8 @@ def mark_of(place: PaimonTableBinding, snapshot_id: int) -> str | None:
 
     A writer that renames its own snapshot over it, or one that takes its number behind a rollback, gives another.
     """
-    found = place.snapshots.find(snapshot_id)
-    return None if found is None else name_of(found)
+    snapshot = place.snapshots.find(snapshot_id)
+    return None if snapshot is None else name_of(snapshot)
 
 
 def keeps_foreign_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
@@ -87,36 +87,38 @@ def _keeps(snapshot: Snapshot | None) -> bool:
 
 
 def files_without_positions(
-    place: PaimonTableBinding, context: WriteContext, beside: PendingDeletes, moved: RewrittenRows
+    place: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
     """Write files without offsets again that have rows which were deleted, as `LakeTable.delete_rows` says.
 
     ``moved`` are rows that had offsets while they were deleted. Returns the new files, and one for each file that goes.
     """
-    if not beside.of_files and not moved.rows:
+    if not pending.of_files and not moved.rows:
         return []
     spec = PaimonFileSpec.from_json(context.lake)
     table = place.require()
-    planned = _planned_snapshot(place, table, spec, beside.told)
+    planned = _planned_snapshot(place, table, spec, pending.told)
     how = own_projection(table, place.spec)
     live = _Files.of(place, table, planned, how)
-    found = {
+    to_delete = {
         name: [runs.offsets()]
-        for name, runs in union_deleted_file_rows(beside.of_files).items()
+        for name, runs in union_deleted_file_rows(pending.of_files).items()
         if name in live.entries
     }
-    for name, positions in _find_rewritten_rows(live, beside, moved).items():
-        found.setdefault(name, []).append(positions)
-    touched = [live.touched(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(found.items())]
+    for name, positions in _find_rewritten_rows(live, pending, moved).items():
+        to_delete.setdefault(name, []).append(positions)
+    touched = [live.touched(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(to_delete.items())]
 
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
         written = without_positions(file, context, spec, how, place.files_at, place.world.ids)
         return [*([written] if written is not None else ()), _file_to_rewrite(file, spec)]
 
-    return [file for made in write_groups(place.storage, touched, write) for file in made]
+    return [file for of_group in write_groups(place.storage, touched, write) for file in of_group]
 
 
-def _planned_snapshot(place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, told: int) -> Snapshot:
+def _planned_snapshot(
+    place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, applied_through: int
+) -> Snapshot:
     """Return the snapshot that the round began with.
 
     It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
@@ -129,10 +131,10 @@ def _planned_snapshot(place: PaimonTableBinding, table: PaimonTable, spec: Paimo
         )
     said = offsets_at(place, planned)
     lacks = said.history.number if said is not None and said.history is not None else 0
-    if lacks != told:
+    if lacks != applied_through:
         raise CommitConflictError(
-            f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {lacks}, {told} "
-            "was expected: another tiering service was faster; try again"
+            f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {lacks}, "
+            f"{applied_through} was expected: another tiering service was faster; try again"
         )
     return planned
 
@@ -165,8 +167,8 @@ class _Files:
     @classmethod
     def of(cls, place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection) -> _Files:
         reader, names = MetadataReader(table, PaimonFiles(place.files)), StorageFiles(place.storage)
-        found = ((reader.location(entry), entry) for entry in reader.live(snapshot))
-        return cls(place, table, how, {names.name_of(location): (location, entry) for location, entry in found})
+        entries = ((reader.location(entry), entry) for entry in reader.live(snapshot))
+        return cls(place, table, how, {names.name_of(location): (location, entry) for location, entry in entries})
 
     def split(self, name: str) -> LakeSplit:
         location, entry = self.entries[name]
@@ -190,38 +192,38 @@ class _Files:
         """Return the offsets of files, from their footers."""
         place, located = self.place, {name: self.entries[name] for name in names}
         sizes = {location: entry.file.file_size for location, entry in located.values()}
-        found = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
-        return zip(located, found, strict=True)
+        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+        return zip(located, offset_files_of_sizes, strict=True)
 
 
 # -- rows whose files were replaced ------------------------------------------------------------------------------------
 
 
-def _find_rewritten_rows(live: _Files, beside: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
+def _find_rewritten_rows(live: _Files, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
     """Find rows of files that are no longer live in those that came since: name → positions.
 
     The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
     its offsets on.
     """
-    lost = {name: runs for name, runs in union_deleted_file_rows(beside.of_files).items() if name not in live.entries}
-    of_log, left = beside.of_log(moved, live.how.schema.arrow)
+    lost = {name: runs for name, runs in union_deleted_file_rows(pending.of_files).items() if name not in live.entries}
+    of_log, left = pending.of_log(moved, live.how.schema.arrow)
     if not (lost or of_log.num_rows or left.rows):
         return {}
     before = replace(live, entries={})
     try:
-        if beside.recorded is not None:
-            before = _with_files(live, beside.recorded, lost)
+        if pending.recorded is not None:
+            before = _with_files(live, pending.recorded, lost)
         lost |= _files_of_offsets(before, left)
         rows = rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
     except SnapshotExpiredError as error:
         raise LakeMismatchError(
-            f"lake table {live.table.location}: rows of snapshot {beside.recorded} were deleted, and before a round "
+            f"lake table {live.table.location}: rows of snapshot {pending.recorded} were deleted, and before a round "
             f"could delete them another engine replaced their files and expired that snapshot ({error}), so that "
             "nothing tells which rows these are; restore the snapshot with its files"
         ) from error
     newer = sorted(name for name in live.entries if name not in before.entries)
-    others = ((name, live.split(name)) for name, own in live.with_offsets(newer) if own is None)
-    return dict(equal_rows(live.place.files_at, others, pa.concat_tables([rows, of_log]), live.how))
+    without_own_offsets = ((name, live.split(name)) for name, own in live.with_offsets(newer) if own is None)
+    return dict(equal_rows(live.place.files_at, without_own_offsets, pa.concat_tables([rows, of_log]), live.how))
 
 
 def _with_files(live: _Files, recorded: int, lost: FileRows) -> _Files:
@@ -230,23 +232,23 @@ def _with_files(live: _Files, recorded: int, lost: FileRows) -> _Files:
     """
     snapshot: Snapshot | None = live.place.snapshots.require(recorded, live.table.snapshot)
     while snapshot is not None:
-        found = _Files.of(live.place, live.table, snapshot, live.how)
-        if all(name in found.entries for name in lost):
-            return found
+        files = _Files.of(live.place, live.table, snapshot, live.how)
+        if all(name in files.entries for name in lost):
+            return files
         snapshot = live.place.snapshots.find(snapshot.id - 1)
     raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost)[:3])}; restore it")
 
 
 def _files_of_offsets(before: _Files, moved: RewrittenRows) -> FileRows:
     """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
-    left, found = dict(moved.rows), {}
+    left, deleted = dict(moved.rows), {}
     for name, own in before.with_offsets([name for name in before.entries if _may_have(name, left)]):
         if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_ROWS))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        found[name] = OffsetRuns.of(own.runs.rows_at(hit))
+        deleted[name] = OffsetRuns.of(own.runs.rows_at(hit))
     require_known(str(before.place.spec.path), left, moved.foreign)
-    return found
+    return deleted
 
 
 def _may_have(name: str, rows: Mapping[int, OffsetRuns]) -> bool:

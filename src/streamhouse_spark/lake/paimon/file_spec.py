@@ -109,8 +109,8 @@ class PaimonFileSpec:
     def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
         """Return the location in which readers look for a file that the manifest gives only a name."""
         values = tuple(row.values[0] for row in self.partition(key))
-        found: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
-        return found
+        path: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
+        return path
 
     def partition(self, key: PartitionKey) -> list[GenericRow]:
         """Return each value of a partition as a row of its own."""
@@ -125,7 +125,7 @@ class PaimonFileSpec:
 
         Columns of floating point are left out, because their bounds do not cover NaN.
         """
-        found: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
+        statistics: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
         by_name = {field.name: field for field in self.schema.fields}
         for place in range(footer.num_columns):
             described = footer.schema.column(place)
@@ -134,10 +134,10 @@ class PaimonFileSpec:
             if field is None or bounds is None:
                 continue
             low, high, null_count = bounds
-            found["null_counts"][field.id] = null_count
-            found["lower_bounds"][field.id] = encode_field(low, field)
-            found["upper_bounds"][field.id] = encode_field(high, field)
-        return found
+            statistics["null_counts"][field.id] = null_count
+            statistics["lower_bounds"][field.id] = encode_field(low, field)
+            statistics["upper_bounds"][field.id] = encode_field(high, field)
+        return statistics
 
     @cached_property
     def _store(self) -> Any:
@@ -203,17 +203,17 @@ def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any,
     lows, highs, null_count = [], [], 0
     for group in range(footer.num_row_groups):
         column = footer.row_group(group).column(place)
-        found = column.statistics
-        if found is None or not found.has_null_count:
+        statistics = column.statistics
+        if statistics is None or not statistics.has_null_count:
             return None
-        null_count += found.null_count
-        if found.null_count == column.num_values:
+        null_count += statistics.null_count
+        if statistics.null_count == column.num_values:
             continue
-        if not found.has_min_max:
+        if not statistics.has_min_max:
             return None
         try:
-            lows.append(found.min)
-            highs.append(found.max)
+            lows.append(statistics.min)
+            highs.append(statistics.max)
         except (OverflowError, ValueError):  # before the year 1, or behind 9999
             return None
     if not lows:
@@ -229,12 +229,12 @@ def _text_above(text: str) -> str | None:
     """Return a text of a few characters that is not below this one; None if there is none."""
     if len(text) <= TEXT_STATISTICS_CHARS_MAX:
         return text
-    kept = text[:TEXT_STATISTICS_CHARS_MAX]
-    while kept:
-        following = ord(kept[-1]) + 1
+    prefix = text[:TEXT_STATISTICS_CHARS_MAX]
+    while prefix:
+        following = ord(prefix[-1]) + 1
         if following == 0xD800:  # surrogates are no characters
             following = 0xE000
         if following <= 0x10FFFF:
-            return kept[:-1] + chr(following)
-        kept = kept[:-1]
+            return prefix[:-1] + chr(following)
+        prefix = prefix[:-1]
     return None

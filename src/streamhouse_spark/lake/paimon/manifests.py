@@ -58,11 +58,11 @@ class MetadataReader:
         lists = self.expect_lists(snapshot)
         with paimon_metadata(self._table.location):
             reader = ManifestListManager(self._store)
-            found: list[ManifestFileMeta] = []
+            manifests: list[ManifestFileMeta] = []
             for name, size_bytes in lists:
                 self._expect(name, size_bytes)
-                found += reader.read(name)
-        return found
+                manifests += reader.read(name)
+        return manifests
 
     def expect_lists(self, snapshot: Snapshot | None) -> Sequence[tuple[str, int | None]]:
         """Read the lists of a snapshot's manifests, if that saves time later, and return their names and bytes."""
@@ -99,22 +99,22 @@ class MetadataReader:
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
         """Return the entries of each manifest, in their order."""
-        self._files.expect((f"{self._folder}/{one.file_name}", one.file_size or 0) for one in manifests)
+        self._files.expect((f"{self._folder}/{manifest.file_name}", manifest.file_size or 0) for manifest in manifests)
         return in_parallel(self.entries, manifests)
 
     def location(self, entry: ManifestEntry) -> str:
         if entry.file.external_path:
             return external_location(self._files.files, self._table.location, str(entry.file.external_path))
         values = entry.partition.values
-        found: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
-        return found
+        location: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
+        return location
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
         with paimon_metadata(self._table.location):
             reader, chosen = ManifestFileManager(self._store), self._chosen
-            found: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
-        return found
+            entries: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
+        return entries
 
     def _expect(self, name: str, size_bytes: int | None) -> None:
         if size_bytes is not None:

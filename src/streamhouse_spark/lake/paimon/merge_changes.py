@@ -68,7 +68,7 @@ def require_newest(location: str, entries: Sequence[ManifestEntry], files: Seque
 
 def _highest(entries: Sequence[ManifestEntry]) -> dict[int, int]:
     """Return the largest sequence number of each bucket, over all partitions."""
-    found: dict[int, int] = {}
+    highest: dict[int, int] = {}
     for entry in entries:
-        found[entry.bucket] = max(found.get(entry.bucket, -1), entry.file.max_sequence_number)
-    return found
+        highest[entry.bucket] = max(highest.get(entry.bucket, -1), entry.file.max_sequence_number)
+    return highest

@@ -31,7 +31,7 @@ def is_raw(entry: ManifestEntry) -> bool:
 
 def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
     """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
-    found: dict[tuple[Any, ...], list[ManifestEntry]] = {}
+    groups: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:
         if not entry.file.min_key.values:
             raise LakeMismatchError(
@@ -39,22 +39,22 @@ def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[
                 "with the engine that wrote it"
             )
         place = (tuple(entry.partition.values), entry.bucket, entry.total_buckets)
-        found.setdefault(place, []).append(entry)
-    return found
+        groups.setdefault(place, []).append(entry)
+    return groups
 
 
 def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
     """Group files of one partition and bucket, so that only those of one section can have keys in common."""
     ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
-    found: list[list[ManifestEntry]] = []
+    overlapping: list[list[ManifestEntry]] = []
     highest: tuple[Any, ...] = ()
     for entry in ordered:
-        if not found or tuple(entry.file.min_key.values) > highest:
-            found.append([])
+        if not overlapping or tuple(entry.file.min_key.values) > highest:
+            overlapping.append([])
             highest = ()
-        found[-1].append(entry)
+        overlapping[-1].append(entry)
         highest = max(highest, tuple(entry.file.max_key.values))
-    return found
+    return overlapping
 
 
 def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
@@ -74,8 +74,8 @@ def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
 
 def _of_all(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
     """Return the statistics of the rows of all files: a file is left out only with all others of its section."""
-    known = set.intersection(*(set(of_file) for of_file in statistics))
-    return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(known)}
+    names = set.intersection(*(set(of_file) for of_file in statistics))
+    return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(names)}
 
 
 def _merge_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:

@@ -184,9 +184,9 @@ class _Seen:
         sequences = rows.column(SEQUENCE.name).to_numpy()
         self._first = self._first or [column[0] for column in keys]
         self._last = [column[-1] for column in keys]
-        found = [pc.min_max(column) for column in keys]
-        bounds = [(bound["min"], bound["max"]) for bound in found]
-        self._bounds = [_wider(*both) for both in zip(self._bounds or bounds, bounds, strict=True)]
+        min_max = [pc.min_max(column) for column in keys]
+        bounds = [(bound["min"], bound["max"]) for bound in min_max]
+        self._bounds = [_wider(*bounds_pair) for bounds_pair in zip(self._bounds or bounds, bounds, strict=True)]
         self._sequences.append((int(sequences.min()), int(sequences.max())))
         kinds = rows.column(KIND.name).to_numpy()
         self._num_deleted += int(np.count_nonzero(kinds == np.int8(ChangeType.DELETE)))
@@ -208,10 +208,10 @@ class _Seen:
         return tuple(_key_bytes(value, field) for value, field in zip(key, self._fields, strict=True))
 
 
-def _wider(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+def _wider(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return bounds of the values of both."""
-    low = pc.min(pa.array([one[0], other[0]], one[0].type)) if one[0] != other[0] else one[0]
-    high = pc.max(pa.array([one[1], other[1]], one[1].type)) if one[1] != other[1] else one[1]
+    low = pc.min(pa.array([left[0], right[0]], left[0].type)) if left[0] != right[0] else left[0]
+    high = pc.max(pa.array([left[1], right[1]], left[1].type)) if left[1] != right[1] else left[1]
     return low, high
 
 

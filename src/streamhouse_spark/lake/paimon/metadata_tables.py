@@ -42,9 +42,9 @@ def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> 
 def _for_spark(table: pa.Table) -> pa.Table:
     columns, fields = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
-        wanted = canonical_type(field.type, column=field.name)
-        if pa.types.is_timestamp(wanted):
-            wanted = pa.timestamp("us", tz="UTC")  # Paimon gives UTC without saying so
-        columns.append(column if field.type.equals(wanted) else column.cast(wanted))
-        fields.append(pa.field(field.name, wanted, nullable=field.nullable))
+        spark_type = canonical_type(field.type, column=field.name)
+        if pa.types.is_timestamp(spark_type):
+            spark_type = pa.timestamp("us", tz="UTC")  # Paimon gives UTC without saying so
+        columns.append(column if field.type.equals(spark_type) else column.cast(spark_type))
+        fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))

@@ -30,10 +30,12 @@ def history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] |
     """
     older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
     read = {s.id: s for s in at_once(place.storage, place.snapshots.find, older) if s is not None}
-    found = [newest]
-    while found[-1].id > 1 and (below := read.get(found[-1].id - 1) or place.snapshots.find(found[-1].id - 1)):
-        found.append(below)
-    return found[::-1]
+    snapshots = [newest]
+    while snapshots[-1].id > 1 and (
+        below := read.get(snapshots[-1].id - 1) or place.snapshots.find(snapshots[-1].id - 1)
+    ):
+        snapshots.append(below)
+    return snapshots[::-1]
 
 
 def strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
@@ -79,32 +81,32 @@ class ReachableFiles:
         """Return the needed files. Raises `CommitConflictError` if a snapshot was expired meanwhile, `CorruptDataError`
         for damage.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
-                found |= self._of(snapshot)
+                names |= self._of(snapshot)
             except SnapshotExpiredError as error:
                 raise self._missing(snapshot, error) from error
-        return found
+        return names
 
     def files_of_dropped(self, snapshots: Iterable[Snapshot]) -> set[str]:
         """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
-        found: set[str] = set()
+        names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
-                found |= self._of(snapshot)
+                names |= self._of(snapshot)
             except SnapshotExpiredError:
                 continue
-        return found
+        return names
 
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
         """Return the snapshots, all of whose metadata is about to be read, and is read at the same time where that
         helps.
         """
-        wanted = list(snapshots)
+        expected = list(snapshots)
         if isinstance(self._place.storage, ReadsMany):
-            self._reader.expect_all(wanted)
-        return wanted
+            self._reader.expect_all(expected)
+        return expected
 
     def _of(self, snapshot: Snapshot) -> set[str]:
         """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
@@ -113,11 +115,11 @@ class ReachableFiles:
         names = [*filter(None, lists)]
         for manifest in (*manifests, *changelog):
             names += [manifest.file_name, *(manifest.extra_files or ())]
-        found = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
+        locations = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
         for entry in (*self._reader.left(manifests), *self._reader.left(changelog)):
             if entry.kind == ADD:
-                found.update(self._files(entry))
-        return found
+                locations.update(self._files(entry))
+        return locations
 
     def _files(self, entry: ManifestEntry) -> list[str]:
         key = key_of(entry)
@@ -156,19 +158,19 @@ class _RememberingReader(MetadataReader):
         new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
         lists = [named for snapshot in new for named in lists_of(snapshot)]
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for snapshot in new:
             with suppress(SnapshotExpiredError):
-                found.update((one.file_name, one.file_size or 0) for one in self.manifests(snapshot))
-        missing = ((name, size_bytes) for name, size_bytes in found.items() if name not in self._remembered)
+                sizes.update((manifest.file_name, manifest.file_size or 0) for manifest in self.manifests(snapshot))
+        missing = ((name, size_bytes) for name, size_bytes in sizes.items() if name not in self._remembered)
         self._files.expect((f"{self._folder}/{name}", size_bytes) for name, size_bytes in missing)
 
     def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         if snapshot.changelog_manifest_list is None:
             return ()
         with paimon_metadata(self._table.location):
-            found: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
-        return found
+            manifests: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
+        return manifests
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
         missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
@@ -179,5 +181,5 @@ class _RememberingReader(MetadataReader):
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
         with paimon_metadata(self._table.location):
-            found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
-        return found
+            entries: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
+        return entries

@@ -51,10 +51,10 @@ class PaimonRelocation:
         table = self._place.find()
         if table is None or table.snapshot is None:
             return set()
-        found = ReachableFiles(self._place, table).needed(
+        locations = ReachableFiles(self._place, table).needed(
             [*history(self._place, table.snapshot), *snapshots_of_tags_and_branches(self._place)]
         )
-        return {self._place.files.key_of(location) for location in found if self._place.files.holds(location)}
+        return {self._place.files.key_of(location) for location in locations if self._place.files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
         table = self._place.find()
@@ -84,16 +84,16 @@ class PaimonRelocation:
         if "/schema/" in key:
             return text
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError as error:
             raise CorruptDataError(f"lake file {key} cannot be read ({error}); restore it") from error
-        changed = dict(found)
+        changed = dict(document)
         for name in _LISTS:
-            if found.get(name) and (new := self._list(found[name])) is not None:
+            if document.get(name) and (new := self._list(document[name])) is not None:
                 changed[name] = new[0]
-                if f"{name}Size" in found:
+                if f"{name}Size" in document:
                     changed[f"{name}Size"] = new[1]
-        return text if changed == found else json.dumps(changed, indent=2)
+        return text if changed == document else json.dumps(changed, indent=2)
 
     def _list(self, name: str) -> tuple[str, int] | None:
         """Return the new list of manifests and its size; None if the old one names no path."""

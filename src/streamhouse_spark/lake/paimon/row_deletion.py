@@ -52,7 +52,7 @@ def files_without(
         return [*written, _file_to_rewrite(file, spec)]
 
     touched, moved = _find_touched_files(place, table, spec, rows)
-    return [file for made in write_groups(place.storage, touched, write) for file in made], moved
+    return [file for of_group in write_groups(place.storage, touched, write) for file in of_group], moved
 
 
 def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
@@ -91,9 +91,9 @@ def _find_touched_files(
     for split, own in zip(candidates, footers, strict=True):
         if own is None:
             foreign = split.location
-        elif gone := own.runs.common(left.get(own.bucket, _NO_ROWS)):
-            left[own.bucket] = left[own.bucket].without(gone)
-            touched.append(FileRewrite(split, own, gone))
+        elif deleted := own.runs.common(left.get(own.bucket, _NO_ROWS)):
+            left[own.bucket] = left[own.bucket].without(deleted)
+            touched.append(FileRewrite(split, own, deleted))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
     return touched, RewrittenRows(moved, foreign)
 

@@ -34,7 +34,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 def projection(
     lake: PaimonSchema,
-    known: ColumnMap,
+    mapping: ColumnMap,
     table: TableSchema,
     columns: Sequence[str] | None,
     schema: TableSchema | None,
@@ -43,7 +43,7 @@ def projection(
     types = {field.id: field.type for field in lake.fields}
     return projection_of(
         lake_schema(lake),
-        known,
+        mapping,
         table,
         columns,
         schema,
@@ -56,8 +56,8 @@ def projection(
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
     """Return the projection of all columns of the table from its newest files."""
-    known = paimon_columns(table.schema, spec, table.schemas)
-    return projection(table.schema, known, spec.schema, None, spec.schema)
+    mapping = paimon_columns(table.schema, spec, table.schemas)
+    return projection(table.schema, mapping, spec.schema, None, spec.schema)
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
@@ -85,15 +85,15 @@ def scan_files(
     cannot be read here.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
-    looked_at = {*statistics_of, *node.columns()}
-    wanted = {i for i, name in names.items() if name in looked_at}
+    statistics_columns = {*statistics_of, *node.columns()}
+    field_ids = {i for i, name in names.items() if name in statistics_columns}
     chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
     reader = MetadataReader(table, PaimonFiles(place.files), chosen)
     entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
-        found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
-        return replace(found, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
+        file = _scan_file(reader, entry, names, place.spec.num_buckets, field_ids)
+        return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
 
     def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
@@ -101,19 +101,17 @@ def scan_files(
             return
         by = merge_projection(key_projection(lake, table, place.spec))
         for part in (part for members in file_groups(entries).values() for part in sections(members)):
-            is_one = len(part) == 1 and is_raw(part[0])
-            yield described(part[0]) if is_one else read_as_one([*map(described, part)], by)
+            is_single = len(part) == 1 and is_raw(part[0])
+            yield described(part[0]) if is_single else read_as_one([*map(described, part)], by)
 
     with paimon_metadata(table.location):
         return tuple(file for file in files() if file_may_match(file, how.schema, node))
 
 
 def _scan_file(
-    reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, wanted: set[int]
+    reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, field_ids: set[int]
 ) -> ScanFile:
-    """Return one file. ``names`` are those of the columns by their fields, ``wanted`` the fields whose statistics are
-    asked for.
-    """
+    """Return one file. ``names`` maps field ids to columns; statistics are returned for ``field_ids``."""
     file = entry.file
     return ScanFile(
         location=reader.location(entry),
@@ -124,7 +122,7 @@ def _scan_file(
             names.get(field.id, field.name): to_plan_value(value)
             for field, value in zip(entry.partition.fields, entry.partition.values, strict=True)
         },
-        statistics={names[field.id]: found for field, found in _statistics(entry) if field.id in wanted},
+        statistics={names[field.id]: statistics for field, statistics in _statistics(entry) if field.id in field_ids},
     )
 
 

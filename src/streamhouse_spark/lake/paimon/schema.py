@@ -143,11 +143,11 @@ def paths_inside(data_type: DataType) -> list[tuple[Path, int]]:
             parts = ((KEY, data_type.key), (VALUE, data_type.value))
             return [((name, *path), i) for name, part in parts for path, i in paths_inside(part)]
         case RowType():
-            found: list[tuple[Path, int]] = []
+            paths: list[tuple[Path, int]] = []
             for field in data_type.fields:
-                found.append(((field.name,), field.id))
-                found += [((field.name, *path), i) for path, i in paths_inside(field.type)]
-            return found
+                paths.append(((field.name,), field.id))
+                paths += [((field.name, *path), i) for path, i in paths_inside(field.type)]
+            return paths
     return []
 
 
@@ -249,32 +249,32 @@ def _nested_type(data_type: DataType) -> str:
 
 def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
     """Return the differences of a Paimon table from the lake table of ``spec``; empty if it fits."""
-    found = []
+    problems = []
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in spec.schema.columns:
         field = by_name.pop(column.name.casefold(), None)
         expected = plain_type(paimon_type(column.type, itertools.count()))
         if field is None:
-            found.append(f"column '{column.name}' ({expected}) is missing")
+            problems.append(f"column '{column.name}' ({expected}) is missing")
             continue
         if plain_type(field.type) != expected:
-            found.append(f"column '{column.name}' is {plain_type(field.type)}, expected {expected}")
+            problems.append(f"column '{column.name}' is {plain_type(field.type)}, expected {expected}")
         if column.nullable and not field.type.nullable:
-            found.append(f"column '{column.name}' is NOT NULL, expected nullable")
-    found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    found += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
-    found += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
+            problems.append(f"column '{column.name}' is NOT NULL, expected nullable")
+    problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
+    problems += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
+    problems += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
     options = bucket_options(spec)
     for name in ("bucket", "bucket-key"):
-        found += _difference(f"option {name}", lake.options.get(name), options.get(name))
+        problems += _difference(f"option {name}", lake.options.get(name), options.get(name))
     if spec.primary_key:
         for name, expected in KEYED_OPTIONS.items():
-            found += _difference(f"option {name}", lake.options.get(name, expected), expected)
+            problems += _difference(f"option {name}", lake.options.get(name, expected), expected)
     for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
         if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):
-            found.append(f"option {name} is {lake.options[name]}, which is not read here")
-    return found
+            problems.append(f"option {name} is {lake.options[name]}, which is not read here")
+    return problems
 
 
-def _difference(what: str, here: Any, expected: Any) -> Sequence[str]:
-    return () if here == expected else (f"{what}: {here or 'none'}, expected {expected or 'none'}",)
+def _difference(subject: str, here: Any, expected: Any) -> Sequence[str]:
+    return () if here == expected else (f"{subject}: {here or 'none'}, expected {expected or 'none'}",)

@@ -83,9 +83,9 @@ class SnapshotManager:
         def find(snapshot_id: int) -> Snapshot | None:
             return self._read(self.key_of(snapshot_id), ahead)
 
-        was_asked_for = hint is not None and ahead.has(self.key_of(hint))
+        is_hint_prefetched = hint is not None and ahead.has(self.key_of(hint))
         current = find(hint) if hint else None
-        if hint and current is None and was_asked_for:
+        if hint and current is None and is_hint_prefetched:
             current = find(hint)  # asked for beside the hint, so it may have been put since
         if current is None:
             current = self._newest_listed() or find(1)
@@ -98,8 +98,8 @@ class SnapshotManager:
         """Return the keys of the newest snapshot that this process saw, and of the next; none where it saw none. The
         hint probably names it, so whoever reads the hint asks for them too.
         """
-        seen = _seen.get(self._storage.url, self._table_key)
-        return [] if seen is None else [self.key_of(seen), self.key_of(seen + 1)]
+        last_seen = _seen.get(self._storage.url, self._table_key)
+        return [] if last_seen is None else [self.key_of(last_seen), self.key_of(last_seen + 1)]
 
     def keys_of(self, snapshot: Snapshot) -> tuple[str, str]:
         """Return the key of a snapshot, and that of the next."""
@@ -115,18 +115,18 @@ class SnapshotManager:
         """Return the snapshot, also if only a tag still has it; it may be the ``newest``, which was just read. Raises
         `SnapshotExpiredError`.
         """
-        found = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
-        if found is None:
+        match = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
+        if match is None:
             tagged = (self.snapshot_of_tag(name) for name in self.tags())
-            found = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
-        if found is None:
+            match = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
+        if match is None:
             self.require_expired(snapshot_id)
             shown = ", ".join(map(str, self.ids()[-5:])) or "none"
             raise SnapshotExpiredError(
                 f"lake table {self._table_key} has no snapshot {snapshot_id}: it was expired or never there; the "
                 f"newest kept are {shown}; choose one of them"
             )
-        return found
+        return match
 
     def require_expired(self, snapshot_id: int) -> None:
         """Check that an absent snapshot is older or newer than all others: they expire oldest first.
@@ -202,9 +202,9 @@ class SnapshotManager:
             lambda: parse_snapshot(key, self._storage.read(key)),
             lambda stored: commit_of(stored) == commit_of(snapshot),
         )
-        taken = slot.take(snapshot_text(snapshot))
-        self._require_known(snapshot, taken)
-        if not taken.is_won():
+        put = slot.take(snapshot_text(snapshot))
+        self._require_known(snapshot, put)
+        if not put.is_won():
             return False
         self._require_counts(snapshot)
         _seen.note(self._storage.url, self._table_key, snapshot.id)
@@ -232,34 +232,34 @@ class SnapshotManager:
         """
         text = snapshot_text(snapshot)
 
-        def put(told: tuple[str, bytes]) -> None:
+        def put(hint_file: tuple[str, bytes]) -> None:
             with suppress(StorageError):
-                self._storage.put(*told)
+                self._storage.put(*hint_file)
 
-        told = [
+        hints = [
             (self.hint_key, str(snapshot.id).encode()),
             (self.tag_key(COMMIT_USER), text),
             (self.consumer_key, consumer_text(snapshot.id)),
         ]
-        for _ in at_once(self._storage, put, told):
+        for _ in at_once(self._storage, put, hints):
             pass
 
     @property
     def consumer_key(self) -> str:
         return f"{self._table_key}/consumer/consumer-{COMMIT_USER}"
 
-    def _require_known(self, snapshot: Snapshot, taken: PutResult[Snapshot]) -> None:
-        if taken.outcome is PutOutcome.UNREADABLE:
+    def _require_known(self, snapshot: Snapshot, put: PutResult[Snapshot]) -> None:
+        if put.outcome is PutOutcome.UNREADABLE:
             raise CommitStateUnknownError(
                 f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed "
-                f"({taken.failure}), and it cannot be read back ({taken.read_error}); run the same tiering again, it "
+                f"({put.failure}), and it cannot be read back ({put.read_error}); run the same tiering again, it "
                 "repeats nothing that happened"
-            ) from taken.read_error
-        if taken.outcome is PutOutcome.NOT_DURABLE:
+            ) from put.read_error
+        if put.outcome is PutOutcome.NOT_DURABLE:
             raise CommitStateUnknownError(
-                f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({taken.failure}); "
+                f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({put.failure}); "
                 "check the disk, then run the same tiering again"
-            ) from taken.read_error
+            ) from put.read_error
 
     def _require_counts(self, snapshot: Snapshot) -> None:
         """Require that nobody expired the numbers around this one since the commit was validated."""
@@ -280,7 +280,7 @@ class SnapshotManager:
 
     # -- expiring -------------------------------------------------------------------------------------------------
 
-    def expire(self, snapshot_ids: Sequence[int], first_kept: int) -> None:
+    def expire(self, snapshot_ids: Sequence[int], first_retained: int) -> None:
         """Delete snapshots, given oldest first, and tell other engines the first remaining one.
 
         They follow the hint ``EARLIEST`` only while there is a snapshot of its number; else they list.
@@ -288,7 +288,7 @@ class SnapshotManager:
         for snapshot_id in snapshot_ids:
             self._storage.delete(self.key_of(snapshot_id))
         with suppress(StorageError):
-            self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_kept).encode())
+            self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_retained).encode())
 
     # -- internals ------------------------------------------------------------------------------------------------
 
@@ -305,9 +305,9 @@ class SnapshotManager:
 
     def _newest_listed(self) -> Snapshot | None:
         for snapshot_id in reversed(self.ids()):
-            found = self.find(snapshot_id)
-            if found is not None:
-                return found
+            snapshot = self.find(snapshot_id)
+            if snapshot is not None:
+                return snapshot
         return None
 
     def key_of(self, snapshot_id: int) -> str:
@@ -342,8 +342,8 @@ def snapshot_text(snapshot: Snapshot) -> bytes:
 def commit_of(snapshot: Snapshot) -> str | None:
     """Return the uuid of the commit that made a snapshot of the package; None for one of another engine."""
     properties = snapshot.properties or {}
-    found: str | None = properties.get(COMMIT_PROPERTY)
-    return found
+    commit_uuid: str | None = properties.get(COMMIT_PROPERTY)
+    return commit_uuid
 
 
 def consumer_text(snapshot_id: int) -> bytes:

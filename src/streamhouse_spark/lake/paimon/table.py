@@ -132,36 +132,36 @@ class PaimonLake(LakeTable):
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
         self._require_table(f"no tag '{name}'")
-        found = self.place.snapshots.snapshot_of_tag(name)
-        if found is None:
+        snapshot = self.place.snapshots.snapshot_of_tag(name)
+        if snapshot is None:
             tags = ", ".join(self.place.snapshots.tags()) or "none"
             raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
-        return describe_past_snapshot(self.place, found)
+        return describe_past_snapshot(self.place, snapshot)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        found = self._require_table("no snapshots").snapshot
-        oldest = found
-        time_ms = own_time_ms(found) if found is not None else 0
-        while found is not None and time_ms > timestamp_ms:
-            oldest, found = found, self.place.snapshots.find(found.id - 1)
-            time_ms = min(time_ms, own_time_ms(found)) if found is not None else time_ms
-        if found is None:
+        snapshot = self._require_table("no snapshots").snapshot
+        oldest = snapshot
+        time_ms = own_time_ms(snapshot) if snapshot is not None else 0
+        while snapshot is not None and time_ms > timestamp_ms:
+            oldest, snapshot = snapshot, self.place.snapshots.find(snapshot.id - 1)
+            time_ms = min(time_ms, own_time_ms(snapshot)) if snapshot is not None else time_ms
+        if snapshot is None:
             self.place.snapshots.require_expired(0 if oldest is None else oldest.id - 1)
             raise SnapshotExpiredError(
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
                 f"is kept is from {time_ms if oldest else None} ms; choose a later time"
             )
-        return describe_past_snapshot(self.place, found)
+        return describe_past_snapshot(self.place, snapshot)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         return iter_ancestors(self.place, snapshot_id)
 
-    def _require_table(self, what: str) -> PaimonTable:
+    def _require_table(self, consequence: str) -> PaimonTable:
         table = self.place.find()
         if table is None:
             raise SnapshotExpiredError(
-                f"{self.place.spec.path} has no lake table, so {what}: there is no {self.place.schema_key(0)}; tier it "
-                "first, or if it was tiered, restore the file"
+                f"{self.place.spec.path} has no lake table, so {consequence}: there is no "
+                f"{self.place.schema_key(0)}; tier it first, or if it was tiered, restore the file"
             )
         return table
 
@@ -177,12 +177,12 @@ class PaimonLake(LakeTable):
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
-        beside: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NOTHING_BESIDE,
     ) -> list[LakeFile]:
         if not with_older:
             return []
         written, moved = files_without(self.place, context, rows)
-        return [*written, *files_without_positions(self.place, context, beside, moved)]
+        return [*written, *files_without_positions(self.place, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
         return keeps_foreign_files(self.place, older, newer)
@@ -220,11 +220,11 @@ class PaimonLake(LakeTable):
         newest = table.snapshot
         snapshot = newest if snapshot_id is None else self.place.snapshots.require(snapshot_id, newest)
         lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
-        known = paimon_columns(table.schema, self.place.spec, table.schemas)
-        how = projection(lake, known, self.place.spec.schema, columns, schema)
+        mapping = paimon_columns(table.schema, self.place.spec, table.schemas)
+        how = projection(lake, mapping, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
-        every = projection(lake, known, self.place.spec.schema, None, schema)
+        every = projection(lake, mapping, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, node=node)
         held = (describe_snapshot if snapshot_id is None else describe_past_snapshot)(self.place, snapshot)
         return LakePlan(held, how, tuple(s for file in files for s in file.splits()))
@@ -242,9 +242,9 @@ class PaimonLake(LakeTable):
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id, table.snapshot)
         lake = table.schema_of(snapshot)
-        known = paimon_columns(table.schema, self.place.spec, table.schemas)
-        how = projection(lake, known, self.place.spec.schema, columns, schema)
-        every = projection(lake, known, self.place.spec.schema, None, schema)
+        mapping = paimon_columns(table.schema, self.place.spec, table.schemas)
+        how = projection(lake, mapping, self.place.spec.schema, columns, schema)
+        every = projection(lake, mapping, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
         return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, same_by_name(table, how))
 
@@ -258,9 +258,9 @@ class PaimonLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(self.place, table, name)
-        made = PaimonTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        made.create_or_evolve()
-        return metadata_table(made, made.require(), name).slice(0, 0)
+        binding = PaimonTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        binding.create_or_evolve()
+        return metadata_table(binding, binding.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
         return METADATA_TABLES

@@ -57,8 +57,8 @@ class PaimonTable:
 
     @property
     def owner(self) -> str | None:
-        found: str | None = self.schema.options.get(TABLE_UUID_PROPERTY)
-        return found
+        table_uuid: str | None = self.schema.options.get(TABLE_UUID_PROPERTY)
+        return table_uuid
 
     def schema_of(self, snapshot: Snapshot) -> PaimonSchema:
         """Return the schema that was current when the snapshot was made. Raises `CorruptDataError`."""
@@ -200,15 +200,15 @@ class PaimonTableBinding:
                 self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
             self.require_owner(table)
-            wanted = evolve_lake(table.schema, self.spec, self.world.clock.now_ms())
-            if found := wanted.differences or differences(wanted.schema, self.spec):
+            evolved = evolve_lake(table.schema, self.spec, self.world.clock.now_ms())
+            if problems := evolved.differences or differences(evolved.schema, self.spec):
                 raise LakeMismatchError(
-                    f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(problems)}; "
                     "change it, or build the lake at another place (streamhouse retier)"
                 )
-            if wanted.schema is table.schema:
+            if evolved.schema is table.schema:
                 return
-            self.put_schema(wanted.schema)
+            self.put_schema(evolved.schema)
         raise CommitConflictError(
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
@@ -218,8 +218,8 @@ class PaimonTableBinding:
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
             return
-        known = paimon_columns(table.schema, self.spec).schema_id
-        if known is None or known < self.spec.schema_id:
+        schema_id = paimon_columns(table.schema, self.spec).schema_id
+        if schema_id is None or schema_id < self.spec.schema_id:
             self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:

@@ -37,8 +37,8 @@ def write_context(place: PaimonTableBinding) -> WriteContext:
 def _shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
     if table.snapshot is None or not place.spec.primary_key:
         return {}
-    found = offsets_at(place, table.snapshot)
-    return sequence_shifts(live_entries(place, table), found.offsets if found else {})
+    offsets = offsets_at(place, table.snapshot)
+    return sequence_shifts(live_entries(place, table), offsets.offsets if offsets else {})
 
 
 def name_of(snapshot: Snapshot | None) -> str | None:
@@ -57,16 +57,16 @@ def commit_round(
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends, new.absent)
     file_spec = PaimonFileSpec.from_json(context.lake)
     added = [file for file in files if file.deletes is None]
-    gone = [file.deletes for file in files if file.deletes is not None]
-    has_foreign = any(not file.has_offsets for file in gone)
-    kept = {FOREIGN_KEPT_PROPERTY: "true"} if gone and not has_foreign else {}
-    num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in gone)
+    row_deletes = [file.deletes for file in files if file.deletes is not None]
+    has_foreign = any(not file.has_offsets for file in row_deletes)
+    retention = {FOREIGN_KEPT_PROPERTY: "true"} if row_deletes and not has_foreign else {}
+    num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in row_deletes)
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
         require_shape(place, table, file_spec)
-        found = offsets_at(place, table.snapshot) if table.snapshot else None
-        require_offsets(table.location, found, expected)
+        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
+        require_offsets(table.location, offsets, expected)
         if not is_truncated and name_of(table.snapshot) != file_spec.planned_on:
             if has_foreign:
                 raise CommitConflictError(
@@ -75,16 +75,20 @@ def commit_round(
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
-        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        rows, without_offsets = (
+            (offsets.dropped_rows, offsets.dropped_others) if offsets and not is_truncated else (0, 0)
+        )
         owner, absent = place.spec.table_uuid, num_deleted + rows
         history = place.spec.history
-        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
+        text = offsets_text(
+            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
+        )
         return Change(
             added,
             removes_all=is_truncated and table.snapshot is not None,
-            removed_at=[file.location for file in gone],
-            is_overwrite=bool(gone),
-            properties={OFFSETS_PROPERTY: text, **kept},
+            removed_at=[file.location for file in row_deletes],
+            is_overwrite=bool(row_deletes),
+            properties={OFFSETS_PROPERTY: text, **retention},
         )
 
     return describe_snapshot(place, commit_snapshot(place, validated))
@@ -111,37 +115,39 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
 
 
 def carry_offsets(
-    place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_others: int = 0
+    place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_without_offsets: int = 0
 ) -> dict[str, str]:
     """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
 
-    ``dropped_rows`` are newly absent ones, ``dropped_others`` those of them without offsets. Raises as `offsets_at`
-    does.
+    ``dropped_rows`` counts newly absent rows, ``dropped_without_offsets`` those of them without offsets. Raises as
+    `offsets_at` does.
     """
-    found = offsets_at(place, snapshot) if snapshot is not None else None
-    held = (found.offsets, found.starts) if found else ({}, {})
-    dropped_rows += found.dropped_rows if found else 0
-    others = dropped_others + (found.dropped_others if found else 0)
-    history, owner = found.history if found else None, place.spec.table_uuid
-    text = offsets_text(owner, *held, dropped_rows=dropped_rows, history=history, dropped_others=others)
+    offsets = offsets_at(place, snapshot) if snapshot is not None else None
+    held = (offsets.offsets, offsets.starts) if offsets else ({}, {})
+    dropped_rows += offsets.dropped_rows if offsets else 0
+    without_offsets = dropped_without_offsets + (offsets.dropped_others if offsets else 0)
+    history, owner = offsets.history if offsets else None, place.spec.table_uuid
+    text = offsets_text(
+        owner, *held, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
+    )
     return {OFFSETS_PROPERTY: text}
 
 
 def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    found = offsets_at(place, snapshot)
-    if found is None:
+    snapshot_offsets = offsets_at(place, snapshot)
+    if snapshot_offsets is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
-    offsets, starts = dict(found.offsets), dict(found.starts)
-    held = found.dropped_rows, found.history, found.dropped_others
+    offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
+    held = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
     return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *held)
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
     """Return a snapshot and those below it with their offsets, as far as they are kept. Raises as `offsets_at` does."""
-    found = place.snapshots.find(snapshot_id)
-    while found is not None:
-        yield describe_snapshot(place, found)
-        found = place.snapshots.find(found.id - 1)
+    snapshot = place.snapshots.find(snapshot_id)
+    while snapshot is not None:
+        yield describe_snapshot(place, snapshot)
+        snapshot = place.snapshots.find(snapshot.id - 1)
 
 
 def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:

@@ -57,9 +57,9 @@ def write_files(
         for base_offset, batch in batches:
             _require_next(context, bucket, next_offset, base_offset)
             next_offset += batch.num_rows
-            kept, kept_offsets = _without(batch, OffsetRange(base_offset, next_offset), deleted)
-            for key, rows, positions in splitter.split(kept):
-                writer.add(key, rows, OffsetRuns.of(kept_offsets if positions is None else kept_offsets[positions]))
+            live, live_offsets = _without(batch, OffsetRange(base_offset, next_offset), deleted)
+            for key, rows, positions in splitter.split(live):
+                writer.add(key, rows, OffsetRuns.of(live_offsets if positions is None else live_offsets[positions]))
         _require_next(context, bucket, offsets.end, next_offset)
         return writer.close()
 
@@ -68,12 +68,12 @@ def _without(
     batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetRuns | None
 ) -> tuple[pa.RecordBatch, Int64Array]:
     """Return those rows at these offsets that are not deleted, with their offsets."""
-    found = np.arange(offsets.start, offsets.end, dtype=np.int64)
-    if deleted is None or not (gone := deleted.within(offsets)):
-        return batch, found
-    dropped = np.zeros(len(found), np.bool_)
-    dropped[gone.offsets() - offsets.start] = True
-    return row_selection.without(batch, dropped), found[~dropped]
+    numbers = np.arange(offsets.start, offsets.end, dtype=np.int64)
+    if deleted is None or not (deleted_here := deleted.within(offsets)):
+        return batch, numbers
+    dropped = np.zeros(len(numbers), np.bool_)
+    dropped[deleted_here.offsets() - offsets.start] = True
+    return row_selection.without(batch, dropped), numbers[~dropped]
 
 
 def rewrite_files(
@@ -153,10 +153,10 @@ def groups_of(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
         yield code, order[start:end]
 
 
-def _require_next(context: WriteContext, bucket: int, expected: int, found: int) -> None:
-    if found != expected:
+def _require_next(context: WriteContext, bucket: int, expected: int, actual: int) -> None:
+    if actual != expected:
         raise CorruptDataError(
-            f"bucket {bucket} of table {context.table_uuid}: rows continue at offset {found}, expected {expected}; "
+            f"bucket {bucket} of table {context.table_uuid}: rows continue at offset {actual}, expected {expected}; "
             "run streamhouse verify"
         )
 

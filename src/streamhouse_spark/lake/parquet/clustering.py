@@ -68,8 +68,8 @@ def plan_clusters(
             by_place.setdefault((named[0], *file.place), []).append(file)
     for files in by_place.values():
         for chosen in _choose_files(files, how):
-            is_worth_it = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
-            group = group_of(chosen) if is_worth_it else None
+            needs_rewrite = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
+            group = group_of(chosen) if needs_rewrite else None
             if group is not None:
                 yield group
 
@@ -153,8 +153,8 @@ def write_cluster(
 def _sample(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
     step = max(1, group.num_rows // _SAMPLE_ROWS)
     batches = (batch for stored in group.stored for batch in read_split(files, _split(stored), projection))
-    taken = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
-    return pa.Table.from_batches(taken, schema=projection.schema.arrow)
+    samples = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
+    return pa.Table.from_batches(samples, schema=projection.schema.arrow)
 
 
 def _in_offset_order(

@@ -126,8 +126,8 @@ def plan_groups(
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
     by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
-    found = footers([file.location for file in candidates])
-    for file, offsets in zip(candidates, found, strict=True):
+    offsets_of_files = footers([file.location for file in candidates])
+    for file, offsets in zip(candidates, offsets_of_files, strict=True):
         if offsets is not None:
             by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
     return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
@@ -198,16 +198,16 @@ def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R])
 
 def rewritten(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
     """Have groups written. Raises `CommitConflictError` where one of them did not come back: its rows would go."""
-    made = list(run(groups, writer))
-    if len(made) != len(groups):
+    rewrites = list(run(groups, writer))
+    if len(rewrites) != len(groups):
         raise CommitConflictError(
-            f"lake table {location}: {len(made)} of {len(groups)} groups of files were written anew; try again"
+            f"lake table {location}: {len(rewrites)} of {len(groups)} groups of files were written anew; try again"
         )
-    return made
+    return rewrites
 
 
-def new_files(made: Iterable[Rewritten]) -> list[LakeFile]:
-    return [file for one in made for file in one.files]
+def new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
+    return [file for rewrite in rewrites for file in rewrite.files]
 
 
 def merge_group(

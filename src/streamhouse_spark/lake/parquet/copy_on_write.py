@@ -45,20 +45,20 @@ def without_rows(
     A file without any is not read, and none is written. Memory is bounded by a row group. Durable when this returns.
     Raises `CommitConflictError` where the file has other rows than its footer says.
     """
-    kept = replace(file.offsets, runs=file.kept)
-    if not kept.runs:
+    remaining = replace(file.offsets, runs=file.kept)
+    if not remaining.runs:
         return []
     numbers = file.offsets.runs.rows_at(file.gone)
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files, file.split, projection):
-            gone = places_within(numbers, position, batch.num_rows)
+            deleted = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            yield kept, live(batch, gone)
+            yield remaining, live(batch, deleted)
 
-    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
-    if sum(one.num_rows for one in written) != kept.runs.num_rows:
+    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    if sum(written_file.num_rows for written_file in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
             "streamhouse verify"
@@ -108,17 +108,17 @@ def without_positions(
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
-            gone = places_within(numbers, position, batch.num_rows)
+            deleted = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            written.add(splitter.in_file_types(live(batch, gone)), None)
+            written.add(splitter.in_file_types(live(batch, deleted)), None)
             if written.row_group_is_full:
                 written.write_row_group()
     except BaseException as error:
         written.abandon(error)
         raise
-    made = written.close()
-    if made.num_rows != file.num_kept:
+    written_file = written.close()
+    if written_file.num_rows != file.num_kept:
         raise CommitConflictError(
             f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
         )
-    return made
+    return written_file

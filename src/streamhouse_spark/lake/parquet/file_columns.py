@@ -50,7 +50,7 @@ class FileColumns:
             )
         by_name = {name: name for name in file_schema.names} if not by_id else {}
         self.schema: pa.Schema = projection.schema.arrow
-        found = [
+        stored_fields = [
             by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
             for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
         ]
@@ -59,15 +59,17 @@ class FileColumns:
             None
             if name is None
             else (name, _make_column_cast(file_schema.field(name), column.type, ids, location, names))
-            for name, column, (ids, first) in zip(found, projection.schema.columns, projection.inside, strict=True)
+            for name, column, (ids, first) in zip(
+                stored_fields, projection.schema.columns, projection.inside, strict=True
+            )
             for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
         ]
         self.stored = {
             column.name: None if name is None else file_schema.field(name)
-            for name, column in zip(found, projection.schema.columns, strict=True)
+            for name, column in zip(stored_fields, projection.schema.columns, strict=True)
         }
         """Column of the table → that of the file; None for one that the file lacks."""
-        self.names = [name for name in found if name is not None]
+        self.names = [name for name in stored_fields if name is not None]
         if not self.names:
             # Something must be read to know how many rows there are: the narrowest column.
             self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
@@ -92,24 +94,24 @@ def _inner_names(name: str | None, field_names: FieldNames) -> FieldNames:
 
 
 def _make_column_cast(
-    stored: pa.Field, wanted: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
+    stored: pa.Field, target: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
 ) -> Fitting:
     """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
     column that was changed inside, ``names`` their names in a file without them.
     """
-    if is_variant(wanted) and not stored.type.equals(wanted):
+    if is_variant(target) and not stored.type.equals(target):
         if not has_its_fields(stored.type):
             raise LakeMismatchError(
                 f"lake file {location} has parts of the VARIANT column '{stored.name}' in columns of their own "
                 f"({stored.type}), which are not read here; rewrite the file without shredding"
             )
         return as_variant
-    if is_variant(stored.type) and not is_variant(wanted):  # a struct of another engine, with just these fields
+    if is_variant(stored.type) and not is_variant(target):  # a struct of another engine, with just these fields
         loose = pa.struct([field.with_nullable(True) for field in stored.type])
-        fitted = _make_column_cast(stored.with_type(loose), wanted, ids, location, names)
+        fitted = _make_column_cast(stored.with_type(loose), target, ids, location, names)
         return lambda column: fitted(column.cast(loose))
     if ids is None:
-        return lambda column: column if column.type.equals(wanted) else column.cast(wanted)
+        return lambda column: column if column.type.equals(target) else column.cast(target)
     own = _ids_inside(stored.type)
     if None in own:
         by_path = {path: field_id for field_id, path in names}
@@ -119,18 +121,18 @@ def _make_column_cast(
             f"lake file {location} was written by another engine without the ids of the fields inside column "
             f"'{stored.name}', which were changed: they cannot be told by their names; rewrite the file there"
         )
-    return make_cast(stored.type, own, wanted, ids)
+    return make_cast(stored.type, own, target, ids)
 
 
 def _ids_inside(data_type: pa.DataType) -> list[int | None]:
     """Return the field ids of the fields of structs inside a file's column, each before those inside it."""
-    found: list[int | None] = []
+    field_ids_inside: list[int | None] = []
     for child in parts_of(data_type):
         if pa.types.is_struct(data_type):
             field_id = (child.metadata or {}).get(FIELD_ID)
-            found.append(None if field_id is None else int(field_id))
-        found += _ids_inside(child.type)
-    return found
+            field_ids_inside.append(None if field_id is None else int(field_id))
+        field_ids_inside += _ids_inside(child.type)
+    return field_ids_inside
 
 
 def _width_bits(data_type: pa.DataType) -> int:

@@ -105,17 +105,17 @@ def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> lis
     ids = [int(field.metadata[FIELD_ID]) for field in file_schema]
     if names is None:
         return ids
-    found = dict(zip((field.name.casefold() for field in file_schema), ids, strict=True))
-    return [found[name.casefold()] for name in names]
+    id_of_name = dict(zip((field.name.casefold() for field in file_schema), ids, strict=True))
+    return [id_of_name[name.casefold()] for name in names]
 
 
-def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
+def may_hold(location: str, bucket: int, offsets: OffsetRange) -> bool:
     """Tell whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return False
     parts = _name_parts(name)
-    return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
+    return int(parts[0]) == bucket and int(parts[1]) < offsets.end and int(parts[2]) > offsets.start
 
 
 def parse_file_offsets(location: str) -> tuple[int, OffsetRange] | None:
@@ -157,8 +157,8 @@ def is_keyed_file(location: str) -> bool:
 
 def cluster_of(location: str) -> tuple[str, str] | None:
     """Return the marks of the order and of the cluster of a file, by its name; None for files that have none."""
-    found = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
-    return (found[1], found[2]) if found else None
+    match = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
+    return (match[1], match[2]) if match else None
 
 
 class PartitionFile:

@@ -68,10 +68,10 @@ def _with_checksums(written: bytes, start: int) -> bytes:
     value_at = written.rfind(_FRAME) + len(_FRAME)
     if value_at < footer_at + len(_FRAME):
         raise CorruptDataError("the Parquet writer left out an entry of the footer; nothing was written, report this")
-    before, behind = written[:value_at], written[value_at + _VALUE_BYTES :]
+    before, rest = written[:value_at], written[value_at + _VALUE_BYTES :]
     index_hash = _hash(written[:footer_at])
-    blank = before + _value(b"", index_hash, start).encode() + behind
-    return before + _value(_hash(blank[footer_at:]), index_hash, start).encode() + behind
+    blank = before + _value(b"", index_hash, start).encode() + rest
+    return before + _value(_hash(blank[footer_at:]), index_hash, start).encode() + rest
 
 
 def _value(footer_hash: bytes, index_hash: bytes, start: int) -> str:

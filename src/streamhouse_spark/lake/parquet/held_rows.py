@@ -22,11 +22,11 @@ def read_held_rows(
     """
     shared = [(file, file.runs.common(rows)) for file in candidates if file.bucket == bucket]
     shared = [(file, runs) for file, runs in shared if runs]
-    found = OffsetRuns.merged([runs for _, runs in shared])
-    if found.num_rows != rows.num_rows or found.num_rows != sum(runs.num_rows for _, runs in shared):
+    offsets = OffsetRuns.merged([runs for _, runs in shared])
+    if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
         raise OffsetsTrimmedError(
             f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "
-            f"hold {found.num_rows} of them; run the query again, and if it ends so too, begin later"
+            f"hold {offsets.num_rows} of them; run the query again, and if it ends so too, begin later"
         )
     parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
     return rows_in_order(files_at, parts, rows.range, projection)

@@ -68,16 +68,16 @@ def find_rows(
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
-    if not len(found):
+    places_found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
+    if not len(places_found):
         return None
     older = read_deleted_positions(files, file.location, file.own_deletes)
-    gone = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
-    is_left = ~is_in_sorted(found, gone)
-    found, places = found[is_left], places[is_left]
-    if not len(found):
+    deleted = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
+    is_left = ~is_in_sorted(places_found, deleted)
+    places_found, places = places_found[is_left], places[is_left]
+    if not len(places_found):
         return None
-    return KeyMatches(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
+    return KeyMatches(file, np.sort(np.concatenate([older, places_found]), kind="stable"), places)
 
 
 def _hits(

@@ -30,27 +30,27 @@ def read_split(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split, with exactly the projection's columns and types.
 
     In file order, or of merged files in the order of the keys, each once. Row groups that hold no row of ``node``, the
-    tree of a filter, are left out of a file as it is, and so are the rows at its positions ``gone``: of a merged one a
-    row that the filter does not want may still take the place of an older one. Memory is bounded by a batch, of merged
+    tree of a filter, are left out of a file as it is, and so are the rows at its positions ``deleted``: of a merged one
+    a row that the filter does not want may still replace an older one. Memory is bounded by a batch, of merged
     files by a row group of each. Raises `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be
     read.
     """
     if split.merge is None:
-        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, gone=gone)
+        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, deleted=deleted)
         return
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
-        wanted = rows.select(list(range(len(projection.schema.columns))))
+        columns = rows.select(list(range(len(projection.schema.columns))))
         # A row that the filter does not want still takes the place of an older one: so it comes last.
         if filter is not None:
-            yield from select_matching_rows(pa.Table.from_batches([wanted]), filter).to_batches()
-        elif wanted.num_rows:
-            yield wanted
+            yield from select_matching_rows(pa.Table.from_batches([columns]), filter).to_batches()
+        elif columns.num_rows:
+            yield columns
 
 
 def read_whole(
@@ -60,11 +60,11 @@ def read_whole(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> pa.Table:
     """Read the rows of `read_split` at once; a file as it is with all of Arrow's threads."""
     if split.merge is None:
-        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, gone=gone)
+        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, deleted=deleted)
     return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 
@@ -122,8 +122,8 @@ class NewestRows:
         older = by_age[order[np.maximum(ends - 1, 0)]]
         is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])
         self.num_tied += int(np.count_nonzero(is_tied))
-        both = pa.Table.from_batches([rows for rows, _ in parts])
-        for rows in take_rows(both, by_age[order[ends]], distinct=True).to_batches():
+        rows_of_parts = pa.Table.from_batches([rows for rows, _ in parts])
+        for rows in take_rows(rows_of_parts, by_age[order[ends]], distinct=True).to_batches():
             yield _without_deletions(rows, self._kind)
 
 
@@ -131,9 +131,9 @@ def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProject
     """Return the projection with missing columns of another one behind its own. Columns are the same by field."""
     missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
     # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
-    taken = {name.casefold() for name in projection.schema.names}
+    names_in_use = {name.casefold() for name in projection.schema.names}
     names = [by.schema.names[i] for i in missing]
-    names = [f"_KEY_{name}" if name.casefold() in taken else name for name in names]
+    names = [f"_KEY_{name}" if name.casefold() in names_in_use else name for name in names]
     columns = (*projection.schema.columns, *(by.schema.columns[i] for i in missing))
     named = (*projection.schema.names, *names)
     renumbered = tuple(Column(i, n, c.type, c.nullable) for i, (n, c) in enumerate(zip(named, columns, strict=True)))
@@ -148,5 +148,5 @@ def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProject
 
 def _without_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
     kinds = rows.column(kind_place).to_numpy()
-    kept = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
-    return rows if kept.all() else rows.filter(pa.array(kept))
+    is_live = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
+    return rows if is_live.all() else rows.filter(pa.array(is_live))

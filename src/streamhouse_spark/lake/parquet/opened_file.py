@@ -34,11 +34,11 @@ class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
     def _ranges(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
         """Return where the column chunks lie; a column with fields has one for each."""
         nested = tuple(f"{name}." for name in names)
-        found = []
+        chunks = []
         for group in map(self.metadata.row_group, groups):
             for chunk in map(group.column, range(group.num_columns)):
                 path = chunk.path_in_schema
                 if path in names or path.startswith(nested):
                     start = min(at for at in (chunk.dictionary_page_offset, chunk.data_page_offset) if at)
-                    found.append((start, start + chunk.total_compressed_size))
-        return found
+                    chunks.append((start, start + chunk.total_compressed_size))
+        return chunks

@@ -118,9 +118,9 @@ class RangeReader(io.RawIOBase):
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Fetch byte ranges that will be read, at the same time; they are held until others are expected."""
-        wanted = stretches(ranges)
-        found = self._storage.read_ranges(self._key, wanted)
-        self._held = [(start, end, data) for (start, end), data in zip(wanted, found, strict=True)]
+        stretches_to_read = stretches(ranges)
+        contents = self._storage.read_ranges(self._key, stretches_to_read)
+        self._held = [(start, end, data) for (start, end), data in zip(stretches_to_read, contents, strict=True)]
 
     def readable(self) -> bool:
         return True
@@ -170,8 +170,8 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]
     """A `RangeReader` as Arrow reads it."""
 
     def __new__(cls, reader: RangeReader) -> Self:
-        made: Self = super().__new__(cls, reader, mode="r")
-        return made
+        file: Self = super().__new__(cls, reader, mode="r")
+        return file
 
     def __init__(self, reader: RangeReader) -> None:
         self.ranges = reader

@@ -71,12 +71,12 @@ def find_files_to_drop(
     cut: list[PartialFile] = []
     is_whole = True
     for file, split in candidates:
-        first, found = first_kept(files_at, writers, split.location, split.num_rows, below)
+        first, offset_file_of_split = first_kept(files_at, writers, split.location, split.num_rows, below)
         is_whole &= first == split.num_rows
         if first > 0:
             going.append((file, split))
-        if found is not None and 0 < first < split.num_rows:
-            cut.append(PartialFile(split, found, first))
+        if offset_file_of_split is not None and 0 < first < split.num_rows:
+            cut.append(PartialFile(split, offset_file_of_split, first))
     foreign_rows = sum(split.num_rows for _, split in going if is_foreign(split.location))
     file_rows = sum(split.num_rows for _, split in going)
     return FilesToDrop(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
@@ -109,10 +109,10 @@ def first_kept(
         return num_rows, None
     if not below:
         return 0, None
-    found = offset_file(files_at(location), location, writers)
-    if found is None:
+    file_offsets = offset_file(files_at(location), location, writers)
+    if file_offsets is None:
         return num_rows, None
-    return found.runs.rows_below(below.get(found.bucket, 0)), found
+    return file_offsets.runs.rows_below(below.get(file_offsets.bucket, 0)), file_offsets
 
 
 def is_foreign(location: str) -> bool:
@@ -142,7 +142,7 @@ def _rewritten(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    kept = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_kept, cut.offsets.runs.num_rows))
+    remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_kept, cut.offsets.runs.num_rows))
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
@@ -150,10 +150,10 @@ def _rewritten(
             skipped = min(max(cut.first_kept - position, 0), batch.num_rows)
             position += batch.num_rows
             if skipped < batch.num_rows:
-                yield kept, batch.slice(skipped)
+                yield remaining, batch.slice(skipped)
 
-    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
-    if sum(f.num_rows for f in written) != kept.runs.num_rows:
+    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    if sum(f.num_rows for f in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "
             "streamhouse verify"
@@ -166,10 +166,10 @@ def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, i
 
     ``held`` are the offsets that it holds. Raises `LakeRolledBackError`.
     """
-    behind = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
-    if behind:
+    shortfall = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
+    if shortfall:
         raise LakeRolledBackError(
-            f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {behind}; "
+            f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {shortfall}; "
             "nothing was dropped. Roll the lake forward to its newest snapshot, or build it anew (streamhouse retier), "
             "then drop the partition again"
         )

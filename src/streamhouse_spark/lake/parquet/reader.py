@@ -60,15 +60,15 @@ def read_split(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
     Row groups that hold no row of ``node``, the tree of a filter, are left out, and so are the rows at the positions
-    ``gone`` of the file, ascending, each once. Raises `SnapshotExpiredError` if the
+    ``deleted`` of the file, ascending, each once. Raises `SnapshotExpiredError` if the
     file is gone, `CorruptDataError` if it cannot be read.
     """
-    return _read(files, split, projection, filter, node, gone, whole=False)
+    return _read(files, split, projection, filter, node, deleted, whole=False)
 
 
 def read_whole(
@@ -78,10 +78,10 @@ def read_whole(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> pa.Table:
     """Read the rows of `read_split` at once and with all of Arrow's threads."""
-    batches = _read(files, split, projection, filter, node, gone, whole=True)
+    batches = _read(files, split, projection, filter, node, deleted, whole=True)
     return pa.Table.from_batches(batches, schema=projection.schema.arrow)
 
 
@@ -91,14 +91,14 @@ def _read(
     projection: LakeProjection,
     filter: Filter,
     node: Node,
-    gone: Positions,
+    deleted_before: Positions,
     *,
     whole: bool,
 ) -> Iterator[pa.RecordBatch]:
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted = opened.find_deleted_places(files, chosen, gone)
+        deleted = opened.find_deleted_places(files, chosen, deleted_before)
         for place, rows in opened.rows(columns, chosen, threads=whole):
             dropped = places_within(deleted, place, rows.num_rows)
             parts = row_selection.live_parts(rows, dropped)
@@ -132,12 +132,12 @@ class OpenedSplit:
         places = self._groups if node is ALWAYS_TRUE else groups_that_may_match(footer, self._groups, columns, node)
         return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
 
-    def find_deleted_places(self, files: FileAccess, chosen: RowGroups, gone: Positions = NO_POSITIONS) -> Positions:
-        """Return the places of the deleted ones among the rows of these row groups, those at ``gone`` included."""
+    def find_deleted_places(self, files: FileAccess, chosen: RowGroups, deleted: Positions = NO_POSITIONS) -> Positions:
+        """Return the places of the deleted ones among the rows of these row groups, those at ``deleted`` included."""
         if not chosen.num_rows:
             return NO_POSITIONS
-        found = read_deleted_positions(files, self._split.location, self._split.position_deletes)
-        return chosen.places_of(_union_positions(found, gone))
+        positions = read_deleted_positions(files, self._split.location, self._split.position_deletes)
+        return chosen.places_of(_union_positions(positions, deleted))
 
     def rows(
         self, columns: FileColumns, chosen: RowGroups, *, threads: bool = False
@@ -180,8 +180,8 @@ def num_rows_in(files: FileAccess, location: str) -> int:
 def owner_of(files: FileAccess, location: str) -> str | None:
     """Return the uuid of the table that wrote the file; None if another engine did."""
     with _open_file(files, location) as file:
-        found = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
-    return None if found is None else str(found, "utf-8", "replace")
+        table_uuid = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
+    return None if table_uuid is None else str(table_uuid, "utf-8", "replace")
 
 
 def read_sort_fields(files: FileAccess, location: str) -> str | None:
@@ -189,8 +189,8 @@ def read_sort_fields(files: FileAccess, location: str) -> str | None:
     wrote.
     """
     with _open_file(files, location) as file:
-        found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
-    return None if found is None else str(found, "utf-8", "replace")
+        fields = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
+    return None if fields is None else str(fields, "utf-8", "replace")
 
 
 def has_whole_footer(files: FileAccess, location: str) -> bool:
@@ -264,8 +264,8 @@ def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
     """Return the rows to read at once. Arrow fails on lists and structs whose texts are more than 2 GiB in one
     batch.
     """
-    found = [file.metadata.row_group(i) for i in groups]
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in found), default=0)
+    row_groups = [file.metadata.row_group(i) for i in groups]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in row_groups), default=0)
     return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
 
 
@@ -288,17 +288,17 @@ def _damaged_error(location: str, error: Exception) -> CorruptDataError:
 
 def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return the row numbers of a data file that files of deleted positions name, ascending, each once."""
-    found = [_positions_in(files, delete, location) for delete in deletes]
-    if len(found) == 1 and bool((found[0][1:] > found[0][:-1]).all()):
-        return found[0]
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    positions = [_positions_in(files, delete, location) for delete in deletes]
+    if len(positions) == 1 and bool((positions[0][1:] > positions[0][:-1]).all()):
+        return positions[0]
+    return np.unique(np.concatenate(positions)) if positions else np.zeros(0, np.int64)
 
 
-def _union_positions(some: Positions, others: Positions) -> Positions:
+def _union_positions(some: Positions, more: Positions) -> Positions:
     """Return the positions of both, ascending, each once, as both are; `numpy.union1d` takes ten times as long."""
-    if not len(some) or not len(others):
-        return some if len(some) else others
-    every = np.concatenate([some, others])
+    if not len(some) or not len(more):
+        return some if len(some) else more
+    every = np.concatenate([some, more])
     every.sort(kind="stable")  # which joins the two
     united: Positions = every[np.concatenate([[True], every[1:] != every[:-1]])]
     return united
@@ -338,8 +338,13 @@ def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
     """Tell whether the footer tells that all positions are of this one data file."""
     place = file.schema_arrow.get_field_index("file_path")
     for i in range(file.num_row_groups):
-        found = file.metadata.row_group(i).column(place).statistics
-        if found is None or not found.has_min_max or found.min != found.max or not files.is_named(found.min, location):
+        statistics = file.metadata.row_group(i).column(place).statistics
+        if (
+            statistics is None
+            or not statistics.has_min_max
+            or statistics.min != statistics.max
+            or not files.is_named(statistics.min, location)
+        ):
             return False
     return True
 
@@ -384,59 +389,59 @@ def read_offsets(
     files_at: FilesAt,
     candidates: Sequence[OffsetFile],
     bucket: int,
-    wanted: OffsetRange,
+    offsets: OffsetRange,
     projection: LakeProjection,
-    kept: Collection[str] | None = None,
+    locations: Collection[str] | None = None,
     *,
     may_lack: bool = False,
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read the rows of ``wanted`` with their offsets, in offset order; memory is bounded by a batch per open file.
+    """Read the rows of ``offsets`` with their offsets, in offset order; memory is bounded by a batch per open file.
 
-    Files that are not ``kept`` are not read. Raises `OffsetsTrimmedError` before the first row unless the files,
+    Files that are not ``locations`` are not read. Raises `OffsetsTrimmedError` before the first row unless the files,
     kept or not, hold each of the offsets exactly once; of those that they ``may_lack``, once at most.
     """
-    parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
+    parts = [(file, file.runs.within(offsets)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
     runs = [runs for _, runs in parts]
-    if not (may_lack and OffsetRuns.merged(runs).num_rows == sum(one.num_rows for one in runs)):
-        _require_cover(runs, bucket, wanted)
-    if kept is not None:
-        parts = [(file, runs) for file, runs in parts if file.location in kept]
-    return rows_in_order(files_at, parts, wanted, projection)
+    if not (may_lack and OffsetRuns.merged(runs).num_rows == sum(part.num_rows for part in runs)):
+        _require_cover(runs, bucket, offsets)
+    if locations is not None:
+        parts = [(file, runs) for file, runs in parts if file.location in locations]
+    return rows_in_order(files_at, parts, offsets, projection)
 
 
-def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange) -> None:
+def _require_cover(parts: Sequence[OffsetRuns], bucket: int, offsets: OffsetRange) -> None:
     starts = np.concatenate([np.zeros(0, np.int64), *(p.starts for p in parts)])
     lengths = np.concatenate([np.zeros(0, np.int64), *(p.lengths for p in parts)])
     order = np.argsort(starts)
     ends = (starts + lengths)[order]
     begins = starts[order]
-    boundaries = np.concatenate([begins, [wanted.end]]) == np.concatenate([[wanted.start], ends])
+    boundaries = np.concatenate([begins, [offsets.end]]) == np.concatenate([[offsets.start], ends])
     if not bool(boundaries.all()):
         first = int(np.flatnonzero(~boundaries)[0])
-        at = int(ends[first - 1]) if first else wanted.start
+        at = int(ends[first - 1]) if first else offsets.start
         raise OffsetsTrimmedError(
-            f"bucket {bucket}: offsets {wanted} were asked for, the lake's files hold them no longer exactly from "
+            f"bucket {bucket}: offsets {offsets} were asked for, the lake's files hold them no longer exactly from "
             f"{at} on (a partition was dropped, or another engine rewrote or deleted rows); start later, or set "
             "failOnDataLoss=false to skip them"
         )
 
 
 def rows_in_order(
-    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
+    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], offsets: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read rows of files in the order of their offsets, all of which are ``wanted``; each row is of one file."""
+    """Read rows of files in the order of their offsets, all of which are ``offsets``; each row is of one file."""
     waiting = sorted(parts, key=lambda part: part[1].range.start)
     cursors: list[RowCursor] = []
-    begin = wanted.start
-    while begin < wanted.end:
-        window = OffsetRange(begin, min(begin + BATCH_ROWS, wanted.end))
+    begin = offsets.start
+    while begin < offsets.end:
+        window = OffsetRange(begin, min(begin + BATCH_ROWS, offsets.end))
         while waiting and waiting[0][1].range.start < window.end:
             file, runs = waiting.pop(0)
             cursors.append(_cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
-        if found := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
-            yield from _window(found)
+        if open_pieces := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
+            yield from _window(open_pieces)
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
         begin = window.end
 
@@ -465,16 +470,16 @@ class RowCursor:
         self._left: list[pa.RecordBatch] = []
 
     def take(self, num_rows: int) -> pa.Table:
-        taken, count = [], 0
+        tables, count = [], 0
         while count < num_rows:
             batch = self._left.pop() if self._left else next(self._rows)
             if count + batch.num_rows > num_rows:
                 keep = num_rows - count
                 self._left.append(batch.slice(keep))
                 batch = batch.slice(0, keep)
-            taken.append(batch)
+            tables.append(batch)
             count += batch.num_rows
-        return pa.Table.from_batches(taken, schema=self._schema)
+        return pa.Table.from_batches(tables, schema=self._schema)
 
 
 def _cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:

@@ -18,14 +18,14 @@ Positions = npt.NDArray[np.int64]
 
 
 def rows_at(
-    files_at: FilesAt, files: Mapping[str, LakeSplit], wanted: Mapping[str, OffsetRuns], projection: LakeProjection
+    files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetRuns], projection: LakeProjection
 ) -> pa.Table:
     """Read the rows at positions of whole files, each under its name, but for those that are deleted there.
 
     Raises `SnapshotExpiredError` where a file is gone.
     """
     parts = [projection.schema.arrow.empty_table()]
-    for name, runs in wanted.items():
+    for name, runs in runs_at.items():
         positions, split = runs.offsets(), files[name]
         for numbers, batch in read_numbered(files_at(split.location), split, projection):
             chosen = batch.filter(pa.array(np.isin(numbers, positions, assume_unique=True)))

@@ -63,30 +63,32 @@ class RowGroups:
     def only(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
         """Return those of the groups that are kept."""
         lengths = np.diff(self.begins)[is_kept]
-        places = tuple(place for place, kept in zip(self.places, is_kept.tolist(), strict=True) if kept)
+        places = tuple(
+            place for place, is_group_kept in zip(self.places, is_kept.tolist(), strict=True) if is_group_kept
+        )
         return RowGroups(places, self.starts[is_kept], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     def numbers(self, place: int, num_rows: int) -> Numbers:
         """Return the numbers in the file of so many rows from a place on."""
-        found = np.arange(place, place + num_rows, dtype=np.int64)
+        numbers = np.arange(place, place + num_rows, dtype=np.int64)
         if not num_rows:
-            return found
+            return numbers
         shifts = self.starts - self.begins[:-1]
-        first, last = self.groups_of(found[[0, -1]])
-        return found + (shifts[first] if first == last else shifts[self.groups_of(found)])
+        first, last = self.groups_of(numbers[[0, -1]])
+        return numbers + (shifts[first] if first == last else shifts[self.groups_of(numbers)])
 
     def groups_of(self, places: Numbers) -> Numbers:
         """Return the index among these groups of the one that has the row at each place."""
-        found: Numbers = np.searchsorted(self.begins, places, side="right") - 1
-        return found
+        groups: Numbers = np.searchsorted(self.begins, places, side="right") - 1
+        return groups
 
     def places_of(self, numbers: Numbers) -> Numbers:
         """Return the places of rows with these ascending numbers in the file; rows of other groups have none."""
         if not len(numbers) or not self.places:
             return np.zeros(0, np.int64)
         group = np.searchsorted(self.starts, numbers, side="right") - 1
-        found: Numbers = numbers - self.starts[group] + self.begins[group]
-        return found[(group >= 0) & (found < self.begins[group + 1])]
+        places: Numbers = numbers - self.starts[group] + self.begins[group]
+        return places[(group >= 0) & (places < self.begins[group + 1])]
 
 
 def groups_that_may_match(
@@ -96,15 +98,15 @@ def groups_that_may_match(
 
     What the footer does not say may be anything; a column that the file lacks is null.
     """
-    lacking = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
-    told = _columns_with_bounds(footer, columns, node.columns())
-    found = []
+    missing = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
+    bounded = _columns_with_bounds(footer, columns, node.columns())
+    groups = []
     for place in places:
         group = footer.row_group(place)
-        bounds = {name: _bounds(group.column(leaf), kind) for name, (leaf, kind) in told.items()}
-        if may_match(node, lacking | bounds):
-            found.append(place)
-    return found
+        bounds = {name: _bounds(group.column(leaf), kind) for name, (leaf, kind) in bounded.items()}
+        if may_match(node, missing | bounds):
+            groups.append(place)
+    return groups
 
 
 def _columns_with_bounds(
@@ -120,24 +122,24 @@ def _columns_with_bounds(
     for path, number in Counter(paths).items():
         if number > 1:  # a column "a.b" beside a field "b" of a column "a"
             del leaf_of[path]
-    wanted = {field.name: field.type for field in columns.schema}
+    type_of = {field.name: field.type for field in columns.schema}
     return {
         name: (leaf_of[stored.name], stored.type)
         for name, stored in columns.stored.items()
-        if name in names and stored is not None and stored.name in leaf_of and _is_alike(stored.type, wanted[name])
+        if name in names and stored is not None and stored.name in leaf_of and _is_alike(stored.type, type_of[name])
     }
 
 
-def _is_alike(stored: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_alike(stored: pa.DataType, target: pa.DataType) -> bool:
     """Tell whether values keep their order, and their meaning in a filter, where they become the table's."""
     types = pa.types
-    if family_of(stored) is None or family_of(stored) != family_of(wanted):
+    if family_of(stored) is None or family_of(stored) != family_of(target):
         return False
-    if types.is_decimal(stored) or types.is_decimal(wanted):
-        return types.is_decimal(stored) and types.is_decimal(wanted) and bool(stored.scale == wanted.scale)
+    if types.is_decimal(stored) or types.is_decimal(target):
+        return types.is_decimal(stored) and types.is_decimal(target) and bool(stored.scale == target.scale)
     if types.is_timestamp(stored):
-        return stored.unit in _MICROSECONDS and bool(wanted.unit == "us")
-    return stored.equals(wanted) or bool(stored.bit_width < wanted.bit_width)
+        return stored.unit in _MICROSECONDS and bool(target.unit == "us")
+    return stored.equals(target) or bool(stored.bit_width < target.bit_width)
 
 
 def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:

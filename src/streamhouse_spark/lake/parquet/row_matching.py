@@ -26,21 +26,21 @@ class RowMultiset:
 
     def take_matches(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return which rows of a batch are some of those that are left, each once; these are found then."""
-        wanted = self._rows.num_rows
+        num_rows = self._rows.num_rows
         rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
         codes = row_codes(pa.concat_tables([self._rows, rows]))
         place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
-        place_of[codes[:wanted]] = np.arange(wanted)
-        places = place_of[codes[wanted:]]
+        place_of[codes[:num_rows]] = np.arange(num_rows)
+        places = place_of[codes[num_rows:]]
         hits = np.flatnonzero(places >= 0)
         order = hits[np.argsort(places[hits], kind="stable")]
         of_order = places[order]
         nth = np.arange(len(order)) - np.searchsorted(of_order, of_order, side="left")
-        taken = order[nth < self._counts[of_order]]
-        self._counts -= np.bincount(places[taken], minlength=wanted)
-        found = np.zeros(batch.num_rows, np.bool_)
-        found[taken] = True
-        return found
+        matched = order[nth < self._counts[of_order]]
+        self._counts -= np.bincount(places[matched], minlength=num_rows)
+        is_match = np.zeros(batch.num_rows, np.bool_)
+        is_match[matched] = True
+        return is_match
 
 
 def row_codes(rows: pa.Table) -> Codes:
@@ -57,10 +57,10 @@ def _codes(values: pa.Array) -> Codes:
         return _codes(values.storage)
     kind = values.type
     if pa.types.is_struct(kind):
-        found = np.zeros(len(values), np.int64)
+        codes = np.zeros(len(values), np.int64)
         for child in values.flatten():
-            found = _pair_codes(found, _codes(child))
-        return _with_nulls(found, values)
+            codes = _pair_codes(codes, _codes(child))
+        return _with_nulls(codes, values)
     if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _with_nulls(_of_lists(values), values)
     if pa.types.is_fixed_size_list(kind):
@@ -98,16 +98,16 @@ def _with_nulls(codes: Codes, values: pa.Array) -> Codes:
     return np.where(values.is_valid().to_numpy(zero_copy_only=False), codes + 1, 0) if values.null_count else codes + 1
 
 
-def _pair_codes(one: Codes, other: Codes) -> Codes:
+def _pair_codes(left: Codes, right: Codes) -> Codes:
     """Return a number for each pair."""
-    return _dense(_dense(one) * (int(other.max(initial=0)) + 1) + other)
+    return _dense(_dense(left) * (int(right.max(initial=0)) + 1) + right)
 
 
 def _dense(codes: Codes) -> Codes:
-    found: Codes = np.unique(codes, return_inverse=True)[1].astype(np.int64).reshape(-1)
-    return found
+    dense: Codes = np.unique(codes, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return dense
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

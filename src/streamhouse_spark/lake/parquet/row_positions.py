@@ -25,7 +25,7 @@ def read_numbered(
     projection: LakeProjection,
     *,
     mask: RowMask | None = None,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Read the batches of `read_split`, each with the row numbers in the file.
 
@@ -37,17 +37,17 @@ def read_numbered(
         chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
         if mask is not None:
             chosen = _possible(opened, projection, mask, chosen)
-        deleted = opened.find_deleted_places(files, chosen, gone)
+        deleted_places = opened.find_deleted_places(files, chosen, deleted)
         for place, batch in opened.rows(columns, chosen):
-            dropped = places_within(deleted, place, batch.num_rows)
+            dropped = places_within(deleted_places, place, batch.num_rows)
             possible = None if mask is None else mask.wanted(batch)
             if possible is None and not len(dropped):
                 yield chosen.numbers(place, batch.num_rows), batch
                 continue
-            kept = np.ones(batch.num_rows, np.bool_) if possible is None else possible
-            kept[dropped] = False
-            if kept.any():
-                yield chosen.numbers(place, batch.num_rows)[kept], without(batch, ~kept)
+            is_live = np.ones(batch.num_rows, np.bool_) if possible is None else possible
+            is_live[dropped] = False
+            if is_live.any():
+                yield chosen.numbers(place, batch.num_rows)[is_live], without(batch, ~is_live)
 
 
 def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
@@ -55,11 +55,11 @@ def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, ch
     names = mask.columns.intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
-    looked_at = projection.of_columns(names)
-    if mask.of(_no_rows(looked_at.schema.arrow)) is None:  # as of an expression of Arrow: each row may be wanted
+    filter_columns = projection.of_columns(names)
+    if mask.of(_no_rows(filter_columns.schema.arrow)) is None:  # as of an expression of Arrow: each row may be wanted
         return chosen
     hits = np.zeros(len(chosen.places), np.bool_)
-    for place, batch in opened.rows(opened.columns(looked_at), chosen):
+    for place, batch in opened.rows(opened.columns(filter_columns), chosen):
         possible = mask.of(batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
         hits[chosen.groups_of(place + rows)] = True

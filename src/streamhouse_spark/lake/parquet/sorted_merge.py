@@ -68,10 +68,10 @@ class MergedRows:
         """Return the rows in sequences of ascending keys; of a key that two of them have, the later one has the newer
         row.
         """
-        found = self._counted(read_row_groups(self._files, file, self._projection))
+        batches = self._counted(read_row_groups(self._files, file, self._projection))
         if read_sort_fields(self._files, file.location) == self._order:
-            return [found]
-        return split_into_sorted_runs(found, self._merge_batch, folder, BATCH_ROWS)
+            return [batches]
+        return split_into_sorted_runs(batches, self._merge_batch, folder, BATCH_ROWS)
 
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -80,11 +80,11 @@ class MergedRows:
 
     def _merge_batch(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         """Return `_merged` as one batch, of few rows."""
-        found = list(self._merged(parts))
+        merged = list(self._merged(parts))
         schema = self._projection.schema.arrow
-        if not found:
+        if not merged:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        return found[0] if len(found) == 1 else pa.concat_batches(found)
+        return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
 
     def _merged(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Merge rows by key, of equal ones the last."""
@@ -138,9 +138,9 @@ class KeyCursor:
         """Take rows as `take` does, with their keys."""
         assert self._rows is not None
         end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
-        taken, keys = self._rows.slice(0, end), self._keys.slice(0, end)
+        rows, keys = self._rows.slice(0, end), self._keys.slice(0, end)
         self._rows, self._keys = self._rows.slice(end), self._keys.slice(end)
-        return taken, keys
+        return rows, keys
 
 
 def _ascend(keys: pa.BinaryArray) -> bool:

@@ -100,11 +100,11 @@ class ZOrderRanks:
 
     def of(self, rows: pa.RecordBatch | pa.Table) -> Int64Array:
         """Return the number of each row."""
-        found = np.zeros(rows.num_rows, dtype=np.int64)
+        z_values = np.zeros(rows.num_rows, dtype=np.int64)
         for term in self._order.terms:
             ranks = [self._rank(name, rows) for name in term]
-            found = (found << (self._bits * len(term))) | _interleave_bits(ranks, self._bits)
-        return found
+            z_values = (z_values << (self._bits * len(term))) | _interleave_bits(ranks, self._bits)
+        return z_values
 
     def _rank(self, name: str, rows: pa.RecordBatch | pa.Table) -> Int64Array:
         """Return numbers below 2 ** bits, whose first bit parts the cut points in half, as a z-order needs it."""
@@ -132,20 +132,20 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
 def _below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
     """Return how many cut points are not above each value; 0 for null. Any type that has an order."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    both = pa.concat_arrays([cuts, column.cast(cuts.type)])
-    order = pc.sort_indices(both).to_numpy()  # stable: a cut comes before its equals
+    with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])
+    order = pc.sort_indices(with_cuts).to_numpy()  # stable: a cut comes before its equals
     is_cut = order < len(cuts)
-    found = np.empty(len(both), dtype=np.int64)
-    found[order] = np.cumsum(is_cut)
-    found[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # sorted behind all others
-    return found[len(cuts) :]
+    ranks = np.empty(len(with_cuts), dtype=np.int64)
+    ranks[order] = np.cumsum(is_cut)
+    ranks[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # sorted behind all others
+    return ranks[len(cuts) :]
 
 
 def _interleave_bits(ranks: Sequence[Int64Array], bits: int) -> Int64Array:
     if len(ranks) == 1:
         return ranks[0]
-    found = np.zeros(len(ranks[0]), dtype=np.int64)
+    interleaved = np.zeros(len(ranks[0]), dtype=np.int64)
     for bit in range(bits - 1, -1, -1):
         for rank in ranks:
-            found = (found << 1) | ((rank >> bit) & 1)
-    return found
+            interleaved = (interleaved << 1) | ((rank >> bit) & 1)
+    return interleaved

@@ -166,10 +166,10 @@ class TieringJob:
     ) -> bool:
         """Commit one snapshot. Returns True if there is nothing left to do."""
         self._lake = self._lake.with_state(state)
-        told = state.lake.told if state.lake is not None else 0
+        applied_through = state.lake.told if state.lake is not None else 0
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
-        is_due = is_due or bool(unapplied_file_deletes(state.deletions, told))
-        asked_ms = self._world.clock.boot_ms()
+        is_due = is_due or bool(unapplied_file_deletes(state.deletions, applied_through))
+        started_ms = self._world.clock.boot_ms()
         with self._lake.one_look():
             newest = self._fit_lake_to_state(state)
             context = self._lake.write_context() if is_due else None
@@ -179,7 +179,7 @@ class TieringJob:
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
             if not self._is_before_drop:  # which leaves out a check
-                no_op_cache.remember(self._log, state, head, asked_ms)
+                no_op_cache.remember(self._log, state, head, started_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
@@ -301,8 +301,8 @@ def _run_keyed_task(
     if task.base is not None:
         return _run_base_task(storage, files_at, world, task, task.base)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
-    found = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
-    changes = (part.batch for part in found)
+    parts = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
+    changes = (part.batch for part in parts)
     if task.context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
 
@@ -320,15 +320,15 @@ def _run_base_task(
 ) -> list[LakeFile]:
     """Write rows by key of a bucket that the lake has nothing of: each counts as newly inserted."""
     context = task.context
-    found = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
+    batches = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
     if context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
 
         written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
-        inserts = (_mark_as_inserts(batch, written) for batch in found)
+        inserts = (_mark_as_inserts(batch, written) for batch in batches)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
     shape = file_spec_of(context)
-    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, found)
+    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, batches)
 
 
 def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
@@ -373,5 +373,5 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
 
 
 def _rows(storage: Storage, task: TieringTask, records: InlineRecords | None) -> Iterable[tuple[int, pa.RecordBatch]]:
-    for found in read_split(storage, replace(task.split, deleted=None), task.context.schema, records=records):
-        yield found.base_offset, found.batch
+    for part in read_split(storage, replace(task.split, deleted=None), task.context.schema, records=records):
+        yield part.base_offset, part.batch

@@ -37,9 +37,9 @@ class RowsOfLog:
         return pa.concat_tables(parts), left
 
     def _of_bucket(self, bucket: int, runs: OffsetRuns) -> list[pa.Table]:
-        wanted, found = runs.offsets(), []
+        offsets_to_find, parts = runs.offsets(), []
         for part in read_split(self.storage, whole_range(self.state, bucket, runs.range), self.schema):
             offsets = np.arange(part.base_offset, part.base_offset + part.batch.num_rows)
-            chosen = part.batch.filter(pa.array(np.isin(offsets, wanted, assume_unique=True)))
-            found.append(pa.Table.from_batches([chosen]))
-        return found
+            chosen = part.batch.filter(pa.array(np.isin(offsets, offsets_to_find, assume_unique=True)))
+            parts.append(pa.Table.from_batches([chosen]))
+        return parts

@@ -34,20 +34,20 @@ class _Seen:
     asked_ms: int
 
     def is_of(self, state: TableState | None) -> bool:
-        found = None if state is None else (state.version, state.attempt, state.lake_location)
-        return found == (self.version, self.attempt, self.location)
+        identity = None if state is None else (state.version, state.attempt, state.lake_location)
+        return identity == (self.version, self.attempt, self.location)
 
 
 _seen: WeakKeyDictionary[CommitLog, _Seen] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def remember(log: CommitLog, state: TableState, head: LakeVersion | None, asked_ms: int) -> None:
-    """Remember that a round, which looked at the lake not before ``asked_ms``, found nothing to do for the state."""
+def remember(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
+    """Remember that a round, which looked at the lake not before ``checked_ms``, found nothing to do for the state."""
     if head is None or log.known is not state:
         return
     with _lock:
-        _seen[log] = _Seen(state.version, state.attempt, state.lake_location, head, asked_ms)
+        _seen[log] = _Seen(state.version, state.attempt, state.lake_location, head, checked_ms)
 
 
 def forget(log: CommitLog) -> None:
@@ -65,21 +65,21 @@ def state_without_news(
     """
     storage = lake.place.storage
     with _lock:
-        seen = _seen.get(log)
-    if seen is None or not isinstance(storage, ReadsMany):
+        last_round = _seen.get(log)
+    if last_round is None or not isinstance(storage, ReadsMany):
         return None
-    if not seen.is_of(log.known) or now_ms - seen.asked_ms > LASTS_MS:
+    if not last_round.is_of(log.known) or now_ms - last_round.asked_ms > LASTS_MS:
         forget(log)
         return None
-    found: list[bytes | None] = []
+    objects: list[bytes | None] = []
     looks: list[Callable[[], TableState | None]] = [
         refreshed,
-        lambda: found.extend(storage.read_many([seen.head.key, seen.head.following])),
+        lambda: objects.extend(storage.read_many([last_round.head.key, last_round.head.following])),
     ]
     state, _ = at_once(storage, lambda look: look(), looks)
-    newest, following = found
-    is_same = newest is not None and following is None and lake.content_of(newest) == seen.head.content
-    if is_same and seen.is_of(state):
+    newest, following = objects
+    is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
+    if is_same and last_round.is_of(state):
         return state
     forget(log)
     return None

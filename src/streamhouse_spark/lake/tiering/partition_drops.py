@@ -38,10 +38,18 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
     """
     if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
         return []
-    told, others = (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
-    of_files = (deletion for deletion in unapplied_file_deletes(state.deletions, told) if deletion.commit <= pair.told)
+    applied_through, without_offsets = (
+        (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
+    )
+    of_files = (
+        deletion
+        for deletion in unapplied_file_deletes(state.deletions, applied_through)
+        if deletion.commit <= pair.told
+    )
     grown, applied = newly_lacking(state.deletions, state.lake, pair)
-    if pair.dropped_others == others and grown <= max(applied + num_rows_of(union_deleted_file_rows(of_files)), 0):
+    if pair.dropped_others == without_offsets and grown <= max(
+        applied + num_rows_of(union_deleted_file_rows(of_files)), 0
+    ):
         return []
     tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
     ranges = {bucket: offsets for bucket, offsets in tiered.items() if offsets.start < offsets.end}
@@ -65,17 +73,19 @@ def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> Par
     return PartitionDropRows(rows, lost.num_counted, lost.files, snapshot_id, lost.num_rows)
 
 
-def _missing_offsets(ranges: Mapping[int, OffsetRange], known: list[dict[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
+def _missing_offsets(
+    ranges: Mapping[int, OffsetRange], known_runs: list[dict[int, OffsetRuns]]
+) -> dict[int, OffsetRuns]:
     """Return bucket → offsets of the ranges that none of the others has."""
-    found = {}
-    for bucket, wanted in ranges.items():
-        left = OffsetRuns.dense(wanted.start, len(wanted))
-        for rows in known:
+    missing = {}
+    for bucket, offsets in ranges.items():
+        left = OffsetRuns.dense(offsets.start, len(offsets))
+        for rows in known_runs:
             if bucket in rows:
                 left = left.without(rows[bucket])
         if left:
-            found[bucket] = left
-    return found
+            missing[bucket] = left
+    return missing
 
 
 # -- by the files that went -------------------------------------------------------------------------------------------
@@ -93,15 +103,15 @@ def _the_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _Part
     """Find the commit behind the recorded snapshot from which on the lake lacks more rows; None where it is not one
     alone, or it is no longer known.
     """
-    known = state.lake.dropped_rows if state.lake is not None else 0
+    dropped_rows = state.lake.dropped_rows if state.lake is not None else 0
     newer = pair.snapshot_id
     for snapshot in lake.ancestors(pair.snapshot_id):
         if not same_offsets(snapshot.starts, pair.starts):
             return None
         if snapshot.dropped_rows < pair.dropped_rows:
             return (
-                _PartitionDrop(snapshot.id, newer, pair.dropped_rows - known)
-                if snapshot.dropped_rows == known
+                _PartitionDrop(snapshot.id, newer, pair.dropped_rows - dropped_rows)
+                if snapshot.dropped_rows == dropped_rows
                 else None
             )
         newer = snapshot.id
@@ -136,14 +146,14 @@ def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> 
     schema, place = lake.place.spec.schema, lake.place
     before = lake.plan_read(snapshot_id=drop.older, schema=schema)
     after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
-    there, known = ({split.location for split in plan.splits} for plan in (after, before))
-    gone = live_rows(place.files_at, [s for s in before.splits if s.location not in there], place.spec.writers)
-    new = live_rows(place.files_at, [s for s in after.splits if s.location not in known], place.spec.writers)
+    files_after, files_before = ({split.location for split in plan.splits} for plan in (after, before))
+    removed = live_rows(place.files_at, [s for s in before.splits if s.location not in files_after], place.spec.writers)
+    new = live_rows(place.files_at, [s for s in after.splits if s.location not in files_before], place.spec.writers)
     if any(file.bucket is None for file in new):
         return None
-    own = without_rows(rows_by_bucket(gone), rows_by_bucket(new))
+    own = without_rows(rows_by_bucket(removed), rows_by_bucket(new))
     names = StorageFiles(place.storage)
-    files = {names.name_of(file.location): file.rows for file in gone if file.bucket is None and file.rows}
+    files = {names.name_of(file.location): file.rows for file in removed if file.bucket is None and file.rows}
     if num_rows_of(own) + num_rows_of(files) != drop.num_rows:
         return None
     named, masked = state.dropped_rows.named.rows, union_deleted_file_rows(state.deletions)

@@ -92,8 +92,8 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
 
 def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
     """Return the deleted rows below the ``new`` offsets that the newest lake snapshot does not lack yet."""
-    told, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
-    left = unapplied_deletes(state.deletions, told, offsets)
+    applied_through, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
+    left = unapplied_deletes(state.deletions, applied_through, offsets)
     below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
@@ -124,7 +124,7 @@ def plan_tiering(
     into a larger one as its share of ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next
     rows, `LakeMismatchError` when the lake is ahead of the log.
     """
-    found: dict[int, OffsetRange] = {}
+    ranges: dict[int, OffsetRange] = {}
     for bucket, log in sorted(buckets.items()):
         lake_offset = lake_offsets.get(bucket, 0)
         _require_next(log, lake_offset, table, bucket)
@@ -132,8 +132,8 @@ def plan_tiering(
         if cuts_segments:
             offsets = _cut_range(log, offsets, bytes_max)
         if offsets:
-            found[bucket] = offsets
-    return found
+            ranges[bucket] = offsets
+    return ranges
 
 
 def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> None:
@@ -176,9 +176,9 @@ def _cut_range(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRa
 
 def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:
     """Raise `LakeRolledBackError` if the lake holds less than the log has recorded of it."""
-    behind = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
-    if behind:
-        bucket, (here, expected) = next(iter(behind.items()))
+    shortfall = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
+    if shortfall:
+        bucket, (here, expected) = next(iter(shortfall.items()))
         raise LakeRolledBackError(
             f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
             "the lake was rolled back, or put back to an older copy; roll it forward to its newest snapshot with "

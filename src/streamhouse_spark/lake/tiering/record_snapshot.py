@@ -35,83 +35,85 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
 
     Raises `CommitConflictError` where another engine's commit took its place.
     """
-    known = log.state.recorded_lake
-    if known is not None and not is_news(snapshot, known):
+    recorded = log.state.recorded_lake
+    if recorded is not None and not is_news(snapshot, recorded):
         return
-    if _lacks_more(snapshot, known):
+    if _lacks_more(snapshot, recorded):
         snapshot = lake.settle(snapshot)
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
             return []  # built anew elsewhere: this is a snapshot of the lake that the table had
-        found: LakeSnapshot | None = snapshot
-        known = state.recorded_lake
-        if known is not None and same_offsets(snapshot.offsets, known.offsets):
-            found = lake.newest()
-        if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
+        latest: LakeSnapshot | None = snapshot
+        recorded = state.recorded_lake
+        if recorded is not None and same_offsets(snapshot.offsets, recorded.offsets):
+            latest = lake.newest()
+        if latest is None or is_ahead(latest, state) or (recorded is not None and not is_news(latest, recorded)):
             return []
-        waits = lake.names_files and _waits(state, found, found.told)
-        is_asked = waits or ADOPTED in state.properties or bool(branches_of(state))
-        keeps_files = is_asked and _keeps_files(state, lake, found)
+        waits = lake.names_files and _waits(state, latest, latest.told)
+        must_check = waits or ADOPTED in state.properties or bool(branches_of(state))
+        keeps_files = must_check and _keeps_files(state, lake, latest)
         if waits and not keeps_files:
             return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
-        made = replace(_pair_of(state, found, time_ms), keeps_files=keeps_files)
-        return [made, *make_partition_drops(state, lake, made)]
+        tiered = replace(_pair_of(state, latest, time_ms), keeps_files=keeps_files)
+        return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)
 
 
-def _keeps_files(state: TableState, lake: LakeTable, found: LakeSnapshot) -> bool:
+def _keeps_files(state: TableState, lake: LakeTable, snapshot: LakeSnapshot) -> bool:
     """Tell whether a snapshot has the files without offsets of the recorded one."""
-    known = state.lake
-    if known is None or not same_offsets(found.starts, known.starts):
+    recorded = state.lake
+    if recorded is None or not same_offsets(snapshot.starts, recorded.starts):
         return False
-    return lake.keeps_files(known.snapshot_id, found.id)
+    return lake.keeps_files(recorded.snapshot_id, snapshot.id)
 
 
-def _waits(state: TableState, found: LakeSnapshot, told: int) -> bool:
+def _waits(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> bool:
     """Tell whether rows were deleted that the recorded snapshot has, and that this one may still have: it lacks those
-    of records up to ``told``.
+    of records up to ``applied_through``.
     """
     if state.lake is None or not state.deletions:
         return False
     held = state.lake.offsets
-    left = unapplied_deletes(state.deletions, told, found.offsets)
+    left = unapplied_deletes(state.deletions, applied_through, snapshot.offsets)
     of_lake = any(runs.within(OffsetRange(0, held.get(bucket, 0))) for bucket, runs in left.items())
-    return of_lake or bool(unapplied_file_deletes(state.deletions, told))
+    return of_lake or bool(unapplied_file_deletes(state.deletions, applied_through))
 
 
-def _pair_of(state: TableState, found: LakeSnapshot, time_ms: int) -> TieredSnapshot:
-    told = found.told if state.deletions else 0
-    offsets, starts, others = dict(found.offsets), dict(found.starts), found.dropped_others
-    return TieredSnapshot(found.id, offsets, time_ms, starts, found.dropped_rows, told, dropped_others=others)
+def _pair_of(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredSnapshot:
+    applied_through = snapshot.told if state.deletions else 0
+    offsets, starts, without_offsets = dict(snapshot.offsets), dict(snapshot.starts), snapshot.dropped_others
+    return TieredSnapshot(
+        snapshot.id, offsets, time_ms, starts, snapshot.dropped_rows, applied_through, dropped_others=without_offsets
+    )
 
 
-def _lacks_more(snapshot: LakeSnapshot, known: TieredSnapshot | None) -> bool:
+def _lacks_more(snapshot: LakeSnapshot, recorded: TieredSnapshot | None) -> bool:
     """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
-    is_followed = known is not None and same_offsets(snapshot.starts, known.starts)
-    return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
+    is_followed = recorded is not None and same_offsets(snapshot.starts, recorded.starts)
+    return snapshot.dropped_rows > (recorded.dropped_rows if recorded is not None and is_followed else 0)
 
 
-def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: int) -> None:
-    """Record that the newest snapshot lacks the rows of all deletions up to the commit ``told``.
+def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, applied_through: int) -> None:
+    """Record that the newest snapshot lacks the rows of all deletions up to the commit ``applied_through``.
 
     It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
     """
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         recorded = state.lake
-        if recorded is None or recorded.told >= told or state.lake_location != lake.location:
+        if recorded is None or recorded.told >= applied_through or state.lake_location != lake.location:
             return []
         if recorded.snapshot_id == snapshot.id:
-            return [replace(recorded, told=told, keeps_files=True)]
+            return [replace(recorded, told=applied_through, keeps_files=True)]
         newest = lake.newest()
         if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not is_news(newest, recorded):
             return []
-        if lake.names_files and _waits(state, newest, told):
+        if lake.names_files and _waits(state, newest, applied_through):
             return []  # of a later deletion, for the next round
-        made = replace(_pair_of(state, newest, time_ms), told=told)
-        return [made, *make_partition_drops(state, lake, made)]
+        tiered = replace(_pair_of(state, newest, time_ms), told=applied_through)
+        return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)
 

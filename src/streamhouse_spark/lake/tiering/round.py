@@ -105,11 +105,11 @@ def plan_round(
         bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
     buckets = {bucket: log for bucket, log in state.buckets.items() if bucket not in bases}
     ranges = plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
-    new = {**begin, **{bucket: wanted.end for bucket, wanted in ranges.items()}}
+    new = {**begin, **{bucket: of_bucket.end for bucket, of_bucket in ranges.items()}}
     new |= {bucket: base.offset for bucket, base in bases.items()}
-    told = newest.told if newest is not None else 0
-    deleted, of_files = rows_to_delete(state, newest, new), unapplied_file_deletes(state.deletions, told)
-    return TieringPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, told)
+    applied_through = newest.told if newest is not None else 0
+    deleted, of_files = rows_to_delete(state, newest, new), unapplied_file_deletes(state.deletions, applied_through)
+    return TieringPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, applied_through)
 
 
 def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
@@ -117,11 +117,11 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     state = plan.state
     split_of = plan_range if lake.leaves_out_deleted else whole_range
     # A round that drops all rows of the lake looks for no older ones.
-    is_looked_up = bool(state.primary_key) and plan.keeps_rows
-    live = lake.live_files(context, list(plan.ranges)) if is_looked_up else {}
+    has_live_files = bool(state.primary_key) and plan.keeps_rows
+    live = lake.live_files(context, list(plan.ranges)) if has_live_files else {}
     tasks = [
-        TieringTask(split_of(state, bucket, wanted), context, live.get(bucket, ()))
-        for bucket, wanted in plan.ranges.items()
+        TieringTask(split_of(state, bucket, of_bucket), context, live.get(bucket, ()))
+        for bucket, of_bucket in plan.ranges.items()
     ]
     tasks += [
         TieringTask(snapshot_split(state, base), context, base=OffsetRange(base.begins, base.offset))
@@ -132,6 +132,6 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     if deleted or plan.of_files:
         recorded = state.lake.snapshot_id if state.lake is not None else None
         rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
-        beside = PendingDeletes(plan.of_files, recorded, plan.told, rows)
-        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, beside=beside)
+        pending = PendingDeletes(plan.of_files, recorded, plan.told, rows)
+        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files

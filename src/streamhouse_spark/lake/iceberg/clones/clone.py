@@ -98,27 +98,32 @@ def _columns(text: str, place: IcebergTableBinding, target: IcebergTableBinding)
     from it in comments or defaults alone. With other columns it stays what it is, so no round writes to it.
     """
     new = target.spec.table_uuid
-    known = ColumnMap.from_text(text, new, where=str(target.spec.path))
-    if known is None or known.schema_id is None or known.schema_id <= target.spec.schema_id:
+    mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
+    if mapping is None or mapping.schema_id is None or mapping.schema_id <= target.spec.schema_id:
         return text
-    schema = place.spec.schemas.get(known.schema_id)
+    schema = place.spec.schemas.get(mapping.schema_id)
     if schema is None or schema.plain_columns != target.spec.schema.plain_columns:
         return text
-    return replace(known, schema_id=target.spec.schema_id).to_text(new)
+    return replace(mapping, schema_id=target.spec.schema_id).to_text(new)
 
 
 def _own(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
     """Return the snapshot without ancestors, so with the offsets in its own summary."""
-    found = offsets_at(metadata, snapshot, old)
-    if found is None or snapshot.summary is None:
+    offsets = offsets_at(metadata, snapshot, old)
+    if offsets is None or snapshot.summary is None:
         raise LakeMismatchError(
             f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
             "that it has: the lake's metadata is another's, or damaged; restore it"
         )
-    absent, absent_others = found.dropped_rows, found.dropped_others
+    absent, absent_without_offsets = offsets.dropped_rows, offsets.dropped_others
     text = offsets_text(
-        new, found.offsets, found.starts, dropped_rows=absent, history=found.history, dropped_others=absent_others
+        new,
+        offsets.offsets,
+        offsets.starts,
+        dropped_rows=absent,
+        history=offsets.history,
+        dropped_without_offsets=absent_without_offsets,
     )
-    others = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
-    summary = Summary(snapshot.summary.operation, **{**others, OFFSETS_PROPERTY: text})
+    properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
+    summary = Summary(snapshot.summary.operation, **{**properties, OFFSETS_PROPERTY: text})
     return snapshot.model_copy(update={"parent_snapshot_id": None, "summary": summary})

@@ -20,5 +20,5 @@ def own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping
     """Return those of the locations in the warehouse whose files the table may delete: of a clone not those that it
     began with.
     """
-    others = tuple(f"{location}/" for location in shared_locations(properties))
-    return [location for location in locations if not files.key_of(location).startswith(others)]
+    shared = tuple(f"{location}/" for location in shared_locations(properties))
+    return [location for location in locations if not files.key_of(location).startswith(shared)]

@@ -39,30 +39,34 @@ _NO_OFFSETS: Final = OffsetRange(0, 0)
 
 
 def write_file_deletes(
-    place: IcebergTableBinding, context: WriteContext, beside: PendingDeletes, moved: RewrittenRows
+    place: IcebergTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
     """Write files of deleted positions for rows without offsets, as `LakeTable.delete_rows` says. Positions that are
     deleted in the context's snapshot stay so, and are not counted again.
 
     ``moved`` are rows that had offsets while they were deleted.
     """
-    if not beside.of_files and not moved.rows:
+    if not pending.of_files and not moved.rows:
         return []
     spec = IcebergFileSpec.from_json(context.lake)
     table = place.require()
-    planned = _planned_snapshot(place, table, spec, beside.told)
+    planned = _planned_snapshot(place, table, spec, pending.told)
     live = _by_name(place, table, planned)
-    found = {name: [runs.offsets()] for name, runs in union_deleted_file_rows(beside.of_files).items() if name in live}
-    for name, positions in _find_rewritten_rows(place, table, live, beside, moved).items():
-        found.setdefault(name, []).append(positions)
+    to_delete = {
+        name: [runs.offsets()] for name, runs in union_deleted_file_rows(pending.of_files).items() if name in live
+    }
+    for name, positions in _find_rewritten_rows(place, table, live, pending, moved).items():
+        to_delete.setdefault(name, []).append(positions)
     written = (
         _write_position_deletes(place, table, spec, live[name], np.unique(np.concatenate(parts)))
-        for name, parts in found.items()
+        for name, parts in to_delete.items()
     )
     return [file for file in written if file is not None]
 
 
-def _planned_snapshot(place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, told: int) -> Snapshot:
+def _planned_snapshot(
+    place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, applied_through: int
+) -> Snapshot:
     """Return the snapshot that the round began with.
 
     It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
@@ -76,10 +80,10 @@ def _planned_snapshot(place: IcebergTableBinding, table: Table, spec: IcebergFil
         )
     said = newest_offsets(table.metadata, place.spec.table_uuid)
     lacks = said.history.number if said is not None and said.history is not None else 0
-    if lacks != told:
+    if lacks != applied_through:
         raise CommitConflictError(
             f"lake table {table.location()}: snapshot {planned.snapshot_id} lacks rows of deletions up to commit "
-            f"{lacks}, {told} was expected: another tiering service was faster; try again"
+            f"{lacks}, {applied_through} was expected: another tiering service was faster; try again"
         )
     return planned
 
@@ -98,12 +102,12 @@ def _write_position_deletes(
     new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
     if not len(new):
         return None
-    kept = read_deleted_positions(access, file.location, file.own_deletes)
+    deleted_before = read_deleted_positions(access, file.location, file.own_deletes)
     source_id = bucket_source(table.metadata, place.spec.num_buckets)
     file_spec = table.metadata.specs()[task.file.spec_id]
     bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
     files, ids = place.files_at(spec.data_location), place.world.ids
-    every: Positions = np.union1d(kept, new)
+    every: Positions = np.union1d(deleted_before, new)
     return write_deletes(spec, files, ids, bucket, _NO_OFFSETS, file, every, num_dropped=len(new))
 
 
@@ -114,7 +118,7 @@ def _find_rewritten_rows(
     place: IcebergTableBinding,
     table: Table,
     live: Mapping[str, FileScanTask],
-    beside: PendingDeletes,
+    pending: PendingDeletes,
     moved: RewrittenRows,
 ) -> dict[str, Positions]:
     """Find rows of files that are no longer live in those that came since: name → positions.
@@ -122,26 +126,26 @@ def _find_rewritten_rows(
     The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
     its offsets on.
     """
-    lost = {name: runs for name, runs in union_deleted_file_rows(beside.of_files).items() if name not in live}
+    lost = {name: runs for name, runs in union_deleted_file_rows(pending.of_files).items() if name not in live}
     how = own_projection(table.metadata, place.spec)
-    of_log, left = beside.of_log(moved, how.schema.arrow)
+    of_log, left = pending.of_log(moved, how.schema.arrow)
     if not (lost or of_log.num_rows or left.rows):
         return {}
     before: Mapping[str, FileScanTask] = {}
     try:
-        if beside.recorded is not None:
-            before = _by_name(place, table, require_snapshot(table.metadata, beside.recorded))
+        if pending.recorded is not None:
+            before = _by_name(place, table, require_snapshot(table.metadata, pending.recorded))
         lost |= _files_of_offsets(place, table, before, left)
         rows = rows_at(place.files_at, {name: _split(table, before[name]) for name in lost}, lost, how)
     except (SnapshotExpiredError, FileNotFoundError) as error:
         raise LakeMismatchError(
-            f"lake table {table.location()}: rows of snapshot {beside.recorded} were deleted, and before a round could "
-            f"delete them another engine replaced their files and expired that snapshot ({error}), so that nothing "
-            "tells which rows these are; restore the snapshot with its files"
+            f"lake table {table.location()}: rows of snapshot {pending.recorded} were deleted, and before a round "
+            f"could delete them another engine replaced their files and expired that snapshot ({error}), so that "
+            "nothing tells which rows these are; restore the snapshot with its files"
         ) from error
     newer = ((name, _split(table, task)) for name, task in live.items() if name not in before)
-    others = ((name, split) for name, split in newer if not _has_offsets(place, split.location))
-    return dict(equal_rows(place.files_at, others, pa.concat_tables([rows, of_log]), how))
+    unread = ((name, split) for name, split in newer if not _has_offsets(place, split.location))
+    return dict(equal_rows(place.files_at, unread, pa.concat_tables([rows, of_log]), how))
 
 
 def _has_offsets(place: IcebergTableBinding, location: str) -> bool:
@@ -152,7 +156,7 @@ def _files_of_offsets(
     place: IcebergTableBinding, table: Table, before: Mapping[str, FileScanTask], moved: RewrittenRows
 ) -> FileRows:
     """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
-    left, found = dict(moved.rows), {}
+    left, rows_of_file = dict(moved.rows), {}
     for name, task in before.items():
         at = task.file.file_path
         if not any(may_hold(at, bucket, runs.range) for bucket, runs in left.items() if runs):
@@ -161,10 +165,10 @@ def _files_of_offsets(
         if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetRuns.dense(0, 0)))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        gone = read_deleted_positions(place.files_at(at), at, live_file(task, table, ()).deletes)
-        found[name] = OffsetRuns.of(np.setdiff1d(own.runs.rows_at(hit), gone))
+        deleted = read_deleted_positions(place.files_at(at), at, live_file(task, table, ()).deletes)
+        rows_of_file[name] = OffsetRuns.of(np.setdiff1d(own.runs.rows_at(hit), deleted))
     require_known(str(place.spec.path), left, moved.foreign)
-    return {name: runs for name, runs in found.items() if runs}
+    return {name: runs for name, runs in rows_of_file.items() if runs}
 
 
 def _split(table: Table, task: FileScanTask) -> LakeSplit:

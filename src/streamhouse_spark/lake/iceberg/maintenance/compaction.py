@@ -88,10 +88,10 @@ def compact(
     place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    found = current(place, dry_run=dry_run)
-    if found is None:
+    current_plan = current(place, dry_run=dry_run)
+    if current_plan is None:
         return CompactReport(), None
-    table, planned = found
+    table, planned = current_plan
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
@@ -134,8 +134,8 @@ def rewrite(
     rows = sum(group.num_rows for group in groups)
     purged_rows = sum(file.num_deleted for group in groups for file in group.stored)
     if not groups or dry_run:
-        kept = sum(group.num_rows > 0 for group in groups)
-        return CompactReport(len(removed), kept, rows, purged_rows=purged_rows), None
+        num_written = sum(group.num_rows > 0 for group in groups)
+        return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows), None
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
@@ -163,21 +163,21 @@ def plan_compaction(
     Files of an older partition spec are joined with each other alone, and written by the newest. Files of other engines
     are left alone, and so is a snapshot that has deletes of another kind: deleted rows could come back.
     """
-    found = files_with_deletes(table, snapshot)
-    if found is None:
+    with_deletes = files_with_deletes(table, snapshot)
+    if with_deletes is None:
         return []
     target_bytes = place.spec.target_file_bytes
     files = place.files_at(data_location(table))
-    purged = list(files_to_purge(found, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
+    purged = list(files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
     # One that is as large as those which are left alone stands between its neighbours.
     current = [
         replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
         if file.deletes
         else file.stored()
-        for file in found
+        for file in with_deletes
     ]
 
-    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in found}
+    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in with_deletes}
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]
@@ -229,7 +229,7 @@ def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
         offsets.starts,
         dropped_rows=offsets.dropped_rows,
         history=offsets.history,
-        dropped_others=offsets.dropped_others,
+        dropped_without_offsets=offsets.dropped_others,
     )
     return {OFFSETS_PROPERTY: text}
 
@@ -264,8 +264,10 @@ def expire(
     place.require_owner(table.metadata)
     now_ms = place.storage.now_ms()
     metadata, owner = table.metadata, place.spec.table_uuid
-    found = [expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules]
-    doomed = tuple(one for one in dict.fromkeys(chain.from_iterable(found)) if one not in tagged)
+    expirable_ids = [expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules]
+    doomed = tuple(
+        snapshot_id for snapshot_id in dict.fromkeys(chain.from_iterable(expirable_ids)) if snapshot_id not in tagged
+    )
     if not doomed:
         return ExpireReport()
     if dry_run:
@@ -275,16 +277,16 @@ def expire(
     if claim is not None:
         claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
     after = remove_snapshots(place.catalog, table, doomed)
-    gone = unreachable_files(table, table.metadata, after)
+    files = unreachable_files(table, table.metadata, after)
 
     def delete(location: str) -> None:
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, some in groupby(gone, key=_depth):  # data, what names them, what names that
+    for _, some in groupby(files, key=_depth):  # data, what names them, what names that
         for _ in at_once(place.storage, delete, list(some)):
             pass
-    return ExpireReport(doomed, tuple(gone))
+    return ExpireReport(doomed, tuple(files))
 
 
 def expirable(
@@ -296,20 +298,20 @@ def expirable(
     head = metadata.current_snapshot()
     if head is None:
         return ()
-    kept = {ref.snapshot_id for ref in metadata.refs.values()}
-    kept.update(s.snapshot_id for s in list(ancestors(metadata, head))[: max(keep_last, 1)])
+    retained = {ref.snapshot_id for ref in metadata.refs.values()}
+    retained.update(s.snapshot_id for s in list(ancestors(metadata, head))[: max(keep_last, 1)])
     offsets = newest_offsets(metadata, table_uuid)
     if offsets is not None:
-        kept.add(offsets.snapshot_id)
+        retained.add(offsets.snapshot_id)
     for ref in metadata.refs.values():
         if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
             branch_head = metadata.snapshot_by_id(ref.snapshot_id)
-            kept.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
-    made_in_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-    times_ms = effective_times_ms([own_time_ms(s) for s in made_in_order], now_ms)
-    age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(made_in_order, times_ms, strict=True)}
+            retained.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
+    in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    times_ms = effective_times_ms([own_time_ms(s) for s in in_commit_order], now_ms)
+    age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(in_commit_order, times_ms, strict=True)}
     return tuple(
-        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and age_of[s.snapshot_id] >= keep_ms
+        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in retained and age_of[s.snapshot_id] >= keep_ms
     )
 
 
@@ -342,13 +344,15 @@ def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
     with lake_metadata(table.location()):
         expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
-        for snapshot, found in zip(snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True):
+        for snapshot, manifests_of_snapshot in zip(
+            snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True
+        ):
             needed[snapshot.manifest_list] = None
-            manifests.update((manifest.manifest_path, manifest) for manifest in found)
+            manifests.update((manifest.manifest_path, manifest) for manifest in manifests_of_snapshot)
         needed.update(dict.fromkeys(manifests))
         expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
-        for of_one in in_parallel(locations, list(manifests.values())):
-            needed.update(dict.fromkeys(of_one))
+        for locations_of_manifest in in_parallel(locations, list(manifests.values())):
+            needed.update(dict.fromkeys(locations_of_manifest))
     return needed
 
 
@@ -357,12 +361,14 @@ def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata)
     found.
     """
     left = {s.snapshot_id for s in after.snapshots}
-    gone = [s for s in before.snapshots if s.snapshot_id not in left]
-    kept: Mapping[str, None] = files_of(table, after.snapshots)
-    doomed = [location for location in files_of(table, gone) if location not in kept]
+    expired = [s for s in before.snapshots if s.snapshot_id not in left]
+    retained: Mapping[str, None] = files_of(table, after.snapshots)
+    doomed = [location for location in files_of(table, expired) if location not in retained]
     if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
         files = table.io.files
-        doomed = own_files((one for one in doomed if files.holds(one)), files, before.properties)
+        doomed = own_files(
+            (expired_location for expired_location in doomed if files.holds(expired_location)), files, before.properties
+        )
     return sorted(doomed, key=lambda location: (*_depth(location), location))
 
 

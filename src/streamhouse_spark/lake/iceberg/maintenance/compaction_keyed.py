@@ -130,10 +130,10 @@ class KeyedRewriteTask(Portable):
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
         rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
-        made = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
-        if sum(file.num_rows for file in made) != rows.num_given:
+        files_written = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
+        if sum(file.num_rows for file in files_written) != rows.num_given:
             raise CommitConflictError(f"lake table {self.location}: merging wrote other rows than it read; try again")
-        return Rewritten(tuple(made), rows.num_read)
+        return Rewritten(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(
@@ -168,8 +168,8 @@ def _compact_keyed(
     offsets = held.offsets if held else {}
     task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
     run = run or in_this_process(place.storage, place.settings, place.world)
-    made = rewritten(run, plan.groups, task, table.location())
-    added, num_read = new_files(made), sum(one.num_read for one in made)
+    rewrites = rewritten(run, plan.groups, task, table.location())
+    added, num_read = new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
@@ -190,7 +190,7 @@ def _compact_keyed(
 
 
 def plan_keyed_compaction(
-    table: Table, snapshot: Snapshot, wanted: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
+    table: Table, snapshot: Snapshot, table_spec: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
 ) -> KeyedCompaction:
     """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged with each
     other alone, and written by the newest; those of a spec of another engine, without the table's buckets, are left
@@ -198,21 +198,24 @@ def plan_keyed_compaction(
     """
     tasks = plan_tasks(table, snapshot)
     ages, deletes = _ages_and_deletes(table, snapshot)
-    specs, buckets = table.metadata.specs(), (wanted.num_buckets, bucket_source(table.metadata, wanted.num_buckets))
+    specs, buckets = (
+        table.metadata.specs(),
+        (table_spec.num_buckets, bucket_source(table.metadata, table_spec.num_buckets)),
+    )
     by_place: dict[tuple[object, ...], list[FileScanTask]] = {}
     for task in sorted(tasks, key=lambda task: ages[task.file.file_path]):
         spec, file = specs[task.file.spec_id], task.file
-        if wanted.num_buckets == 1 or bucket_of(spec, file.partition, *buckets) is not None:
+        if table_spec.num_buckets == 1 or bucket_of(spec, file.partition, *buckets) is not None:
             partition = (file.spec_id, *(file.partition[i] for i in range(len(spec.fields))))
             by_place.setdefault(partition, []).append(task)
-    known = iceberg_columns(table.metadata, wanted)
-    found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
-    key_ids = [field_id for field_id in found if field_id is not None]
+    mapping = iceberg_columns(table.metadata, table_spec)
+    field_ids = (mapping.field_id(table_spec.schema.column(name).id) for name in table_spec.primary_key)
+    key_ids = [field_id for field_id in field_ids if field_id is not None]
     groups = [_group(members, table, key_ids, *buckets) for members in by_place.values()]
-    worth_it = [group for group in groups if group.is_worth_it(wanted.target_file_bytes, purge=purge)]
-    chosen = tuple(worth_it if is_whole else within_budget(worth_it))
-    gone = {file.location for group in chosen for file in group.files}
-    needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
+    worthwhile = [group for group in groups if group.is_worth_it(table_spec.target_file_bytes, purge=purge)]
+    chosen = tuple(worthwhile if is_whole else within_budget(worthwhile))
+    rewritten = {file.location for group in chosen for file in group.files}
+    needed = {d.file_path for task in tasks if task.file.file_path not in rewritten for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))
 
 

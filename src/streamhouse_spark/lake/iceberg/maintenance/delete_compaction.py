@@ -36,14 +36,14 @@ class FileWithDeletes:
 
 
 def files_to_purge(
-    found: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
+    with_deletes: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
 ) -> Iterator[CompactGroup]:
     """Return a group for each file of which more than this share of the rows is deleted, if a tiering round of the
     table wrote it.
 
     The offsets of the rows that are left stay known. A file without such rows is a group without rows.
     """
-    for file in found:
+    for file in with_deletes:
         if not file.deletes or file.deleted_share_max <= share_min:
             continue
         stored = file.stored()

@@ -77,8 +77,8 @@ def _drop(
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        found = newest_offsets(metadata, place.spec.table_uuid)
-        require_tiered(metadata.location, found.offsets if found else {}, below)
+        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
             require_shape(metadata, file_spec)
@@ -96,13 +96,18 @@ def _change(
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
-    found = newest_offsets(metadata, place.spec.table_uuid)
+    offsets = newest_offsets(metadata, place.spec.table_uuid)
     summary = {}
-    if found is not None:
-        rows, others = found.dropped_rows + going.rows, found.dropped_others + going.foreign_rows
-        owner, history = place.spec.table_uuid, found.history
+    if offsets is not None:
+        rows, without_offsets = offsets.dropped_rows + going.rows, offsets.dropped_others + going.foreign_rows
+        owner, history = place.spec.table_uuid, offsets.history
         text = offsets_text(
-            owner, found.offsets, found.starts, dropped_rows=rows, history=history, dropped_others=others
+            owner,
+            offsets.offsets,
+            offsets.starts,
+            dropped_rows=rows,
+            history=history,
+            dropped_without_offsets=without_offsets,
         )
         summary = {OFFSETS_PROPERTY: text}
     return Change(
@@ -147,9 +152,13 @@ def _find_files_to_drop(
             "partition again: then all of these are from before"
         )
     locations = {file.file_path for file in going.files}
-    gone = [(file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations]
-    num_deleted = sum(count for count, _ in gone)
-    num_foreign = going.foreign_rows - sum(count for count, location in gone if location and is_foreign(location))
+    deletes_to_drop = [
+        (file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations
+    ]
+    num_deleted = sum(count for count, _ in deletes_to_drop)
+    num_foreign = going.foreign_rows - sum(
+        count for count, location in deletes_to_drop if location and is_foreign(location)
+    )
     return replace(going, deleted_rows=num_deleted, foreign_rows=num_foreign), deletes if going.is_whole else ()
 
 
@@ -161,9 +170,9 @@ def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, D
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
     """Return the values of the columns that the file is partitioned by."""
-    found = {}
+    values = {}
     for position, field in enumerate(spec.fields):
         name = schema.find_column_name(field.source_id)
         if isinstance(field.transform, IdentityTransform) and name is not None:
-            found[name] = file.partition[position]
-    return found
+            values[name] = file.partition[position]
+    return values

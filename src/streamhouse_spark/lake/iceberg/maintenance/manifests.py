@@ -32,5 +32,5 @@ def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestR
         summary = carry_offsets(metadata)
         return Change(Operation.REPLACE, summary=summary, moves_tag=bool(summary), joins_manifests=True)
 
-    made = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return ManifestReport(removed, added, made.snapshot_id)
+    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return ManifestReport(removed, added, committed.snapshot_id)

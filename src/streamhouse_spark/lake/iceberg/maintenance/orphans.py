@@ -76,15 +76,15 @@ def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_m
     """
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")
-    listed = [info for found in at_once(storage, storage.list, folders) for info in found]
+    listed = [info for listing in at_once(storage, storage.list, folders) for info in listing]
     return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
 
 
 def _referenced_paths(table: Table, files: StorageFiles) -> set[str]:
     metadata = table.metadata
-    statistics = [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
-    found = (*files_of(table, metadata.snapshots), *statistics)
-    return {files.key_of(location) for location in found if files.holds(location)}
+    statistics = [file.statistics_path for file in (*metadata.statistics, *metadata.partition_statistics)]
+    locations = (*files_of(table, metadata.snapshots), *statistics)
+    return {files.key_of(location) for location in locations if files.holds(location)}
 
 
 def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: int) -> None:

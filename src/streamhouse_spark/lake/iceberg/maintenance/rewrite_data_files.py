@@ -43,24 +43,24 @@ def cluster(
 
     def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
         sizes = {file.location: file.size_bytes for file in stored}
-        found = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
-        own = [file for file in found if file is not None]
+        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+        own = [file for file in offset_files_of_sizes if file is not None]
         if len(own) < len(stored):
             return None
         live = [
             without_deleted(files, file, at) if at.deletes else (file, 0) for file, at in zip(own, stored, strict=True)
         ]
-        kept = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
-        return CompactGroup(own[0].bucket, tuple(file for file, _ in live), kept)
+        stored_files = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
+        return CompactGroup(own[0].bucket, tuple(file for file, _ in live), stored_files)
 
     with lake_metadata(table.location()):
-        found = files_with_deletes(table, planned)
-        if found is None:
+        offset_files_of_sizes = files_with_deletes(table, planned)
+        if offset_files_of_sizes is None:
             raise LakeMismatchError(
                 f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
             )
-        asked = [file for file in (one.stored() for one in found) if file.location in chosen]
-        plan = plan_clusters(asked, how, group_of)
+        chosen_files = [file for file in (each.stored() for each in offset_files_of_sizes) if file.location in chosen]
+        plan = plan_clusters(chosen_files, how, group_of)
         groups = list(plan if dry_run else within_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:
         report, _ = rewrite(place, table, planned, groups, how, dry_run=True)

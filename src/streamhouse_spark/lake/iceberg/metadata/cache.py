@@ -28,10 +28,10 @@ def parse_metadata(data: bytes) -> TableMetadata:
     Raises pyiceberg's errors.
     """
     with _lock:
-        found = _documents.get(data)
-        if found is not None:
+        parsed = _documents.get(data)
+        if parsed is not None:
             _documents.move_to_end(data)
-            return found
+            return parsed
     metadata = TableMetadataUtil.parse_raw(data.decode())
     remember(data, metadata)
     return metadata

@@ -36,21 +36,21 @@ _Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
 
 
 def evolve_spec(
-    metadata: TableMetadata, lake: Schema, known: ColumnMap, columns: ColumnMap, wanted: LakeTableSpec
+    metadata: TableMetadata, lake: Schema, columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> PartitionSpec:
     """Return the spec for rounds of the table: the lake's own, if that is right, and also if another engine changed it,
     which is for the caller to refuse.
 
-    ``known`` is the lake's map of columns, ``columns`` the one that it is brought up to, with the fields of ``lake``.
+    ``columns_before`` maps the columns of the lake as it is, ``columns`` those of ``lake``, its migrated schema.
     """
     here = metadata.spec()
-    parts = _parts(wanted.layout, wanted.schema, columns, wanted)
+    parts = _parts(table_spec.layout, table_spec.schema, columns, table_spec)
     if parts is None or _is_of(here, parts):
         return here
-    if not any(_is_of(here, then) for then in _before(known, columns, wanted)):
+    if not any(_is_of(here, previous) for previous in _before(columns_before, columns, table_spec)):
         return here
-    found = next((spec for spec in metadata.partition_specs if _is_of(spec, parts)), None)
-    return found if found is not None else _new_spec(metadata, lake, parts)
+    former_spec = next((spec for spec in metadata.partition_specs if _is_of(spec, parts)), None)
+    return former_spec if former_spec is not None else _new_spec(metadata, lake, parts)
 
 
 def spec_updates(
@@ -70,25 +70,27 @@ def spec_updates(
     return requirements, (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate())
 
 
-def _before(known: ColumnMap, columns: ColumnMap, wanted: LakeTableSpec) -> Iterator[Sequence[_Part]]:
+def _before(columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec) -> Iterator[Sequence[_Part]]:
     """Return the partitionings that the lake can have of the table itself: that of the schema which it was brought up
     to; any that the table had for a lake without a map.
     """
-    former = [(i, _parts(fields, wanted.schemas[i], columns, wanted)) for i, fields in wanted.former_layouts]
-    if known.schema_id is not None:
-        former = [(i, parts) for i, parts in former if known.schema_id <= i][:1]
+    former = [
+        (i, _parts(fields, table_spec.schemas[i], columns, table_spec)) for i, fields in table_spec.former_layouts
+    ]
+    if columns_before.schema_id is not None:
+        former = [(i, parts) for i, parts in former if columns_before.schema_id <= i][:1]
     return (parts for _, parts in former if parts is not None)
 
 
 def _parts(
-    layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, wanted: LakeTableSpec
+    layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> list[_Part] | None:
     """Return the fields of a partitioning, and the bucket behind them; None where the lake lacks a column."""
-    found = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]
-    if wanted.bucket_key:
-        column_id = wanted.schema.column(wanted.bucket_key[0]).id
-        found.append((column_id, BucketTransform(wanted.num_buckets), "bucket"))
-    parts = [(columns.field_id(column_id), transform, suffix) for column_id, transform, suffix in found]
+    parts_of_layout = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]
+    if table_spec.bucket_key:
+        column_id = table_spec.schema.column(table_spec.bucket_key[0]).id
+        parts_of_layout.append((column_id, BucketTransform(table_spec.num_buckets), "bucket"))
+    parts = [(columns.field_id(column_id), transform, suffix) for column_id, transform, suffix in parts_of_layout]
     sources = [(source, transform, suffix) for source, transform, suffix in parts if source is not None]
     return sources if len(sources) == len(parts) else None
 
@@ -103,14 +105,14 @@ def _identity(source_id: int, transform: IcebergTransform[Any, Any]) -> tuple[in
 
 def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> PartitionSpec:
     ever = {_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields}
-    taken = {field.name.casefold() for field in ever.values()}
+    names = {field.name.casefold() for field in ever.values()}
     next_id = 1 + _last_id(metadata)
     fields = []
     for source_id, transform, suffix in parts:
         field = ever.get(_identity(source_id, transform))
         if field is None:
-            name = _free_name(lake, source_id, suffix, taken)
-            taken.add(name.casefold())
+            name = _free_name(lake, source_id, suffix, names)
+            names.add(name.casefold())
             field = PartitionField(source_id, next_id, transform, name)
             next_id += 1
         fields.append(field)
@@ -119,15 +121,15 @@ def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> 
 
 def _last_id(metadata: TableMetadata) -> int:
     """Return the greatest id that a field of any spec ever had."""
-    given = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
-    return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *given)
+    field_ids = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
+    return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *field_ids)
 
 
-def _free_name(lake: Schema, source_id: int, suffix: str, taken: set[str]) -> str:
+def _free_name(lake: Schema, source_id: int, suffix: str, names: set[str]) -> str:
     """Return a name for a new field that neither a column, but for the field's own, nor another field has."""
     source = lake.find_field(source_id).name
     columns = {field.name.casefold() for field in lake.fields if suffix or field.field_id != source_id}
     name = f"{source}_{suffix}" if suffix else source
-    while name.casefold() in taken | columns:
+    while name.casefold() in names | columns:
         name = f"{name}_"
     return name

@@ -19,13 +19,13 @@ def metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
         return
     if place.uses_files:
         yield from _hint_problems(place)
-    seen: set[str] = set()
+    checked: set[str] = set()
     for snapshot in table.metadata.snapshots:
         try:
             with lake_metadata(table.location()):
                 for manifest in manifests_of(table.io, snapshot):
-                    if manifest.manifest_path not in seen:
-                        seen.add(manifest.manifest_path)
+                    if manifest.manifest_path not in checked:
+                        checked.add(manifest.manifest_path)
                         manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         except StreamhouseError as error:
             if place.load().metadata.snapshot_by_id(snapshot.snapshot_id) is not None:

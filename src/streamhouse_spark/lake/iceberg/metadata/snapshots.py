@@ -115,35 +115,35 @@ def read_kept_snapshots(data: bytes) -> KeptSnapshots | None:
     Looked up by content, so never out of date.
     """
     with _lock:
-        found = _read.get(data)
-        if found is not None:
+        snapshots = _read.get(data)
+        if snapshots is not None:
             _read.move_to_end(data)
-            return found
+            return snapshots
     try:
-        found = _parse_snapshots(json.loads(data))
+        snapshots = _parse_snapshots(json.loads(data))
     except _DAMAGE:
         return None
     with _lock:
-        _read[data] = found
+        _read[data] = snapshots
         while len(_read) > _REMEMBERED:
             _read.popitem(last=False)
-    return found
+    return snapshots
 
 
 def _parse_snapshots(metadata: Mapping[str, Any]) -> KeptSnapshots:
     if _number(metadata["format-version"]) != 2:
         raise ValueError("another format version")
     current, refs = metadata.get("current-snapshot-id"), metadata.get("refs", {})
-    kept = KeptSnapshots(
+    snapshots = KeptSnapshots(
         location=_text(metadata["location"]),
         properties=_texts(metadata.get("properties", {})),
         snapshots=[_snapshot(snapshot) for snapshot in metadata.get("snapshots", ())],
         refs={name: KeptRef(_number(ref["snapshot-id"])) for name, ref in refs.items()},
         current_snapshot_id=None if current in (None, -1) else _number(current),
     )
-    if kept.current_snapshot_id is not None and kept.current_snapshot() is None:
+    if snapshots.current_snapshot_id is not None and snapshots.current_snapshot() is None:
         raise ValueError("the current snapshot is not there")
-    return kept
+    return snapshots
 
 
 def _snapshot(snapshot: Mapping[str, Any]) -> KeptSnapshot:

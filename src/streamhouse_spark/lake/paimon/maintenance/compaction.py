@@ -49,8 +49,8 @@ class RewriteTask(Portable):
     def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
         files = FilesAhead(storage, settings, group.splits())
         spec = PaimonFileSpec.from_json(self.context.lake)
-        made = merge_group(group, self.context, spec, self.projection, files, world.ids)
-        return Rewritten(tuple(made), group.num_rows)
+        files_written = merge_group(group, self.context, spec, self.projection, files, world.ids)
+        return Rewritten(tuple(files_written), group.num_rows)
 
 
 def compact_log(

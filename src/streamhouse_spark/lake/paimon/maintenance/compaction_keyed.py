@@ -124,13 +124,15 @@ class KeyedRewriteTask(Portable):
         rows = NewestRows(files, group.merge, self.projection)
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
         batches, ids = rows.batches(), world.ids
-        made = write_key_values(self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX)
-        if rows.num_read != group.num_rows or any(file.partition != group.partition for file in made):
+        files_written = write_key_values(
+            self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX
+        )
+        if rows.num_read != group.num_rows or any(file.partition != group.partition for file in files_written):
             raise CommitConflictError(
                 f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
                 f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
             )
-        return Rewritten(tuple(made), rows.num_read)
+        return Rewritten(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(
@@ -175,10 +177,10 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
 
     snapshot = commit_snapshot(place, validated)
-    made: LakeSnapshot = describe_snapshot(place, snapshot)
+    committed: LakeSnapshot = describe_snapshot(place, snapshot)
     num_rows = sum(file.num_rows for file in added)
     purged_rows = sum(group.num_rows for group in chosen) - num_rows
-    return CompactReport(len(removed), len(added), num_rows, made, purged_rows=purged_rows)
+    return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)
 
 
 class _Rewriting:
@@ -191,10 +193,10 @@ class _Rewriting:
         self._by: LakeProjection = merge_projection(key_projection(lake, table, place.spec))
         how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
         self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
-        found = offsets_at(place, table.snapshot) if table.snapshot else None
+        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
         spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
         context = WriteContext(place.spec.table_uuid, how.schema, place.spec.target_file_bytes, spec, keys)
-        self.task = KeyedRewriteTask(context, how, found.offsets if found else {})
+        self.task = KeyedRewriteTask(context, how, offsets.offsets if offsets else {})
 
     def files_of(self, group: KeyedGroup) -> GroupFiles:
         parts = [

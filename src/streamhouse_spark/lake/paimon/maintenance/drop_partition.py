@@ -64,16 +64,16 @@ def _drop(
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        found = offsets_at(place, newest.snapshot) if newest.snapshot is not None else None
-        require_tiered(newest.location, found.offsets if found else {}, below)
+        offsets = offsets_at(place, newest.snapshot) if newest.snapshot is not None else None
+        require_tiered(newest.location, offsets.offsets if offsets else {}, below)
         _require_as_planned(newest, planned)
         if added:
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
         # Files of other engines have no offsets: without any in the lake there is nothing to count.
-        rows, others = going.rows, going.foreign_rows
-        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_others=others)
-        return Change(added, removed=going.files, is_overwrite=True, properties=carried if found is not None else {})
+        rows, without_offsets = going.rows, going.foreign_rows
+        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_without_offsets=without_offsets)
+        return Change(added, removed=going.files, is_overwrite=True, properties=carried if offsets is not None else {})
 
     return report, seal_snapshot(place, commit_snapshot(place, validated))
 

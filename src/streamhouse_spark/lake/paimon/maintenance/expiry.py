@@ -50,43 +50,43 @@ def expire(
     newest = table.snapshot
     looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_of_consumers(place)]
     listed, consumers = at_once(place.storage, lambda look: look(), looks)
-    known = history(place, newest, listed)
-    cut = max(_first_kept(place, known, rule, [*consumers, *tagged]) for rule in rules)
-    doomed = [*strays(place, known[0], listed), *(snapshot for snapshot in known if snapshot.id < cut)]
+    snapshots = history(place, newest, listed)
+    cut = max(_first_kept(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
+    doomed = [*strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
     if not doomed:
         return ExpireReport()
-    kept = [snapshot for snapshot in known if snapshot.id >= cut]
+    retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
     reach = ReachableFiles(place, table)
     candidates = reach.files_of_dropped(doomed)
     if not dry_run:
-        reach.needed([*kept, *snapshots_of_tags_and_branches(place)])  # damage is found before anything is deleted
+        reach.needed([*retained, *snapshots_of_tags_and_branches(place)])  # damage is found before anything is deleted
         if claim is not None:
-            claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *kept)])
+            claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *retained)])
         place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
     # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
-    gone = _in_order(place, candidates - reach.needed([*kept, *snapshots_of_tags_and_branches(place)]))
+    files = _in_order(place, candidates - reach.needed([*retained, *snapshots_of_tags_and_branches(place)]))
     if not dry_run:
-        for _, some in groupby(gone, key=partial(_depth, place)):
+        for _, some in groupby(files, key=partial(_depth, place)):
             delete_all(place.storage, [place.files.key_of(location) for location in some])
-    return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
+    return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(files))
 
 
 def _first_kept(
-    place: PaimonTableBinding, known: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
+    place: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
 ) -> int:
     """Return the number of the oldest snapshot that stays. Consumers and tags need those ``waited_for``.
 
     Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
     none has any, all stay, because only the first one proves that there never were any.
     """
-    newest = known[-1].id
+    newest = snapshots[-1].id
     limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
     now_ms = place.storage.now_ms()
-    times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
-    limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
+    times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in snapshots], now_ms)
+    limits += [s.id for s, time_ms in zip(snapshots, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
     cut = min(limits)
-    carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
-    return int(carriers[-1] if carriers else known[0].id)
+    carriers = [s.id for s in snapshots if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
+    return int(carriers[-1] if carriers else snapshots[0].id)
 
 
 def next_of_consumers(place: PaimonTableBinding) -> list[int]:
@@ -104,8 +104,8 @@ def next_of_consumers(place: PaimonTableBinding) -> list[int]:
                 "or delete it where the consumer is no longer needed"
             ) from error
 
-    found = at_once(place.storage, next_of, place.storage.list_names(folder))
-    return [number for number in found if number is not None]
+    next_numbers = at_once(place.storage, next_of, place.storage.list_names(folder))
+    return [number for number in next_numbers if number is not None]
 
 
 def _in_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:

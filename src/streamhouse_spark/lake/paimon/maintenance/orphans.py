@@ -87,8 +87,12 @@ def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]
         lambda: _history(place, table, stray),
     ]
     stray: list[Snapshot] = []
-    kept = [snapshot for found in at_once(place.storage, lambda look: look(), looks) for snapshot in found]
-    needed = reach.needed(kept) | reach.files_of_dropped(stray)
+    retained = [
+        snapshot
+        for snapshots_of_look in at_once(place.storage, lambda look: look(), looks)
+        for snapshot in snapshots_of_look
+    ]
+    needed = reach.needed(retained) | reach.files_of_dropped(stray)
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
@@ -97,9 +101,9 @@ def _history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot
     if table.snapshot is None:
         return []
     listed = place.snapshots.ids()
-    known = history(place, table.snapshot, listed)
-    stray += strays(place, known[0], listed)
-    return known
+    snapshots = history(place, table.snapshot, listed)
+    stray += strays(place, snapshots[0], listed)
+    return snapshots
 
 
 def _without(keys: Iterable[str], needed: Collection[str]) -> list[str]:
