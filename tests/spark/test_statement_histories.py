@@ -96,7 +96,7 @@ def tiering_by_key_forgets_rows_that_changed(patch):
 
 
 def compaction_brings_deleted_rows_back(patch):
-    patch.setattr(delete_compaction, "without_deleted", lambda _files, own, stored: (own, stored.num_rows))
+    patch.setattr(delete_compaction, "exclude_deleted", lambda _files, own, stored: (own, stored.num_rows))
 
 
 def a_rollback_leaves_new_keys(patch):

@@ -7,7 +7,7 @@ from streamhouse_spark.errors import CorruptDataError
 SYNC_BYTES = 16
 
 
-def whole_avro(data: bytes, location: str) -> bytes:
+def require_whole_avro(data: bytes, location: str) -> bytes:
     """Return the bytes, if they end at the end of an Avro block. Raises `CorruptDataError`."""
     marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
     if len(marker) != SYNC_BYTES or not data.endswith(marker):
@@ -24,19 +24,19 @@ def _header_end(data: bytes) -> int:
     """
     position = 4
     while True:
-        count, position = _long(data, position)
+        count, position = _read_long(data, position)
         if count < 0:  # the block's size follows
-            _, position = _long(data, position)
+            _, position = _read_long(data, position)
         if count == 0 or position >= len(data):
             return position + SYNC_BYTES
         for _ in range(2 * abs(count)):
-            size_bytes, position = _long(data, position)
+            size_bytes, position = _read_long(data, position)
             position += max(size_bytes, 0)
             if position >= len(data):
                 return position + SYNC_BYTES
 
 
-def _long(data: bytes, position: int) -> tuple[int, int]:
+def _read_long(data: bytes, position: int) -> tuple[int, int]:
     """Return a variable-length zigzag integer and the position behind it; 0 if the data ends."""
     value = shift = 0
     while position < len(data):

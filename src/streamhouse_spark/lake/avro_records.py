@@ -37,7 +37,7 @@ class AvroFile:
 def read_avro(data: bytes, location: str) -> AvroFile:
     """Read an Avro file. Raises `CorruptDataError` for other bytes."""
     try:
-        return _read(data)
+        return _parse_file(data)
     except _DAMAGE as error:
         raise CorruptDataError(
             f"lake file {location} cannot be read ({type(error).__name__}: {error}); restore it, "
@@ -69,7 +69,7 @@ def write_avro(file: AvroFile) -> bytes:
     return out.getvalue()
 
 
-def _read(data: bytes) -> AvroFile:
+def _parse_file(data: bytes) -> AvroFile:
     source = BytesIO(data)
     if source.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("it does not begin as an Avro file does")
@@ -78,7 +78,7 @@ def _read(data: bytes) -> AvroFile:
         for _ in range(count):
             key = _get_bytes(source).decode()
             header[key] = _get_bytes(source)
-    sync = _exactly(source, _SYNC_BYTES)
+    sync = _read_exactly(source, _SYNC_BYTES)
     decode, _ = _codec(json.loads(header["avro.schema"]), {})
     codec = header.get("avro.codec", b"null").decode()
     records: list[Any] = []
@@ -115,18 +115,18 @@ def _decompress_block(codec: str, block: bytes) -> bytes:
 
 def _codec(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
     if isinstance(schema, list):
-        return _union([_codec(branch, named) for branch in schema])
+        return _codec_of_union([_codec(branch, named) for branch in schema])
     kind = schema["type"] if isinstance(schema, dict) else schema
     if not isinstance(kind, str):
         return _codec(kind, named)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind == "record":
-        return _record(schema, named)
+        return _codec_of_record(schema, named)
     if kind == "array":
-        return _array(_codec(schema["items"], named))
+        return _codec_of_array(_codec(schema["items"], named))
     if kind == "map":
-        return _array(_pair(_PLAIN["string"], _codec(schema["values"], named)))
+        return _codec_of_array(_codec_of_pair(_PLAIN["string"], _codec(schema["values"], named)))
     if kind == "fixed":
         return _codec_of_type(schema, named, _codec_of_fixed(int(schema["size"])))
     if kind == "enum":
@@ -146,7 +146,7 @@ def _simple(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _record(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
+def _codec_of_record(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
     fields: list[tuple[str, Decode, Encode]] = []
 
     def decode(source: BytesIO) -> Any:
@@ -161,7 +161,7 @@ def _record(schema: Any, named: dict[str, tuple[Decode, Encode]]) -> tuple[Decod
     return codec
 
 
-def _union(branches: list[tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
+def _codec_of_union(branches: list[tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
     def decode(source: BytesIO) -> Any:
         branch = _get_long(source)
         if not 0 <= branch < len(branches):
@@ -176,7 +176,7 @@ def _union(branches: list[tuple[Decode, Encode]]) -> tuple[Decode, Encode]:
     return decode, encode
 
 
-def _array(item: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
+def _codec_of_array(item: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     def decode(source: BytesIO) -> Any:
         items: list[Any] = []
         while count := _block_count(source):
@@ -193,7 +193,7 @@ def _array(item: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     return decode, encode
 
 
-def _pair(key: tuple[Decode, Encode], held: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
+def _codec_of_pair(key: tuple[Decode, Encode], held: tuple[Decode, Encode]) -> tuple[Decode, Encode]:
     def encode(out: BytesIO, value: Any) -> None:
         key[1](out, value[0])
         held[1](out, value[1])
@@ -202,10 +202,10 @@ def _pair(key: tuple[Decode, Encode], held: tuple[Decode, Encode]) -> tuple[Deco
 
 
 def _codec_of_fixed(size_bytes: int) -> tuple[Decode, Encode]:
-    return lambda source: _exactly(source, size_bytes), _put_raw
+    return lambda source: _read_exactly(source, size_bytes), _put_raw
 
 
-def _exactly(source: BytesIO, size_bytes: int) -> bytes:
+def _read_exactly(source: BytesIO, size_bytes: int) -> bytes:
     data = source.read(size_bytes)
     if len(data) != size_bytes:
         raise EOFError("it ends within a value")
@@ -215,7 +215,7 @@ def _exactly(source: BytesIO, size_bytes: int) -> bytes:
 def _get_long(source: BytesIO) -> int:
     value = shift = 0
     while True:
-        (byte,) = _exactly(source, 1)
+        (byte,) = _read_exactly(source, 1)
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
@@ -241,7 +241,7 @@ def _get_bytes(source: BytesIO) -> bytes:
     size_bytes = _get_long(source)
     if size_bytes < 0:
         raise ValueError(f"a value of {size_bytes} bytes")
-    return _exactly(source, size_bytes)
+    return _read_exactly(source, size_bytes)
 
 
 def _put_bytes(out: BytesIO, value: bytes) -> None:

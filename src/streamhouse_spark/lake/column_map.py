@@ -48,7 +48,7 @@ InnerOf = Callable[[int], Mapping[Path, int]]
 """Gives the fields inside a lake's field of that id, path → id, with paths in small letters."""
 
 
-def no_nested_fields(_: int) -> Mapping[Path, int]:
+def find_no_nested_fields(_: int) -> Mapping[Path, int]:
     """Serve as `InnerOf` where no column can be changed inside."""
     return {}
 
@@ -116,35 +116,37 @@ def column_map(
     spec: LakeTableSpec,
     *,
     where: str,
-    inner_of: InnerOf = no_nested_fields,
+    inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
     """Return the lake table's map. ``fields`` are the present ids and names of its columns, ``inner_of`` gives the
     present fields inside these.
     """
     text = properties.get(COLUMNS_PROPERTY)
     mapping = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
-    mapping = ColumnMap(_by_first_names(fields, spec)) if mapping is None else mapping
-    mapped = _with_first_inner(mapping, spec, inner_of)
+    mapping = ColumnMap(_match_original_names(fields, spec)) if mapping is None else mapping
+    mapped = _add_original_nested_ids(mapping, spec, inner_of)
     first = {
-        column_id: _first_names(_first_of(column_id, _oldest_first(spec)), lake_field.inner)
+        column_id: _original_names_inside(_find_column(column_id, _schemas_oldest_first(spec)), lake_field.inner)
         for column_id, lake_field in mapped.items()
         if lake_field.inner
     }
     return replace(mapping, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
 
 
-def _with_first_inner(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
+def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
     """Return the map's fields, each of a column that was changed inside with the fields inside.
 
     A map that does not have them is from before the first such change: the lake still has the names of then.
     """
-    schemas = _oldest_first(spec)
+    schemas = _schemas_oldest_first(spec)
     changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
     fields = dict(mapping.fields)
     for column_id in changed & fields.keys():
         if not fields[column_id].inner:
-            column = _as_the_lake_has_it(column_id, mapping, spec)
-            fields[column_id] = replace(fields[column_id], inner=_inner_by_name(column, inner_of(fields[column_id].id)))
+            column = _column_in_lake_schema(column_id, mapping, spec)
+            fields[column_id] = replace(
+                fields[column_id], inner=_match_nested_fields(column, inner_of(fields[column_id].id))
+            )
     return fields
 
 
@@ -164,25 +166,25 @@ def nested_fields_changed_by_lake(forms: Iterable[Mapping[int, Mapping[Path, int
     return {field_id: changed_paths[field_id] for field_id in differing}
 
 
-def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
+def _schemas_oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
     return [*(schema for _, schema in sorted(spec.schemas.items())), spec.schema]
 
 
-def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
+def _original_names_inside(column: Column, inner: Mapping[int, int]) -> FieldNames:
     return tuple((inner[own], join_path(path)) for own, path in _own_paths(column) if own in inner)
 
 
-def _as_the_lake_has_it(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
+def _column_in_lake_schema(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
     """Return the column as of the schema that the lake was brought up to; the oldest for one without a map."""
     schema = spec.schemas.get(mapping.schema_id or 0)
-    return _first_of(column_id, (*((schema,) if schema else ()), *_oldest_first(spec)))
+    return _find_column(column_id, (*((schema,) if schema else ()), *_schemas_oldest_first(spec)))
 
 
-def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
+def _find_column(column_id: int, schemas: Iterable[TableSchema]) -> Column:
     return next(column for schema in schemas for column in schema.columns if column.id == column_id)
 
 
-def _inner_by_name(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
+def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
     """Map the fields inside a column to those of a lake's field that has the column's own names."""
     field_ids = {}
     for own, path in _own_paths(column):
@@ -201,14 +203,14 @@ def _lake_field(
     if column.field_ids is None:
         return LakeField(field_id, name)
     older = before.inner if before is not None else {}
-    return LakeField(field_id, name, {**older, **_inner_by_name(column, inside)})
+    return LakeField(field_id, name, {**older, **_match_nested_fields(column, inside)})
 
 
 def map_by_name(
     fields: Iterable[tuple[int, str]],
     schema: TableSchema,
     schema_id: int | None = None,
-    inner_of: InnerOf = no_nested_fields,
+    inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
     """Return the map of a lake table that has the schema's own names."""
     by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
@@ -221,9 +223,7 @@ def map_by_name(
     return ColumnMap(mapped, schema_id)
 
 
-def require_brought_up(
-    mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str
-) -> None:
+def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
     """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
 
     ``fields`` are its present ones. Raises `CommitConflictError`: the table was altered since this round began, or the
@@ -248,7 +248,7 @@ def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) ->
         )
 
 
-def foreign_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
+def find_external_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
     """Describe the changes of another engine to the table's columns. ``here`` are the lake's present fields, id
     → name.
     """
@@ -271,7 +271,7 @@ def foreign_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTable
     return problems
 
 
-def _foreign_changes_inside(
+def _find_external_nested_changes(
     mapping: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
 ) -> list[str]:
     """Describe the changes of another engine inside columns that were changed inside here."""
@@ -281,7 +281,7 @@ def _foreign_changes_inside(
         if mapped is None or not mapped.inner or mapped.id not in lake:
             continue
         here = {field_id: path for path, field_id in inside(lake[mapped.id]).items()}
-        before = dict(_own_paths(_as_the_lake_has_it(column.id, mapping, spec)))
+        before = dict(_own_paths(_column_in_lake_schema(column.id, mapping, spec)))
         for own, path in _own_paths(column):
             field_id = mapped.inner.get(own)
             if field_id is None:
@@ -326,12 +326,14 @@ def migrate_columns(
     """
     require_not_newer(mapping, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
-    differences = foreign_changes(mapping, dict(named), spec) + _foreign_changes_inside(mapping, lake, spec, inside)
+    differences = find_external_changes(mapping, dict(named), spec) + _find_external_nested_changes(
+        mapping, lake, spec, inside
+    )
     mapped = dict(mapping.fields)
     if mapping.schema_id == spec.schema_id:  # names and types are the table's already
         fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
-        stay = fields_that_stay(named, mapping, spec.schema, mapped)
+        stay = retained_fields(named, mapping, spec.schema, mapped)
         fields = {}
         for i, column in stay:
             if column is None:
@@ -347,11 +349,11 @@ def migrate_columns(
         mapped[column.id] = _lake_field(column, field_id, column.name, inside(changed_field))
     if mapping.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
         own = [mapped[column.id].id for column in spec.schema.columns if column.id in mapped]
-        fields = _in_order(fields, own)
+        fields = _reorder_fields(fields, own)
     return list(fields.values()), mapped, differences + find_repeated_names(field.name for field in fields.values())
 
 
-def _in_order(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
+def _reorder_fields(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
     """Return the fields with the table's own ones in the order of its columns, in the places that these have.
 
     Another engine's fields keep their places between them.
@@ -361,7 +363,7 @@ def _in_order(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
     return {i: fields[i] for i in (next(in_turn) if place in columns else place for place in fields)}
 
 
-def fields_that_stay(
+def retained_fields(
     fields: Iterable[tuple[int, str]], mapping: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
     """Return those of the lake's fields, ids and names, that the table's columns keep, each with its column.
@@ -391,7 +393,7 @@ def find_repeated_names(names: Iterable[str]) -> list[str]:
     ]
 
 
-def _by_first_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
+def _match_original_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
     """Map columns by their first names. The oldest column of a name has the field: a newer one came after the older was
     dropped.
     """

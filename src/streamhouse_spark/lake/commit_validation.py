@@ -83,7 +83,7 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
         pass
 
 
-def require_known(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
+def require_deletes_resolved(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
     """Require that no row which is ``left`` to be deleted can be in the file ``foreign``, which has no offsets.
 
     Raises `LakeMismatchError`.

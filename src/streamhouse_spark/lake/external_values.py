@@ -70,7 +70,7 @@ class InconsistentMetadataError(ValueError):
     """The files of a round do not add up with its offsets: a defect of whoever wrote them, and none of the lake's."""
 
 
-def guard(lake_table: type) -> None:
+def guard_metadata_errors(lake_table: type) -> None:
     """Let the methods of a class of lake tables raise `CorruptDataError` for metadata with impossible values."""
     for name, method in list(vars(lake_table).items()):
         if name in _GUARDED and not getattr(method, "__isabstractmethod__", False):

@@ -87,22 +87,22 @@ class FilesAhead:
         if location in self._large:
             return self._inside.open_sized(location, self._large[location])
         if location not in self._small:
-            return self._around(location).open_input(location)
-        data = self._whole(location)
+            return self._files_around(location).open_input(location)
+        data = self._read_whole(location)
         if data is None:
             raise ObjectNotFoundError.of(f"{self._storage.url}/{self._inside.key_of(location)}")
         return pa.BufferReader(data)
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        return self._around(location).create(location)
+        return self._files_around(location).create(location)
 
     def is_named(self, name: str, location: str) -> bool:
-        return self._around(location).is_named(name, location)
+        return self._files_around(location).is_named(name, location)
 
-    def _around(self, location: str) -> FileAccess:
+    def _files_around(self, location: str) -> FileAccess:
         return lake_files(self._storage, self._settings, location)
 
-    def _whole(self, location: str) -> bytes | None:
+    def _read_whole(self, location: str) -> bytes | None:
         with self._lock:
             if location not in self._held:
                 self._fetch(location)

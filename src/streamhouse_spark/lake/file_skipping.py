@@ -26,11 +26,11 @@ def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
         if name in file.partition:
             bounds[name] = exactly(file.partition[name])
         elif name in file.statistics:
-            bounds[name] = lake_bounds(file.statistics[name], column.type, file.num_rows)
+            bounds[name] = column_bounds(file.statistics[name], column.type, file.num_rows)
     return may_match(node, bounds)
 
 
-def lake_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
+def column_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
     """Give the bounds of a column of a lake file. Of NaN, which is above all numbers in Spark, lake bounds say
     nothing.
     """

@@ -19,7 +19,7 @@ KEPT_BYTES_MAX: Final = 32 << 20
 """Bytes that are kept of each store, and that are read at the same time."""
 
 
-class _Kept:
+class _CachedFiles:
     """Files of one store, the oldest of which are forgotten."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class _Kept:
                 self._size_bytes -= len(self._files.popitem(last=False)[1])
 
 
-_stores: WeakKeyDictionary[Storage, _Kept] = WeakKeyDictionary()
+_stores: WeakKeyDictionary[Storage, _CachedFiles] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
+def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
     """Return metadata files, given by key and bytes, that are about to be read: those kept, and others read at the same
     time.
 
@@ -54,7 +54,7 @@ def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[s
     if not isinstance(storage, ReadsMany):
         return {}
     with _lock:
-        cached = _stores.setdefault(storage, _Kept())
+        cached = _stores.setdefault(storage, _CachedFiles())
     contents: dict[str, bytes] = {}
     missing: list[str] = []
     left_bytes = KEPT_BYTES_MAX
@@ -71,11 +71,11 @@ def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[s
     return contents
 
 
-def keep_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
+def cache_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
     """Keep metadata files that this process has just stored, given by key: it probably reads them next."""
     if isinstance(storage, ReadsMany):
         with _lock:
-            cached = _stores.setdefault(storage, _Kept())
+            cached = _stores.setdefault(storage, _CachedFiles())
         for key, data in written.items():
             if len(data) <= KEPT_BYTES_MAX // 8:
                 cached.keep(key, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def file_of(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
+def find_damaged_file(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
     """Return the file that was being read when the error arose, or ``otherwise``.
 
     The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold the

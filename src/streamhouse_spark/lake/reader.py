@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, no_nested_fields
+from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, find_no_nested_fields
 from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
 from streamhouse_spark.lake.parquet.held_rows import read_held_rows
@@ -39,11 +39,11 @@ def read_log_range(
     Rows of files that are not ``locations`` are left out, once it is seen that the files hold the range.
     """
     splits = [s for s in plan.splits if may_hold(s.location, bucket, offsets) and (has_gaps or not s.position_deletes)]
-    files = [file for file in _footers(files_at, splits, writers) if file is not None]
-    may_lack = has_gaps and len(files) == len({s.location for s in splits}) and _says_all_offsets(plan)
+    files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
+    may_lack = has_gaps and len(files) == len({s.location for s in splits}) and _has_all_offsets(plan)
     rows = read_offsets(files_at, files, bucket, offsets, plan.projection, locations, may_lack=may_lack)
     marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in files if file.bucket == bucket})
-    return _without(rows, marked) if marked else rows
+    return _exclude_deleted(rows, marked) if marked else rows
 
 
 def _read_deleted_offsets(
@@ -59,7 +59,7 @@ def _read_deleted_offsets(
     return OffsetRuns.merged(list(in_parallel(of_file, list(deletes))))
 
 
-def _without(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
+def _exclude_deleted(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
     for offsets, batch in rows:
         deleted = marked.holds(offsets)
         if not deleted.any():
@@ -71,11 +71,13 @@ def _without(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
 def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
     """Read rows as `LakeTable.read_held` does; ``plan`` is of the whole snapshot."""
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
-    files = [file for file in _footers(files_at, splits, writers) if file is not None]
+    files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
     return read_held_rows(files_at, files, bucket, rows, plan.projection)
 
 
-def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> Iterable[OffsetFile | None]:
+def _read_footers(
+    files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]
+) -> Iterable[OffsetFile | None]:
     """Read what the files of splits say of their offsets; None for a file of another engine or table."""
 
     def footer(location: str) -> OffsetFile | None:
@@ -84,12 +86,12 @@ def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection
     return in_parallel(footer, list(dict.fromkeys(split.location for split in splits)))
 
 
-def _says_all_offsets(plan: LakePlan) -> bool:
+def _has_all_offsets(plan: LakePlan) -> bool:
     """Tell whether each row has an offset: then a missing one is not there any more."""
     return all(parse_file_offsets(split.location) is not None for split in plan.splits)
 
 
-def rows_with_offsets(
+def find_rows_with_offsets(
     files_at: FilesAt, locations: Iterable[str], writers: Collection[str], rows: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
     """Return those of the rows at these offsets that the files hold. Reads the footers of files that can hold some."""
@@ -103,7 +105,7 @@ def rows_with_offsets(
     }
 
 
-def offsets_in_plan(
+def find_offsets_in_plan(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
 ) -> Mapping[int, OffsetRuns] | None:
     """Return bucket → offsets of the ranges of which the plan has rows, those that are marked as deleted included.
@@ -115,7 +117,7 @@ def offsets_in_plan(
     splits = [
         s for s in plan.splits if any(may_hold(s.location, bucket, offsets) for bucket, offsets in ranges.items())
     ]
-    footers = list(_footers(files_at, splits, writers))
+    footers = list(_read_footers(files_at, splits, writers))
     files = [file for file in footers if file is not None]
     if len(files) < len(footers):
         return None
@@ -140,7 +142,7 @@ def projection_of(
     *,
     is_stored: Callable[[pa.DataType, int], bool],
     ambiguous: Callable[[str | None], str | None],
-    inner_of: InnerOf = no_nested_fields,
+    inner_of: InnerOf = find_no_nested_fields,
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, by their ids.
 
@@ -150,7 +152,9 @@ def projection_of(
     `SchemaMismatchError` for an absent column.
     """
     if schema is None:
-        projected = TableSchema(tuple(_as_in_table(column, table, mapping, is_stored) for column in lake.columns))
+        projected = TableSchema(
+            tuple(_restore_table_type(column, table, mapping, is_stored) for column in lake.columns)
+        )
         field_ids = {column.id: column.id for column in projected.columns}
     else:
         projected = schema
@@ -165,26 +169,26 @@ def projection_of(
         for column, name in zip(projected.columns, in_lake, strict=True)
     )
     inner = tuple(
-        _inside(column, field_id, mapping, inner_of if schema is None else None)
+        _nested_lake_ids(column, field_id, mapping, inner_of if schema is None else None)
         for column, field_id in zip(projected.columns, lake_ids, strict=True)
     )
     if not any(inner):
         return LakeProjection(projected, lake_ids, lake_names)
     first = {lake_field.id: mapping.first_names.get(column_id, ()) for column_id, lake_field in mapping.fields.items()}
     first_names = tuple(
-        first.get(i or 0) or _names_inside(column, mapping.elsewhere.get(i or 0, {}))
+        first.get(i or 0) or _nested_lake_names(column, mapping.elsewhere.get(i or 0, {}))
         for column, i in zip(projected.columns, lake_ids, strict=True)
     )
     return LakeProjection(projected, lake_ids, lake_names, inner, first_names)
 
 
-def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
+def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
     """Return the names of the fields inside a column that was not changed inside here: its own files have these."""
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 
 
-def _inside(
+def _nested_lake_ids(
     column: Column, field_id: int | None, mapping: ColumnMap, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
     """Return the lake's ids of the fields inside a column; None if the column was never changed inside, here or by
@@ -199,7 +203,7 @@ def _inside(
     return tuple(inside.get(tuple(name.casefold() for name in path)) for path in paths(column.type))
 
 
-def _as_in_table(
+def _restore_table_type(
     column: Column, table: TableSchema, mapping: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
 ) -> Column:
     """Return the lake's column with the table's own type, if that is stored as the lake's type."""

@@ -17,11 +17,11 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT, LogRange
-from streamhouse_spark.lake.external_values import guard
+from streamhouse_spark.lake.external_values import guard_metadata_errors
 from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
 from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
+from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
@@ -40,7 +40,13 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.reader import PlacedRows, offsets_in_plan, read_held, read_log_range, rows_with_offsets
+from streamhouse_spark.lake.reader import (
+    PlacedRows,
+    find_offsets_in_plan,
+    find_rows_with_offsets,
+    read_held,
+    read_log_range,
+)
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
@@ -84,7 +90,7 @@ class LakeTable(ABC):
     """
 
     place: LakeTableBinding
-    names_files: ClassVar[bool] = False
+    has_file_names: ClassVar[bool] = False
     """Whether rows of files without offsets can be named, see `named_files`."""
     leaves_out_deleted: ClassVar[bool] = False
     """Whether a round's files lack the rows that were deleted before; else they have them, and `delete_rows` deletes
@@ -92,7 +98,7 @@ class LakeTable(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        guard(cls)
+        guard_metadata_errors(cls)
 
     @property
     def location(self) -> str:
@@ -256,7 +262,7 @@ class LakeTable(ABC):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        pending: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
         """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, and rows
         ``pending`` them, in the round's `commit`; returns what the round's files need besides. Durable when this
@@ -411,7 +417,7 @@ class LakeTable(ABC):
         """
         splits = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema).splits
         locations = dict.fromkeys(split.location for split in splits)
-        return rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
+        return find_rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:  # noqa: ARG002 - the interface
         """Return a snapshot and those that it was made from, the newest first, as far as they are kept."""
@@ -423,7 +429,7 @@ class LakeTable(ABC):
         Raises `SnapshotExpiredError`.
         """
         plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
-        return offsets_in_plan(self.place.files_at, plan, self.place.spec.writers, ranges)
+        return find_offsets_in_plan(self.place.files_at, plan, self.place.spec.writers, ranges)
 
     @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
@@ -506,4 +512,4 @@ class LakeTable(ABC):
     ) -> ExpireReport: ...
 
 
-guard(LakeTable)
+guard_metadata_errors(LakeTable)

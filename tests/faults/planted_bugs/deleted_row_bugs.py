@@ -185,11 +185,11 @@ def a_round_that_is_not_recorded() -> None:
     table.delete(where=[("id", "=", 2)])
     with mock.patch.object(tiering.TieringJob, "_record", return_value=None):
         job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
-        state = job._refreshed()
+        state = job._refresh_state()
         run = tiering.run_tasks_locally(table.storage, table.settings, table.world)
         for _ in range(2):
             with mock.patch.object(tiering_round, "rows_to_delete", lambda state, _lake, _new: state.deleted):
-                job._round(state, state.ends, run, [])
+                job._run_round(state, state.ends, run, [])
     tier(table)
     assert table.refresh().num_rows == 5
 
@@ -451,7 +451,7 @@ def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
     return found
 
 
-LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_still_live")
+LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_live_entries_to_remove")
 DELETING = partial(Patch, row_deletion, "make_delete_actions")
 POSITIONS_IN_LAKE = partial(Patch, planner, "_positions_in")
 DELETED_BY_A_ROUND = partial(Patch, tiering_round, "unapplied_file_deletes")
@@ -590,12 +590,13 @@ DELETED_ROW_BUGS = (
         Patch(copy_on_write, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "a Paimon round that rewrote files counts as keeping them", Patch(external_row_deletes, "_keeps", lambda: True)
+        "a Paimon round that rewrote files counts as keeping them",
+        Patch(external_row_deletes, "_retains_external_files", lambda: True),
     ).found_by(a_round_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a Paimon round overwrites a concurrent commit",
         *(
-            Patch(module, "name_of", lambda snapshot: None if snapshot is None else "any")
+            Patch(module, "snapshot_name", lambda snapshot: None if snapshot is None else "any")
             for module in (paimon_round, external_row_deletes)
         ),
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),

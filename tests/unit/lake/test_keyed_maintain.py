@@ -351,8 +351,8 @@ def test_compaction_against(items, monkeypatch, race):
     theirs = other(items)
     items.change([(5, "c", 5)], [(6,)])
     happen = once(lambda: RACES[race](theirs))
-    rewritten = compaction.rewritten
-    monkeypatch.setattr(compaction, "rewritten", lambda *args: (rewritten(*args), happen())[0])
+    rewritten = compaction.rewrite_groups
+    monkeypatch.setattr(compaction, "rewrite_groups", lambda *args: (rewritten(*args), happen())[0])
     if race == "expiry":
         items.lake().compact()
     else:

@@ -30,7 +30,7 @@ from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.evolution import with_changes_elsewhere
+from streamhouse_spark.lake.iceberg.evolution import add_external_nested_ids
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import scan_files
@@ -39,8 +39,8 @@ from streamhouse_spark.lake.iceberg.schema import (
     describe_spec,
     iceberg_type,
     lake_schema,
-    own_field,
     plain_type,
+    to_own_field,
 )
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -82,13 +82,13 @@ class IcebergAdoption:
                 "lake's catalog has it"
             )
         metadata = table.metadata
-        problems = [*_wrong_location(opened, table), *_unfit(metadata)]
+        problems = [*_find_wrong_location(opened, table), *_find_metadata_problems(metadata)]
         if not problems:
-            problems = list(_unfit_columns(metadata.schema()))
+            problems = list(_find_column_problems(metadata.schema()))
         if problems:
             raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(problems)}")
         columns = lake_schema(metadata.schema()).columns
-        partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
+        partition_by, bucket_key, num_buckets = _parse_layout(metadata.spec(), metadata.schema())
         head = metadata.current_snapshot()
         files = [task.file for task in plan_tasks(table, head)] if head is not None else []
         return AdoptionCandidate(
@@ -131,7 +131,7 @@ class IcebergAdoption:
         snapshot = require_snapshot(table.metadata, examined.snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
         mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
-        mapping = with_changes_elsewhere(mapping, table.metadata)
+        mapping = add_external_nested_ids(mapping, table.metadata)
         how = projection(lake, mapping, examined.schema, None, examined.schema)
         by_bucket: dict[int | None, list[LakeSplit]] = {}
         files = scan_files(table, snapshot, how, examined.num_buckets)
@@ -142,7 +142,7 @@ class IcebergAdoption:
             batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(place.files_at(s.location), s, how)]
             for split in mixed:
                 batches_of_split = read_split(place.files_at(split.location), split, how)
-                batches += (_of_bucket(batch, examined, bucket) for batch in batches_of_split)
+                batches += (_filter_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
                 yield bucket, rows
@@ -187,12 +187,12 @@ class IcebergAdoption:
         return IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _of_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: int) -> pa.RecordBatch:
+def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: int) -> pa.RecordBatch:
     keys = [rows.column(name) for name in examined.bucket_key]
     return rows.filter(pa.array(row_buckets(keys, examined.num_buckets, "iceberg") == bucket))
 
 
-def _wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
+def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
     """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
     another.
     """
@@ -211,14 +211,14 @@ def _wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
     return [text]
 
 
-def _unfit(metadata: TableMetadata) -> list[str]:
+def _find_metadata_problems(metadata: TableMetadata) -> list[str]:
     problems = []
     if metadata.format_version != FORMAT_VERSION:
         problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
     return problems
 
 
-def _unfit_columns(schema: Schema) -> list[str]:
+def _find_column_problems(schema: Schema) -> list[str]:
     nested = filter(None, (_find_required_field(field.field_type, field.name) for field in schema.fields))
     problems = [
         f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested
@@ -251,7 +251,7 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
     return next(filter(None, required_paths), None)
 
 
-def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+def _parse_layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of
     spec.
     """
@@ -261,7 +261,7 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     last = fields[-1].transform if fields else None
     if isinstance(last, BucketTransform):
         bucket_key, num_buckets = (schema.find_field(fields.pop().source_id).name,), last.num_buckets
-    parts = [own_field(field.transform, schema.find_column_name(field.source_id) or "") for field in fields]
+    parts = [to_own_field(field.transform, schema.find_column_name(field.source_id) or "") for field in fields]
     named = [part for part in parts if part is not None]
     if len(named) < len(parts):
         raise LakeMismatchError(

@@ -52,12 +52,12 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     LatestVersion,
     floor_key,
     floors_prefix,
-    look_again,
-    mend_hint,
+    forget_cached_version,
     newest_floor,
     newest_version,
     parse_version_hint,
     put_hint,
+    repair_hint,
     version_key,
     version_number,
     version_numbers,
@@ -83,7 +83,7 @@ Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 class _Version:
     number: int
     metadata: TableMetadata
-    asked_ms: int = 0
+    checked_ms: int = 0
 
 
 class FileCatalog(MetastoreCatalog):
@@ -115,7 +115,7 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
 
-    def mend_hint(self, identifier: str | Identifier) -> None:
+    def repair_hint(self, identifier: str | Identifier) -> None:
         """Point the hint to the newest version if the last look found it behind, because its writer died before it did
         so.
 
@@ -125,7 +125,7 @@ class FileCatalog(MetastoreCatalog):
         number = self._hints_behind.pop(key, None)
         if number is not None:
             with suppress(StorageError):  # the next look tries again
-                mend_hint(self._storage, key, number)
+                repair_hint(self._storage, key, number)
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         try:
@@ -161,7 +161,7 @@ class FileCatalog(MetastoreCatalog):
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         return self._table(identifier, key, version)
 
-    def begin_table(self, identifier: str | Identifier, metadata: TableMetadata) -> Table:
+    def create_from_metadata(self, identifier: str | Identifier, metadata: TableMetadata) -> Table:
         """Create a table that goes on from the metadata of another. **Commit point:** its first version.
 
         Raises `TableAlreadyExistsError`, `CommitStateUnknownException`.
@@ -196,7 +196,7 @@ class FileCatalog(MetastoreCatalog):
         changed = apply_updates(base.metadata, updates, location)
         if changed == base.metadata:
             return _response(base.metadata, location)
-        version = self._put_version(key, base.number + 1, self._with_store_time(changed, base.metadata), base.asked_ms)
+        version = self._put_version(key, base.number + 1, self._set_store_time(changed, base.metadata), base.checked_ms)
         if version is None:
             raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
         return _response(version.metadata, self._location(key, version.number))
@@ -217,7 +217,7 @@ class FileCatalog(MetastoreCatalog):
             if changed is None:
                 return False
             if (
-                self._put_version(key, base.number + 1, self._with_store_time(changed, base.metadata), started_ms)
+                self._put_version(key, base.number + 1, self._set_store_time(changed, base.metadata), started_ms)
                 is not None
             ):
                 return True
@@ -328,11 +328,11 @@ class FileCatalog(MetastoreCatalog):
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
         if latest.is_behind_hint:
             self._hints_behind[key] = latest.number
-        return self._parsed(key, latest)
+        return self._parse_version(key, latest)
 
-    def _parsed(self, key: str, latest: LatestVersion) -> _Version:
+    def _parse_version(self, key: str, latest: LatestVersion) -> _Version:
         try:
-            return _Version(latest.number, parse_metadata(latest.data), latest.asked_ms)
+            return _Version(latest.number, parse_metadata(latest.data), latest.checked_ms)
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
                 f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
@@ -345,7 +345,7 @@ class FileCatalog(MetastoreCatalog):
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
-        look_again()
+        forget_cached_version()
         with self._storage.commit_lock(f"{key}/metadata/.lock"):
             won = self._put_and_read_back(version_key(key, number), data)
         if not won:
@@ -358,7 +358,7 @@ class FileCatalog(MetastoreCatalog):
             put_hint(self._storage, key, number)
         return _Version(number, stored)
 
-    def _with_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
+    def _set_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
         """Return metadata with the store's time instead of this host's, and never before the time of its
         predecessor.
         """

@@ -33,7 +33,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg.errors import catalog_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.metadata_versions import look_again, one_look
+from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round, forget_cached_version
 from streamhouse_spark.lake.iceberg.offsets import find_commit
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, SnapshotBuilder
 from streamhouse_spark.storage.prefetch import at_once
@@ -66,8 +66,8 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
     commit_uuid = world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
-        look_again()
-        with one_look():
+        forget_cached_version()
+        with cache_metadata_for_round():
             snapshot = _attempt(catalog, identifier, validate, commit_uuid, attempt, world)
         if snapshot is not None:
             return snapshot
@@ -91,7 +91,7 @@ def _attempt(
     try:
         snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
     except FileNotFoundError as error:
-        look_again()
+        forget_cached_version()
         _require_overtaken(catalog, table, error)
         return None
     try:
@@ -99,8 +99,8 @@ def _attempt(
     except CommitFailedException:
         return None
     except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
-        look_again()
-        metadata = _look_up(catalog, identifier, commit_uuid, error)
+        forget_cached_version()
+        metadata = _find_committed(catalog, identifier, commit_uuid, error)
         if metadata is None:
             raise
         return metadata
@@ -133,7 +133,7 @@ def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError)
         ) from error
 
 
-def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:
+def _find_committed(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:
     """Return the snapshot, if the commit happened in spite of the error; None if the error is final."""
     try:
         metadata = catalog.load_table(identifier).metadata

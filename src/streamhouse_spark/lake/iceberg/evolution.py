@@ -41,7 +41,7 @@ from streamhouse_spark.lake.column_map import (
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.metadata.partition_evolution import evolve_spec, spec_updates
-from streamhouse_spark.lake.iceberg.schema import fields_inside, iceberg_type, inner_of
+from streamhouse_spark.lake.iceberg.schema import iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.nested_fields import count
 from streamhouse_spark.schema.table_schema import Column
@@ -63,16 +63,16 @@ class Evolved:
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
     """Return the lake table's map of columns. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    inside = inner_of(metadata.schema())
+    inside = nested_field_finder(metadata.schema())
     columns = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
-    return with_changes_elsewhere(columns, metadata)
+    return add_external_nested_ids(columns, metadata)
 
 
-def with_changes_elsewhere(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
+def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
     """Return the map with what other engines changed inside columns, as far as the lake's schemas are kept."""
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
-    forms = [{f.field_id: fields_inside(f.field_type) for f in schema.fields} for schema in (*older, present)]
+    forms = [{f.field_id: nested_field_ids(f.field_type) for f in schema.fields} for schema in (*older, present)]
     return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
@@ -83,7 +83,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
     yet.
     """
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    column_map.require_brought_up(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
+    column_map.require_migrated(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
@@ -105,7 +105,7 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         commented=_with_comment,
         as_column=as_column,
         added=added,
-        inside=lambda field: fields_inside(field.field_type),
+        inside=lambda field: nested_field_ids(field.field_type),
         where=metadata.location,
     )
     differences = differences_of_columns + _find_sort_obstacles(metadata, edited)

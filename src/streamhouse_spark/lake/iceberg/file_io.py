@@ -20,10 +20,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
-from streamhouse_spark.lake.avro import whole_avro
+from streamhouse_spark.lake.avro import require_whole_avro
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_avro_paths
-from streamhouse_spark.lake.metadata_cache import metadata_ahead
-from streamhouse_spark.lake.metadata_errors import file_of
+from streamhouse_spark.lake.metadata_cache import prefetch_metadata
+from streamhouse_spark.lake.metadata_errors import find_damaged_file
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, at_once
@@ -88,7 +88,7 @@ def _map_read_errors(location: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        file = file_of(error, _location, "a manifest")
+        file = find_damaged_file(error, _location, "a manifest")
         raise CorruptDataError(
             f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
             "lake anew from the log (streamhouse retier)"
@@ -114,7 +114,7 @@ class StorageFileIO(FileIO):
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
         """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
         inside = ((self.files.key_of(at), size_bytes) for at, size_bytes in files if self.files.holds(at))
-        self._ahead |= metadata_ahead(self.files.storage, inside)
+        self._ahead |= prefetch_metadata(self.files.storage, inside)
 
     def fetch(self, location: str) -> None:
         """Read a metadata file under a fresh name now, for the next read of it; no more on a store whose requests take
@@ -175,7 +175,7 @@ class _StorageInput(InputFile):
         try:
             if self._key.endswith(".avro"):
                 read = self._files.storage.read(self._key) if self._data is None else self._data
-                data = whole_avro(read, self.location)
+                data = require_whole_avro(read, self.location)
                 return io.BytesIO(data if self._move is None else rewrite_avro_paths(data, self.location, self._move))
             return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:

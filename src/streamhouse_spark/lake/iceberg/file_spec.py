@@ -29,9 +29,9 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
     PartitionPaths,
     file_schema,
-    own_field,
     partition_record,
     partition_types,
+    to_own_field,
 )
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
 from streamhouse_spark.schema.partition_fields import PartitionField
@@ -183,7 +183,7 @@ class _Part:
     def of(cls, field: IcebergField, source: str, kind: PrimitiveType) -> _Part:
         """Raises `LakeMismatchError` for a transform that no table of ours has."""
         is_bucket = isinstance(field.transform, BucketTransform)
-        own = PartitionField(source) if is_bucket else own_field(field.transform, source)
+        own = PartitionField(source) if is_bucket else to_own_field(field.transform, source)
         if own is None:
             raise LakeMismatchError(
                 f"the lake table is partitioned by {field.transform}({source}), which no table here has; take that "

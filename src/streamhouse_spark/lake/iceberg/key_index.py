@@ -16,7 +16,7 @@ from streamhouse_spark.keys.changelog_merge import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.partitions import decode_bound
-from streamhouse_spark.lake.iceberg.position_deletes import is_named_as_ours
+from streamhouse_spark.lake.iceberg.position_deletes import has_own_name
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import (
     PATH_ID,
@@ -29,7 +29,7 @@ from streamhouse_spark.lake.parquet.key_lookup import KeyIndexProbe, best_probe
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
-def live_files(
+def find_live_files(
     table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
@@ -39,13 +39,13 @@ def live_files(
         bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets, source_id)
         if bucket is not None and bucket not in files_of_bucket:
             continue
-        file = live_file(task, table, key_ids)
+        file = describe_live_file(task, table, key_ids)
         for files in files_of_bucket.values() if bucket is None else [files_of_bucket[bucket]]:
             files.append(file)
     return {bucket: tuple(files) for bucket, files in files_of_bucket.items()}
 
 
-def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveFile:
+def describe_live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveFile:
     file, ids = task.file, set(key_ids)
     spec = table.metadata.specs()[file.spec_id]
     types = partition_types(spec, table.metadata.schema())
@@ -69,7 +69,7 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
 def row_deletes_of(delete: DataFile) -> str | None:
     """Return the data file that a file of deleted positions of ours is about; None for one of another engine."""
     location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
-    return location if is_named_as_ours(delete.file_path) and is_only_of(delete, location) else None
+    return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
 
 
 class KeyedFilter:
@@ -90,7 +90,7 @@ class KeyedFilter:
             and not pa.types.is_floating(types[field.source_id])  # zeros and NaNs of one key are several partitions
         }
 
-    def see(self, rows: pa.RecordBatch) -> None:
+    def add_keys(self, rows: pa.RecordBatch) -> None:
         """Note rows of the range, with the columns of the table."""
         for name, values_of_name in zip(self._names, self._seen, strict=True):
             values_of_name.append(rows.column(name).unique())
@@ -104,7 +104,7 @@ class KeyedFilter:
         """Return the column by which the keys of the noted rows are looked for first."""
         return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
 
-    def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
+    def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
         """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
         if file.spec_id == self._file_spec.spec.spec_id:
             may_match = (file.partition[position] in values for position, (_, values) in self._partitions.items())

@@ -50,13 +50,13 @@ def write_changes(
     spec = IcebergFileSpec.from_json(context.lake)
     chosen = KeyedFilter(spec, context.schema, context.primary_key)
     tail = MergedChangelog.of(
-        _note_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
+        _collect_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
     files = files_at(spec.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
     written = write_rows(context, spec, files, ids, bucket, offsets, rows)
     how = key_projection(context, spec)
-    candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
+    candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
     older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
     hits = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
@@ -93,11 +93,13 @@ def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjecti
     return projection(spec.schema, mapping, context.schema, context.primary_key, context.schema)
 
 
-def _note_keys(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:
+def _collect_keys(
+    changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter
+) -> Iterator[pa.RecordBatch]:
     """Pass on the changes without rows before updates, and note the others' keys in the filter."""
     with_change = pa.schema([pa.field("change", pa.int8()), *schema])
     for batch in changes:
         after = batch.column(0).to_numpy() != int(ChangeType.UPDATE_BEFORE)
         counting = batch if after.all() else batch.filter(pa.array(after))
-        chosen.see(pa.RecordBatch.from_arrays(counting.columns[1:], schema=schema))
+        chosen.add_keys(pa.RecordBatch.from_arrays(counting.columns[1:], schema=schema))
         yield pa.RecordBatch.from_arrays(counting.columns, schema=with_change)

@@ -47,10 +47,10 @@ def metadata_table(table: Table, name: str) -> pa.Table:
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
         inspect = _InspectEntries if name == "entries" else _Inspect
-        return _for_spark(_read(inspect(table), name))
+        return _convert_for_spark(_read_table(inspect(table), name))
 
 
-def _read(tables: InspectTable, name: str) -> pa.Table:
+def _read_table(tables: InspectTable, name: str) -> pa.Table:
     try:
         return getattr(tables, name)()
     except OverflowError as error:
@@ -96,11 +96,11 @@ class _InspectEntries(_Inspect):
         return (
             snapshot
             if isinstance(snapshot, _NoSnapshot)
-            else _Counting.model_validate(snapshot.model_dump(by_alias=True))
+            else _CountingSnapshot.model_validate(snapshot.model_dump(by_alias=True))
         )
 
 
-class _Counting(Snapshot):
+class _CountingSnapshot(Snapshot):
     def manifests(self, io: FileIO) -> list[ManifestFile]:
         manifests = super().manifests(io)
         return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in manifests]
@@ -124,12 +124,12 @@ _COUNTS: Final = tuple(
 """The data file's maps from columns to counts and bounds."""
 
 
-def _for_spark(table: pa.Table) -> pa.Table:
+def _convert_for_spark(table: pa.Table) -> pa.Table:
     columns, fields = [], []
     for field, chunks in zip(table.schema, table.columns, strict=True):
         if _is_empty_struct(field.type):
             continue
-        column = _without_empty_structs(chunks.combine_chunks())
+        column = _drop_empty_structs(chunks.combine_chunks())
         spark_type = _spark_type(column.type, field.name)
         columns.append(column if column.type.equals(spark_type) else column.cast(spark_type))
         fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
@@ -143,11 +143,11 @@ def _is_empty_struct(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
 
 
-def _without_empty_structs(column: pa.Array) -> pa.Array:
+def _drop_empty_structs(column: pa.Array) -> pa.Array:
     if not pa.types.is_struct(column.type):
         return column
     non_empty = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
-    children = [_without_empty_structs(child) for _, child in non_empty]
+    children = [_drop_empty_structs(child) for _, child in non_empty]
     fields = [pa.field(f.name, child.type) for (f, _), child in zip(non_empty, children, strict=True)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
 

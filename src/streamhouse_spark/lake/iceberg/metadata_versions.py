@@ -36,12 +36,12 @@ class LatestVersion:
     data: bytes
     is_behind_hint: bool
     """Whether the hint may name an older one."""
-    asked_ms: int = 0
+    checked_ms: int = 0
     """Boot time at which it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownVersion:
     """A version that this process has seen, which stands for the hint where requests take long."""
 
     number: int
@@ -54,19 +54,19 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
     ``from_number`` is a known version: the hint is not looked at.
     """
-    prefetched = _looks.found(storage, key)
+    prefetched = _cache.get(storage, key)
     if prefetched is not None and (
         from_number is None or (from_number == prefetched.number and isinstance(storage, ReadsMany))
     ):
         return prefetched
     started_ms = world.clock.boot_ms()
     if from_number is not None:
-        cached: _Known | None = _Known(from_number, is_hinted=True)
+        cached: _KnownVersion | None = _KnownVersion(from_number, is_hinted=True)
     elif (cached := _known.get(storage, key)) is None:
         cached = _read_hinted(storage, key)
     start = cached.number if cached is not None else 1
     while True:
-        number_and_data, floor = _look(storage, world, key, start)
+        number_and_data, floor = _find_version_and_floor(storage, world, key, start)
         if floor == DROPPED or (number_and_data is None and start == max(floor, 1)):
             return None
         if number_and_data is not None and floor <= number_and_data[0]:
@@ -76,42 +76,42 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
             start = max(start, cached.number)
     is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _known.note(storage, key, _Known(number_and_data[0], is_hinted))
+        _known.note(storage, key, _KnownVersion(number_and_data[0], is_hinted))
     newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
-        _looks.note(storage, key, newest)
+        _cache.note(storage, key, newest)
     return newest
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
+def cache_metadata_for_round() -> Iterator[None]:
     """Let steps of this thread that follow one another take the newest version as the first of them found it.
 
     A commit puts the version behind the one that was found, and is refused where the table went on; of a store whose
     requests take no time it looks for itself.
     """
-    if _looks.versions is not None:
+    if _cache.versions is not None:
         yield
         return
-    _looks.versions = {}
+    _cache.versions = {}
     try:
         yield
     finally:
-        _looks.versions = None
+        _cache.versions = None
 
 
-def look_again() -> None:
-    """Have the next step of `one_look` look for itself."""
-    if _looks.versions:
-        _looks.versions.clear()
+def forget_cached_version() -> None:
+    """Have the next step of `cache_metadata_for_round` look for itself."""
+    if _cache.versions:
+        _cache.versions.clear()
 
 
 class _LookupCache(threading.local):
-    """The newest versions that this thread has found within `one_look`, by table."""
+    """The newest versions that this thread has found within `cache_metadata_for_round`, by table."""
 
     versions: dict[tuple[str, str], LatestVersion] | None = None
 
-    def found(self, storage: Storage, key: str) -> LatestVersion | None:
+    def get(self, storage: Storage, key: str) -> LatestVersion | None:
         return self.versions.get((storage.url, key)) if self.versions else None
 
     def note(self, storage: Storage, key: str, newest: LatestVersion) -> None:
@@ -119,12 +119,12 @@ class _LookupCache(threading.local):
             self.versions[storage.url, key] = newest
 
 
-_looks = _LookupCache()
+_cache = _LookupCache()
 
 
-def _read_hinted(storage: Storage, key: str) -> _Known | None:
+def _read_hinted(storage: Storage, key: str) -> _KnownVersion | None:
     number = parse_version_hint(storage, key)
-    return None if number is None else _Known(number, is_hinted=True)
+    return None if number is None else _KnownVersion(number, is_hinted=True)
 
 
 def parse_version_hint(storage: Storage, key: str) -> int | None:
@@ -139,15 +139,15 @@ def parse_version_hint(storage: Storage, key: str) -> int | None:
 def put_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version."""
     storage.put(hint_key(key), str(number).encode())
-    _known.note(storage, key, _Known(number, is_hinted=True))
+    _known.note(storage, key, _KnownVersion(number, is_hinted=True))
 
 
-def mend_hint(storage: Storage, key: str, number: int) -> None:
+def repair_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version, unless it names that one or a newer one."""
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
-        _known.note(storage, key, _Known(number, is_hinted=True))
+        _known.note(storage, key, _KnownVersion(number, is_hinted=True))
 
 
 def newest_floor(storage: Storage, key: str) -> int:
@@ -155,7 +155,9 @@ def newest_floor(storage: Storage, key: str) -> int:
     return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
 
 
-def _look(storage: Storage, world: World, key: str, start: int) -> tuple[tuple[int, bytes] | None, int]:
+def _find_version_and_floor(
+    storage: Storage, world: World, key: str, start: int
+) -> tuple[tuple[int, bytes] | None, int]:
     """Return version ``start`` or its newest successor, None if ``start`` is absent, and the floor.
 
     Versions are deleted oldest first, so none is missing between two existing ones. Where many requests may be under
@@ -163,7 +165,7 @@ def _look(storage: Storage, world: World, key: str, start: int) -> tuple[tuple[i
     """
     ahead = Prefetch(storage)
     if not ahead.is_useful:
-        return _search(ahead, key, start), newest_floor(storage, key)
+        return _find_newest_from(ahead, key, start), newest_floor(storage, key)
 
     def expect() -> int:
         ahead.expect(version_key(key, start + step) for step in range(2))
@@ -172,13 +174,13 @@ def _look(storage: Storage, world: World, key: str, start: int) -> tuple[tuple[i
     started_ms = world.clock.boot_ms()
     reads: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
     floor, _ = at_once(storage, lambda ask: ask(), reads)
-    latest = _search(ahead, key, _nearer(ahead, key, start))
+    latest = _find_newest_from(ahead, key, _skip_to_hint(ahead, key, start))
     if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
         floor = newest_floor(storage, key)
     return latest, floor
 
 
-def _nearer(ahead: Prefetch, key: str, start: int) -> int:
+def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
     """Return ``start``, or a later version that the hint names where that is there, asked for ahead with those behind
     it.
     """
@@ -194,7 +196,7 @@ def _nearer(ahead: Prefetch, key: str, start: int) -> int:
     return start if ahead.is_known_absent(version_key(key, int(hint))) else int(hint)
 
 
-def _search(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
+def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
     """Return version ``start`` or its newest successor; None if ``start`` is absent."""
 
     def read(number: int) -> tuple[int, bytes] | None:
@@ -211,10 +213,10 @@ class _KnownVersions:
     """The newest version that this process has seen, by table."""
 
     def __init__(self) -> None:
-        self._versions: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, str], _KnownVersion] = OrderedDict()
         self._lock = new_lock()
 
-    def get(self, storage: Storage, key: str) -> _Known | None:
+    def get(self, storage: Storage, key: str) -> _KnownVersion | None:
         with self._lock:
             return self._versions.get((storage.url, key))
 
@@ -223,7 +225,7 @@ class _KnownVersions:
         with self._lock:
             return self._versions.pop((storage.url, key), None) is not None
 
-    def note(self, storage: Storage, key: str, version: _Known) -> None:
+    def note(self, storage: Storage, key: str, version: _KnownVersion) -> None:
         if not isinstance(storage, ReadsMany):  # reading the hint costs next to nothing
             return
         with self._lock:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> LakeOffsets | None:
     """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
-    for ancestor in ancestors(metadata, snapshot):
+    for ancestor in iter_ancestor_snapshots(metadata, snapshot):
         offsets = own_offsets(ancestor, table_uuid, metadata.location)
         if offsets is not None:
             return offsets
@@ -39,15 +39,15 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     tagged = _snapshot_of_tag(metadata)
     if tagged is None or (offsets is not None and offsets.snapshot_id == tagged.snapshot_id):
         return offsets
-    chain = list(ancestors(metadata, head)) if head else []
+    chain = list(iter_ancestor_snapshots(metadata, head)) if head else []
     if any(s.snapshot_id == tagged.snapshot_id for s in chain):
         return offsets  # newer offsets on top of it, by a commit that did not move the tag
     oldest = chain[-1] if chain else None
-    was_cut = oldest is not None and _sequence(oldest) > max(_sequence(tagged), 1)
+    was_cut = oldest is not None and _sequence_number(oldest) > max(_sequence_number(tagged), 1)
     if offsets is None and was_cut:
         return own_offsets(tagged, table_uuid, metadata.location)
     holder = metadata.snapshot_by_id(offsets.snapshot_id) if offsets else None
-    if holder is not None and _sequence(holder) > _sequence(tagged):
+    if holder is not None and _sequence_number(holder) > _sequence_number(tagged):
         return offsets
     raise LakeRolledBackError(
         f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
@@ -56,7 +56,7 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     )
 
 
-def ancestors(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
+def iter_ancestor_snapshots(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
     """Return the snapshot and its ancestors, as far as they are kept."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current: Found | None = snapshot
@@ -66,12 +66,12 @@ def ancestors(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]
         current = by_id.get(parent) if parent is not None else None
 
 
-def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
+def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
     """Tell whether a snapshot is known to have each data file of other engines that an ancestor has, as it was: every
     commit in between is the package's, and added files or wrote its own ones again.
     """
     newest = metadata.snapshot_by_id(newer)
-    for ancestor in ancestors(metadata, newest) if newest is not None else ():
+    for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         if ancestor.snapshot_id == older:
             return True
         said = ancestor.summary or {}
@@ -86,14 +86,14 @@ def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: 
 def iter_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
     """Return a snapshot and its ancestors with their offsets, as far as they are kept."""
     newest = metadata.snapshot_by_id(snapshot_id)
-    for ancestor in ancestors(metadata, newest) if newest is not None else ():
+    for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         yield describe_snapshot(ancestor, offsets_at(metadata, ancestor, table_uuid))
 
 
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
     """Return the snapshot in the current chain that a commit made."""
     head = metadata.current_snapshot()
-    chain = ancestors(metadata, head) if head else iter(())
+    chain = iter_ancestor_snapshots(metadata, head) if head else iter(())
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
 
 
@@ -102,7 +102,7 @@ def _snapshot_of_tag(metadata: AnySnapshots[AnySnapshot]) -> AnySnapshot | None:
     return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
 
 
-def _sequence(snapshot: AnySnapshot) -> int:
+def _sequence_number(snapshot: AnySnapshot) -> int:
     return snapshot.sequence_number or 0
 
 

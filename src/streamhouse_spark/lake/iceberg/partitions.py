@@ -12,8 +12,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.lake.file_skipping import lake_bounds
-from streamhouse_spark.lake.iceberg.schema import bucket_of, own_field
+from streamhouse_spark.lake.file_skipping import column_bounds
+from streamhouse_spark.lake.iceberg.schema import bucket_of, to_own_field
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics
 from streamhouse_spark.query.predicates import Node, exactly, may_match
 from streamhouse_spark.schema.partition_fields import PartitionField
@@ -38,7 +38,7 @@ class BucketFilter:
     num_buckets: int
     source_id: int | None
 
-    def leaves_out(self, file: DataFile, spec: PartitionSpec) -> bool:
+    def excludes(self, file: DataFile, spec: PartitionSpec) -> bool:
         bucket = bucket_of(spec, file.partition, self.num_buckets, self.source_id)
         return bucket is not None and bucket not in self.buckets
 
@@ -66,7 +66,7 @@ class PartitionFilter:
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
         self._known: dict[tuple[Any, ...], bool] = {}
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
+    def may_match_manifest(self, manifest: ManifestFile) -> bool:
         """Return False only if none of the manifest's files is of a partition with rows of the filter."""
         spec, summaries = self._specs[manifest.partition_spec_id], manifest.partitions or []
         if len(summaries) != len(spec.fields):
@@ -77,17 +77,17 @@ class PartitionFilter:
             field_type = self._types[field_id] if part.transform == "identity" else ice.IntegerType()
             low, high = (decode_bound(field_type, b) for b in (summary.lower_bound, summary.upper_bound))
             stats = ColumnStatistics(
-                *_of_column(part, low, high, column),
+                *_project_column(part, low, high, column),
                 null_count=0 if summary.contains_null is False else None,
                 nan_count=0 if summary.contains_nan is False else None,
             )
-            bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
+            bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
         return may_match(self._node, bounds)
 
     def test(self, file: DataFile) -> bool:
         """Return False only if no row of the data file's partition can satisfy the filter."""
         spec = self._specs[file.spec_id]
-        if self._buckets is not None and self._buckets.leaves_out(file, spec):
+        if self._buckets is not None and self._buckets.excludes(file, spec):
             return False
         partition = tuple(file.partition[position] for position in range(len(spec.fields)))
         key = (file.spec_id, *partition)
@@ -98,8 +98,8 @@ class PartitionFilter:
                 if part.transform == "identity" or value is None:
                     bounds[column.name] = exactly(value)
                 else:
-                    stats = ColumnStatistics(*_of_column(part, value, value, column), null_count=0, nan_count=0)
-                    bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
+                    stats = ColumnStatistics(*_project_column(part, value, value, column), null_count=0, nan_count=0)
+                    bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
             self._known[key] = may_match(self._node, bounds)
         return self._known[key]
 
@@ -107,12 +107,12 @@ class PartitionFilter:
         """Position, field and column of those parts of a partition that are columns themselves, or times of them."""
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
-            own_part = own_field(part.transform, column.name) if column is not None else None
+            own_part = to_own_field(part.transform, column.name) if column is not None else None
             if column is not None and own_part is not None and own_part.transform != "truncate":
                 yield position, part.source_id, column, own_part
 
 
-def _of_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
+def _project_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
     """Return the bounds of a column from the bounds of its partitions; None where they say nothing."""
     if part.transform == "identity":
         return low, high

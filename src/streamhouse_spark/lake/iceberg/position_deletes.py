@@ -17,7 +17,7 @@ from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.model.data_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
-from streamhouse_spark.lake.parquet.footer_checksum import close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
@@ -58,7 +58,7 @@ def write_deletes(
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
-            close_sealed(writer, sink, {DELETED_KEY: str(len(positions))})
+            close_with_checksum(writer, sink, {DELETED_KEY: str(len(positions))})
         size_bytes = sink.size_bytes
     return LakeFile(
         location=location,
@@ -74,7 +74,7 @@ def write_deletes(
     )
 
 
-def is_named_as_ours(location: str) -> bool:
+def has_own_name(location: str) -> bool:
     """Tell whether a file of deleted positions has a name that `write_deletes` gives."""
     return _NAME.search(location) is not None
 

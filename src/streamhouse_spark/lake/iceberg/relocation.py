@@ -26,12 +26,12 @@ from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
-from streamhouse_spark.lake.iceberg.maintenance.compaction import files_of
+from streamhouse_spark.lake.iceberg.maintenance.compaction import list_files
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths, rewrite_record_paths
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.parquet.footer_checksum import close_sealed, read_checked_footer
+from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum, read_checked_footer
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
@@ -62,7 +62,7 @@ class IcebergRelocation:
         if table is None:
             return set()
         files = StorageFiles(self._place.storage)
-        locations = files_of(table, table.metadata.snapshots)
+        locations = list_files(table, table.metadata.snapshots)
         return {files.key_of(location) for location in locations if files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
@@ -77,8 +77,8 @@ class IcebergRelocation:
                 return None  # another table's
             changed = metadata
             if move is not None:
-                files = _Files(self._place, metadata, move)
-                changed = files.rewritten()
+                files = _MetadataFiles(self._place, metadata, move)
+                changed = files.rewrite()
                 self.num_written += files.num_written
             if new_uuid is not None and owner != new_uuid:
                 changed = _with_owner(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
@@ -107,7 +107,7 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
     return changed.model_copy(update={"table_uuid": type(metadata.table_uuid)(own_id)})
 
 
-class _Files:
+class _MetadataFiles:
     """Writes the metadata files of all snapshots anew, each once."""
 
     def __init__(self, place: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
@@ -119,7 +119,7 @@ class _Files:
         self._deletes: dict[str, tuple[str, int]] = {}
         self.num_written = 0
 
-    def rewritten(self) -> TableMetadata:
+    def rewrite(self) -> TableMetadata:
         with lake_metadata(self._metadata.location):
             snapshots = [self._snapshot(snapshot) for snapshot in self._metadata.snapshots]
         moved = rewrite_metadata_paths(self._metadata, self._move)
@@ -157,14 +157,14 @@ class _Files:
             raise
         changed = {**moved["data_file"], "file_path": path, "file_size_in_bytes": size_bytes}
         if "split_offsets" in changed:
-            changed["split_offsets"] = _without_value(changed["split_offsets"])
+            changed["split_offsets"] = _null_value(changed["split_offsets"])
         return {**moved, "data_file": changed}
 
     def _delete_file(self, path: str) -> tuple[str, int]:
         """Write the same positions with the present names of the data files; whole in memory."""
         if path not in self._deletes:
             where = self._move.of(path)
-            self._deletes[path] = _rename_positions(self._files, where, self._new_name(where), self._move)
+            self._deletes[path] = _rename_data_files(self._files, where, self._new_name(where), self._move)
             self.num_written += 1
         return self._deletes[path]
 
@@ -190,12 +190,12 @@ class _Files:
         return f"{self._files.location_of(key)}-{self._place.world.ids.new_uuid()}{dot}{kind}"
 
 
-def _without_value(optional: Any) -> Any:
+def _null_value(optional: Any) -> Any:
     """Return None, if the schema allows it: the file's parts begin elsewhere now."""
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 
-def _rename_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
+def _rename_data_files(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
     source = files.open_input(where)
     try:
         with pq.ParquetFile(
@@ -219,5 +219,5 @@ def _rename_positions(files: StorageFiles, where: str, location: str, move: Move
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
-            close_sealed(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})
+            close_with_checksum(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})
         return location, sink.size_bytes

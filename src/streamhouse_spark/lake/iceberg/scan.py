@@ -16,7 +16,7 @@ from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.iceberg.schema import PATH_ID, inner_of, is_stored_as, lake_schema
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, is_stored_as, lake_schema, nested_field_finder
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -41,7 +41,7 @@ def projection(
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, lake.find_type(field_id)),
         ambiguous=lambda _: None,
-        inner_of=inner_of(lake),
+        inner_of=nested_field_finder(lake),
     )
 
 
@@ -77,7 +77,11 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     with lake_metadata(table.location()):
         expect(table.io, [(snapshot.manifest_list, 0)])
         manifests = manifests_of(table.io, snapshot)
-        data = [m for m in manifests if m.content == ManifestContent.DATA and (chosen is None or chosen.may_be_in(m))]
+        data = [
+            m
+            for m in manifests
+            if m.content == ManifestContent.DATA and (chosen is None or chosen.may_match_manifest(m))
+        ]
         deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
         expect(table.io, ((m.manifest_path, m.manifest_length) for m in (*data, *deletes)))
         try:

@@ -120,7 +120,9 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
     )
 
 
-def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:
+def columns_same_by_name(
+    metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]
+) -> frozenset[str]:
     """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
 
     ``schemas`` are all of the table: other engines forget older ones of the lake.
@@ -134,11 +136,11 @@ def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[
         if lake_name == column.name
         and inner is None
         and all(_is_same(field, field_id, column.name, column.type) for field in fields)
-        and all(_never_changed(before, column) for before in older)
+        and all(_columns_never_changed(before, column) for before in older)
     )
 
 
-def _never_changed(before: Column, column: Column) -> bool:
+def _columns_never_changed(before: Column, column: Column) -> bool:
     """Tell whether a column of some schema of the table is either not concerned or exactly the column."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True

@@ -110,26 +110,26 @@ def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
     return _FROM_ARROW[arrow]
 
 
-def inner_of(schema: Schema) -> InnerOf:
+def nested_field_finder(schema: Schema) -> InnerOf:
     """Return the function that gives the fields inside a column of the schema; none of an unknown one."""
     types = {field.field_id: field.field_type for field in schema.fields}
-    return lambda field_id: fields_inside(types[field_id]) if field_id in types else {}
+    return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
 
-def fields_inside(field_type: ice.IcebergType) -> dict[Path, int]:
+def nested_field_ids(field_type: ice.IcebergType) -> dict[Path, int]:
     """Return the ids of the fields of structs inside a type, by their paths in small letters."""
     match field_type:
         case ice.ListType():
-            return {(ELEMENT, *path): i for path, i in fields_inside(field_type.element_type).items()}
+            return {(ELEMENT, *path): i for path, i in nested_field_ids(field_type.element_type).items()}
         case ice.MapType():
             parts = ((KEY, field_type.key_type), (VALUE, field_type.value_type))
-            return {(name, *path): i for name, part in parts for path, i in fields_inside(part).items()}
+            return {(name, *path): i for name, part in parts for path, i in nested_field_ids(part).items()}
         case ice.StructType():
             field_ids: dict[Path, int] = {}
             for field in field_type.fields:
                 name = field.name.casefold()
                 field_ids[(name,)] = field.field_id
-                field_ids |= {(name, *path): i for path, i in fields_inside(field.field_type).items()}
+                field_ids |= {(name, *path): i for path, i in nested_field_ids(field.field_type).items()}
             return field_ids
     return {}
 
@@ -243,7 +243,7 @@ def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
     return transform
 
 
-def own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
+def to_own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
     """Return a field of a spec in a table's own terms; None for one that has none, such as a bucket."""
     if isinstance(transform, IdentityTransform):
         return own.PartitionField(column)
@@ -295,7 +295,7 @@ def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
     """Return the column that new partitions are cut into so many buckets by; None for none. Files of another spec may
     be in as many buckets by another column.
     """
-    fields = (field for field in metadata.spec().fields if _cuts(field, num_buckets))
+    fields = (field for field in metadata.spec().fields if _truncates(field, num_buckets))
     return next((field.source_id for field in fields), None)
 
 
@@ -304,13 +304,13 @@ def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_i
     determine it.
     """
     for position, field in enumerate(spec.fields):
-        if field.source_id == source_id and _cuts(field, num_buckets):
+        if field.source_id == source_id and _truncates(field, num_buckets):
             value = partition[position]
             return 0 if value is None else int(value)
     return None
 
 
-def _cuts(field: PartitionField, num_buckets: int) -> bool:
+def _truncates(field: PartitionField, num_buckets: int) -> bool:
     return isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets
 
 
@@ -321,7 +321,7 @@ def describe_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
 # -- does an existing table fit? --------------------------------------------------------------------------------------
 
 
-def differences(
+def find_differences(
     metadata: TableMetadata,
     lake: Schema,
     lake_spec: PartitionSpec,

@@ -120,19 +120,23 @@ class SnapshotBuilder:
         parents = manifests_of(self._table.io, self._parent) if self._parent else []
         parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
         if self._change.removes_all:
-            emptied, removed = self._emptied(parents)
-            return [*self._added(ManifestContent.DATA), *self._added(ManifestContent.DELETES), *emptied], removed
-        data, removed_data = self._without(ManifestContent.DATA, parents)
-        deletes, removed_deletes = self._without(ManifestContent.DELETES, parents)
+            emptied, removed = self._delete_all(parents)
+            return [
+                *self._write_added(ManifestContent.DATA),
+                *self._write_added(ManifestContent.DELETES),
+                *emptied,
+            ], removed
+        data, removed_data = self._exclude_removed(ManifestContent.DATA, parents)
+        deletes, removed_deletes = self._exclude_removed(ManifestContent.DELETES, parents)
         manifests = [
-            *self._added(ManifestContent.DATA),
-            *self._merged(data, ManifestContent.DATA),
-            *self._added(ManifestContent.DELETES),
-            *self._merged(deletes, ManifestContent.DELETES),
+            *self._write_added(ManifestContent.DATA),
+            *self._merge_manifests(data, ManifestContent.DATA),
+            *self._write_added(ManifestContent.DELETES),
+            *self._merge_manifests(deletes, ManifestContent.DELETES),
         ]
         return manifests, [*removed_data, *removed_deletes]
 
-    def _added(self, content: ManifestContent) -> list[ManifestFile]:
+    def _write_added(self, content: ManifestContent) -> list[ManifestFile]:
         """Write a manifest of the added files for each of their partition specs."""
         by_spec: dict[int, list[ManifestEntry]] = {}
         for file in self._change.added:
@@ -148,7 +152,7 @@ class SnapshotBuilder:
             by_spec.setdefault(file.spec_id, []).append(entry)
         return [self._write_manifest(content, spec_id, entries) for spec_id, entries in by_spec.items()]
 
-    def _without(
+    def _exclude_removed(
         self, content: ManifestContent, manifests: Iterable[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return the parent's manifests of a kind without the removed files, and those files.
@@ -188,10 +192,10 @@ class SnapshotBuilder:
 
     def _carry_entry(self, entry: ManifestEntry, removed: set[str]) -> ManifestEntry:
         if entry.data_file.file_path in removed:
-            return _entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
-        return _entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+            return _manifest_entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
+        return _manifest_entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
-    def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
+    def _delete_all(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
         retained, removed = [], []
         self._expect(manifests)
@@ -199,18 +203,18 @@ class SnapshotBuilder:
             entries = manifest.fetch_manifest_entry(self._table.io)
             removed += [e.data_file for e in entries]
             if manifest.content == ManifestContent.DATA:
-                deleted = [_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
+                deleted = [_manifest_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
                 retained.append(self._write_manifest(ManifestContent.DATA, manifest.partition_spec_id, deleted))
         return retained, removed
 
-    def _merged(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
+    def _merge_manifests(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
         """Join small manifests, newest first, so that their number grows with the logarithm of the commits.
 
         A run of at least `MANIFESTS_MIN_TO_MERGE` is joined; it stops at a manifest that is much larger than all the
         newer ones together, which would be rewritten for little.
         """
         if self._change.joins_manifests:
-            return [self._joined(content, group) for group in manifest_groups(manifests)]
+            return [self._join_manifests(content, group) for group in manifest_groups(manifests)]
         mergeable = [
             m
             for m in manifests
@@ -228,15 +232,15 @@ class SnapshotBuilder:
         if len(run) < MANIFESTS_MIN_TO_MERGE:
             return manifests
         joined = {manifest.manifest_path for manifest in run}
-        return [self._joined(content, run), *(m for m in manifests if m.manifest_path not in joined)]
+        return [self._join_manifests(content, run), *(m for m in manifests if m.manifest_path not in joined)]
 
-    def _joined(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
+    def _join_manifests(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
         """Write one manifest with the live entries of several, which are of one partition spec."""
         if len(manifests) == 1:
             return manifests[0]
         self._expect(manifests)
         entries = [
-            _entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
+            _manifest_entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
             for manifest in manifests
             for e in manifest.fetch_manifest_entry(self._table.io)
         ]
@@ -335,7 +339,7 @@ def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: Table
     )
 
 
-def _entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+def _manifest_entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
     return ManifestEntry.from_args(
         status=status,
         snapshot_id=snapshot_id,

@@ -13,7 +13,7 @@ from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.offsets import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.scan import projection, require_snapshot, snapshot_schema
-from streamhouse_spark.lake.iceberg.scan_files import same_by_name, scan_files
+from streamhouse_spark.lake.iceberg.scan_files import columns_same_by_name, scan_files
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import LakePlan, LakeSnapshot
@@ -102,7 +102,7 @@ def scan_snapshot(
     how = projection(lake, mapping, place.spec.schema, columns, schema)
     every = projection(lake, mapping, place.spec.schema, None, schema)
     files = scan_files(table, snapshot, every, place.spec.num_buckets, statistics_of, node, buckets)
-    same = same_by_name(table.metadata, how, place.spec.schemas)
+    same = columns_same_by_name(table.metadata, how, place.spec.schemas)
     return LakeScan(_describe_snapshot(place, table.metadata, snapshot), how, files, same)
 
 

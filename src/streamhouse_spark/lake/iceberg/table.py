@@ -16,18 +16,18 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_validation import LogRange
-from streamhouse_spark.lake.iceberg.metadata_versions import one_look
+from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round
 from streamhouse_spark.lake.iceberg.offsets import (
     describe_snapshot,
     iter_ancestors,
-    keeps_foreign_files,
     newest_offsets,
+    retains_external_files,
 )
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
 from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
+from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     Claim,
@@ -60,7 +60,7 @@ __all__ = ["IcebergLake", "LakeTableSpec"]
 class IcebergLake(LakeTable):
     """See `LakeTable`."""
 
-    names_files = True
+    has_file_names = True
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class IcebergLake(LakeTable):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def one_look(self) -> AbstractContextManager[None]:
-        return one_look()
+        return cache_metadata_for_round()
 
     def newest(self) -> LakeSnapshot | None:
         metadata = self.place.snapshots()
@@ -137,7 +137,7 @@ class IcebergLake(LakeTable):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        pending: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
         from streamhouse_spark.lake.iceberg.foreign.file_deletes import write_file_deletes
         from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
@@ -147,7 +147,7 @@ class IcebergLake(LakeTable):
 
     def keeps_files(self, older: int, newer: int) -> bool:
         metadata = self.place.snapshots()
-        return metadata is not None and keeps_foreign_files(metadata, older, newer)
+        return metadata is not None and retains_external_files(metadata, older, newer)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
@@ -223,9 +223,9 @@ class IcebergLake(LakeTable):
         return self.place.missing_metadata(recorded)
 
     def metadata_problems(self) -> Iterator[str]:
-        from streamhouse_spark.lake.iceberg.metadata.problems import metadata_problems
+        from streamhouse_spark.lake.iceberg.metadata.problems import find_metadata_problems
 
-        return metadata_problems(self.place)
+        return find_metadata_problems(self.place)
 
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table

@@ -13,7 +13,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Lake
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.external_files import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, read_kept_snapshots
+from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, read_snapshots
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     floor_key,
@@ -102,7 +102,7 @@ class IcebergTableBinding:
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
         from streamhouse_spark.lake.iceberg.errors import catalog_answers, commit_answers
         from streamhouse_spark.lake.iceberg.evolution import commit_columns, iceberg_columns
-        from streamhouse_spark.lake.iceberg.schema import differences, iceberg_schema, partition_spec
+        from streamhouse_spark.lake.iceberg.schema import find_differences, iceberg_schema, partition_spec
 
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
@@ -123,7 +123,7 @@ class IcebergTableBinding:
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
             evolved = self._evolve(table.metadata, is_own=is_own)
             here = (table.metadata, evolved.schema, evolved.spec)
-            fits = differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
+            fits = find_differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
             if problems := evolved.differences or fits:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(problems)}; "
@@ -135,7 +135,7 @@ class IcebergTableBinding:
                 continue
             self._adopt(table)
             if isinstance(self.catalog, FileCatalog):
-                self.catalog.mend_hint(self.identifier)
+                self.catalog.repair_hint(self.identifier)
             return
         if table is not None:
             raise CommitConflictError(
@@ -149,20 +149,20 @@ class IcebergTableBinding:
     def _evolve(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
         """Return the evolved schema. A table that is yet to be adopted has to have the columns already."""
         from streamhouse_spark.lake.iceberg.evolution import Evolved, evolve_lake
-        from streamhouse_spark.lake.iceberg.schema import inner_of
+        from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
         if is_own:
             return evolve_lake(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(metadata.schema()))
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, nested_field_finder(metadata.schema()))
         return Evolved(metadata.schema(), columns, (), metadata.spec())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
         """Return the properties with the lake table's owner and its map of columns."""
-        from streamhouse_spark.lake.iceberg.schema import inner_of
+        from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
         fields = [(field.field_id, field.name) for field in schema.fields]
-        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(schema))
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, nested_field_finder(schema))
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
@@ -173,7 +173,7 @@ class IcebergTableBinding:
         if owner == self.spec.table_uuid:
             return
         if owner is not None:
-            raise self._foreign(table.location(), owner)
+            raise self._external_table_error(table.location(), owner)
         head = table.metadata.current_snapshot()
         manifests = manifests_of(table.io, head) if head is not None else []
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
@@ -184,7 +184,7 @@ class IcebergTableBinding:
         with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
 
-    def bring_up(self) -> None:
+    def migrate_columns(self) -> None:
         """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
         table = self.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
@@ -217,7 +217,7 @@ class IcebergTableBinding:
         """Raise `LakeMismatchError` if the lake table is not this table's."""
         owner = metadata.properties.get(TABLE_UUID_PROPERTY)
         if owner != self.spec.table_uuid:
-            raise self._foreign(metadata.location, owner)
+            raise self._external_table_error(metadata.location, owner)
 
     # -- the catalog ----------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class IcebergTableBinding:
             version = newest_version(self.storage, self.world, key)
             if version is None:
                 return None
-            snapshots = read_kept_snapshots(version.data)
+            snapshots = read_snapshots(version.data)
             root = None if snapshots is None else find_recorded_root(snapshots.location, key)
             if snapshots is not None and (root is None or is_same_place(root, self.storage.url)):
                 return snapshots
@@ -346,7 +346,7 @@ class IcebergTableBinding:
     def files_at(self, location: str) -> FileAccess:
         return lake_files(self.storage, self.settings, location)
 
-    def _foreign(self, location: str, owner: str | None) -> LakeMismatchError:
+    def _external_table_error(self, location: str, owner: str | None) -> LakeMismatchError:
         return LakeMismatchError(
             f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
             f"{self.spec.table_uuid} ({self.spec.path}); build the lake at another place (streamhouse retier)"

@@ -21,7 +21,7 @@ from streamhouse_spark.lake.commit_validation import (
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.key_index import live_files
+from streamhouse_spark.lake.iceberg.key_index import find_live_files
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
@@ -66,7 +66,7 @@ def plan_data_files(
             f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
             "expired; try again"
         )
-    return live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+    return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
 
 
 def commit_round(
@@ -176,7 +176,7 @@ def write_row_deletes(
     left = dict(rows)
     foreign: str | None = None
     written: list[LakeFile] = []
-    for file in _candidates(place, context, rows, added, with_older=with_older):
+    for file in _candidate_files(place, context, rows, added, with_older=with_older):
         access = place.files_at(file.location)
         own = offset_file(access, file.location, place.spec.writers)
         if own is None:
@@ -196,7 +196,7 @@ def write_row_deletes(
     return written, RewrittenRows(moved, foreign)
 
 
-def _candidates(
+def _candidate_files(
     place: IcebergTableBinding,
     context: WriteContext,
     rows: Mapping[int, OffsetRuns],

@@ -27,7 +27,7 @@ from streamhouse_spark.lake.external_files import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.metadata_versions import look_again
+from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -79,8 +79,8 @@ class VirtualTable(IcebergLake):
         assert isinstance(catalog, FileCatalog)
         at = StorageFiles(place.storage).location_of(self.location)
         with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
-            catalog.begin_table(place.identifier, _with_own_location(metadata, at, place.spec.table_uuid))
-        look_again()
+            catalog.create_from_metadata(place.identifier, _place_snapshot_log(metadata, at, place.spec.table_uuid))
+        forget_cached_version()
 
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""
@@ -93,7 +93,7 @@ class VirtualTable(IcebergLake):
         """Return its newest version."""
         table = self.place.require()
         since = int(table.metadata.properties.get(VIRTUAL_PROPERTY, "0"))
-        return _document(table, _sequence_number(table.metadata) - since)
+        return _read_document(table, _sequence_number(table.metadata) - since)
 
 
 def virtual_key(state: TableState, real: IcebergMetadata | None, epoch: int, generation: int) -> str:
@@ -106,7 +106,7 @@ def virtual_key(state: TableState, real: IcebergMetadata | None, epoch: int, gen
 def lake_as_virtual(storage: Storage, state: TableState, real: IcebergMetadata, key: str) -> IcebergMetadata:
     """Return a version of the lake with the identity that the virtual table of this key has. Nothing is written."""
     at = StorageFiles(storage).location_of(key)
-    return IcebergMetadata(real.location, _with_own_location(real.metadata, at, state.table_uuid))
+    return IcebergMetadata(real.location, _place_snapshot_log(real.metadata, at, state.table_uuid))
 
 
 def newest_document(lake: IcebergLake) -> IcebergMetadata | None:
@@ -115,14 +115,14 @@ def newest_document(lake: IcebergLake) -> IcebergMetadata | None:
     if table is None:
         return None
     lake.place.require_owner(table.metadata)
-    return _document(table, 0)
+    return _read_document(table, 0)
 
 
-def _document(table: Table, num_rounds: int) -> IcebergMetadata:
+def _read_document(table: Table, num_rounds: int) -> IcebergMetadata:
     return IcebergMetadata(table.metadata_location, table.metadata, num_rounds)
 
 
-def _with_own_location(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
+def _place_snapshot_log(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
     """Return the metadata with an identity and a place of its own: an engine that cleans by it never meets the lake's
     files.
     """

@@ -36,7 +36,7 @@ class LogRowReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingDeletes:
-    of_files: tuple[Deletion, ...] = ()
+    file_deletes: tuple[Deletion, ...] = ()
     """Deletions of rows of files without offsets."""
     recorded: int | None = None
     """The recorded lake snapshot: it has the rows at offsets that files with offsets no longer have."""
@@ -45,7 +45,7 @@ class PendingDeletes:
     log: LogRowReader | None = None
     """The log has the rows that the recorded snapshot does not have yet, whatever became of their files since."""
 
-    def of_log(self, moved: RewrittenRows, schema: pa.Schema) -> tuple[pa.Table, RewrittenRows]:
+    def read_log_rows(self, moved: RewrittenRows, schema: pa.Schema) -> tuple[pa.Table, RewrittenRows]:
         """Return the moved rows that the log still has, and the rest."""
         if self.log is None or not moved.rows:
             return schema.empty_table(), moved
@@ -53,4 +53,4 @@ class PendingDeletes:
         return deleted, replace(moved, rows=left)
 
 
-NOTHING_BESIDE: Final = PendingDeletes()
+NO_PENDING_DELETES: Final = PendingDeletes()

@@ -31,14 +31,19 @@ from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.paimon.adoption_checks import Layout, layout_of, options_of_adopted_table, unfit_options
+from streamhouse_spark.lake.paimon.adoption_checks import (
+    Layout,
+    find_option_problems,
+    options_of_adopted_table,
+    read_layout,
+)
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.commit_races import seal_snapshot
-from streamhouse_spark.lake.paimon.evolution import with_changes_elsewhere
+from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import projection, scan_files
-from streamhouse_spark.lake.paimon.schema import differences, lake_schema
+from streamhouse_spark.lake.paimon.schema import find_differences, lake_schema
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
@@ -75,21 +80,23 @@ class PaimonAdoption:
                 f"there is no Paimon table at {opened.location} to adopt as {path}; give its <database>.<table>, which "
                 "lies in <database>.db/<table> of the lake's folder"
             )
-        layout = layout_of(table.schema)
+        layout = read_layout(table.schema)
         columns = lake_schema(table.schema).columns
         schema = TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1)))
-        spec = _spec(path, place, table.schema, schema, layout)
+        spec = _make_spec(path, place, table.schema, schema, layout)
         claimed = _with_options(table.schema, options_of_adopted_table(table.schema, spec, write_only=False))
-        _refuse(table, [*layout.problems, *unfit_options(table.schema), *differences(claimed, spec)])
-        entries = MetadataReader(table, PaimonFiles(opened.files)).live(table.snapshot)
-        _refuse(table, _unfit_files(table, entries, layout))
+        _require_no_problems(
+            table, [*layout.problems, *find_option_problems(table.schema), *find_differences(claimed, spec)]
+        )
+        entries = MetadataReader(table, PaimonFiles(opened.files)).live_entries(table.snapshot)
+        _require_no_problems(table, _find_file_problems(table, entries, layout))
         return AdoptionCandidate(
             location=table.location,
             schema=schema,
             partition_by=tuple(table.schema.partition_keys),
             bucket_key=layout.bucket_key,
             num_buckets=layout.num_buckets,
-            layout=_layout_words(table.schema),
+            layout=_describe_layout(table.schema),
             snapshot_id=table.snapshot.id if table.snapshot else None,
             version=_version(table.snapshot),
             num_rows=sum(int(entry.file.row_count) for entry in entries),
@@ -114,11 +121,11 @@ class PaimonAdoption:
         """
         place = self._place(spec)
         table = place.require()
-        _require_as_examined(table, examined)
+        _require_unchanged(table, examined)
         if table.snapshot is None:
             return
         fields = [(field.id, field.name) for field in table.schema.fields]
-        mapping = with_changes_elsewhere(map_by_name(fields, spec.schema), table.schema, table.schemas)
+        mapping = add_external_nested_ids(map_by_name(fields, spec.schema), table.schema, table.schemas)
         how = projection(table.schema, mapping, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
         for file in scan_files(place, table, table.snapshot, table.schema, how, ()):
@@ -133,7 +140,7 @@ class PaimonAdoption:
                     continue
                 newest = NewestRows(files, split.merge, how)
                 batches += [rows.select(list(range(len(how.schema.columns)))) for rows in newest.batches()]
-                _require_told_apart(table, bucket, newest)
+                _require_distinct_sequences(table, bucket, newest)
             rows = pa.Table.from_batches(batches, spec.schema.arrow)
             _require_own_bucket(table, spec, bucket, rows)
             if rows.num_rows:
@@ -169,12 +176,12 @@ class PaimonAdoption:
         if table is None or table.owner != spec.table_uuid:
             return
         options = {k: v for k, v in table.schema.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
-        before = _before_claim(table).options.get(_KEPT_BY_RELEASE)
+        before = _schema_before_claim(table).options.get(_KEPT_BY_RELEASE)
         options = {k: v for k, v in options.items() if k != _KEPT_BY_RELEASE}
         options |= {_KEPT_BY_RELEASE: before} if before is not None else {}
         for key in (place.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
             place.storage.delete(key)
-        place.put_schema(_next(table.schema, options, self.world.clock.now_ms()))
+        place.put_schema(_next_schema(table.schema, options, self.world.clock.now_ms()))
         if place.require().owner == spec.table_uuid:
             raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
 
@@ -182,7 +189,7 @@ class PaimonAdoption:
         return PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
+def _make_spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
     """Return the spec that the lake table would have if it were made for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
@@ -197,7 +204,7 @@ def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, 
     )
 
 
-def _refuse(table: PaimonTable, problems: Sequence[str]) -> None:
+def _require_no_problems(table: PaimonTable, problems: Sequence[str]) -> None:
     if problems:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: {'; '.join(problems)}; change that with the "
@@ -205,7 +212,7 @@ def _refuse(table: PaimonTable, problems: Sequence[str]) -> None:
         )
 
 
-def _unfit_files(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
+def _find_file_problems(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
     problems = []
     outside = [
         e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
@@ -228,7 +235,7 @@ def _is_within(table: PaimonTable, location: str) -> bool:
     return str(location).startswith(f"{table.location}/")
 
 
-def _layout_words(lake: PaimonSchema) -> tuple[str, ...]:
+def _describe_layout(lake: PaimonSchema) -> tuple[str, ...]:
     return (f"schema {lake.id}",)
 
 
@@ -237,8 +244,8 @@ def _version(snapshot: Snapshot | None) -> str | None:
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
-def _require_as_examined(table: PaimonTable, examined: AdoptionCandidate) -> None:
-    same_schema = _layout_words(table.schema) == examined.layout
+def _require_unchanged(table: PaimonTable, examined: AdoptionCandidate) -> None:
+    same_schema = _describe_layout(table.schema) == examined.layout
     if not same_schema or _version(table.snapshot) != examined.version or table.owner != examined.owner:
         raise _schema_changed_error(table.location)
 
@@ -253,15 +260,15 @@ def _schema_changed_error(location: str) -> CommitConflictError:
 def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
     """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
     table, spec = place.require(), place.spec
-    _require_as_examined(table, examined)
+    _require_unchanged(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
     columns = map_by_name(fields, spec.schema, spec.schema_id)
     options = options_of_adopted_table(table.schema, spec, write_only=True) | {
         TABLE_UUID_PROPERTY: spec.table_uuid,
         COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
     }
-    claimed = _next(table.schema, options, place.world.clock.now_ms())
-    if differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
+    claimed = _next_schema(table.schema, options, place.world.clock.now_ms())
+    if find_differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
         raise _schema_changed_error(table.location)  # its columns are others now
     place.put_schema(claimed)
     now = place.require()
@@ -270,7 +277,7 @@ def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> Paimon
     return claimed
 
 
-def _next(lake: PaimonSchema, options: Mapping[str, str], now_ms: int) -> PaimonSchema:
+def _next_schema(lake: PaimonSchema, options: Mapping[str, str], now_ms: int) -> PaimonSchema:
     return replace(_with_options(lake, options), id=lake.id + 1, time_millis=now_ms)
 
 
@@ -278,13 +285,13 @@ def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchem
     return replace(lake, options=dict(options))
 
 
-def _before_claim(table: PaimonTable) -> PaimonSchema:
+def _schema_before_claim(table: PaimonTable) -> PaimonSchema:
     """Return the newest schema from before the claim."""
     free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
     return table.schemas[max(free, default=0)]
 
 
-def _require_told_apart(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
+def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
     if newest.num_tied:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: in bucket {bucket} {newest.num_tied} rows have "

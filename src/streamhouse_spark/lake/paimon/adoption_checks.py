@@ -29,7 +29,7 @@ class Layout:
         return max(self.bucket, 1)
 
 
-def layout_of(lake: PaimonSchema) -> Layout:
+def read_layout(lake: PaimonSchema) -> Layout:
     """Return the layout. Without ``bucket-key`` the buckets of a table with a primary key are those of the key within a
     partition.
     """
@@ -40,7 +40,7 @@ def layout_of(lake: PaimonSchema) -> Layout:
     if lake.primary_keys:
         if not bucket_key and bucket > 1:
             bucket_key = tuple(name for name in lake.primary_keys if name not in lake.partition_keys)
-        return Layout(bucket, bucket_key, tuple(_unfit_keyed(lake, bucket, text)))
+        return Layout(bucket, bucket_key, tuple(_find_keyed_problems(lake, bucket, text)))
     if bucket == UNAWARE_BUCKETS:
         return Layout(bucket, bucket_key, ())
     if bucket < 1:
@@ -50,7 +50,7 @@ def layout_of(lake: PaimonSchema) -> Layout:
     return Layout(bucket, bucket_key, () if bucket_key else (problem,))
 
 
-def _unfit_keyed(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
+def _find_keyed_problems(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
     problems = []
     if bucket < 1:
         kinds = {
@@ -64,7 +64,7 @@ def _unfit_keyed(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
     return problems
 
 
-def unfit_options(lake: PaimonSchema) -> list[str]:
+def find_option_problems(lake: PaimonSchema) -> list[str]:
     """Return the options, beside those of `paimon_schema.differences`, by which rows would be elsewhere or others."""
     problems = [
         f"option {name} is {lake.options[name]}, expected {expected}"

@@ -24,7 +24,7 @@ from pypaimon.table.row.generic_row import GenericRow
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
-from streamhouse_spark.lake.metadata_cache import keep_metadata
+from streamhouse_spark.lake.metadata_cache import cache_metadata
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
@@ -85,7 +85,7 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         place.world.wait_to_retry(attempt)
-        place.look_again()
+        place.forget_cached_table()
         table = place.require()
         change = _validate_change(place, table, validate)
         try:
@@ -93,10 +93,10 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
         except SnapshotExpiredError as error:
             _require_overtaken(place, table, error)
             continue
-        _write(place, written)
+        _write_metadata(place, written)
         if place.snapshots.put(snapshot):
-            place.look_again()
-            _tell(place, snapshot)
+            place.forget_cached_table()
+            _publish(place, snapshot)
             return snapshot
     raise CommitConflictError(
         f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
@@ -115,14 +115,14 @@ def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Va
     return changes[0]
 
 
-def _tell(place: PaimonTableBinding, snapshot: Snapshot) -> None:
+def _publish(place: PaimonTableBinding, snapshot: Snapshot) -> None:
     """Tell other engines of a snapshot that was just put, and check that none of them has replaced it."""
-    steps = (place.snapshots.point_to, place.snapshots.require_not_replaced)
+    steps = (place.snapshots.write_hints, place.snapshots.require_not_replaced)
     for _ in at_once(place.storage, lambda step: step(snapshot), steps):
         pass
 
 
-def _write(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
+def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
     """Write new files, each under its location, at the same time where that helps."""
 
     def write(file: tuple[str, bytes]) -> None:
@@ -132,7 +132,7 @@ def _write(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
 
     for _ in at_once(place.storage, write, list(written.items())):
         pass
-    keep_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
+    cache_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
 
 
 def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
@@ -165,9 +165,9 @@ class _SnapshotBuilder:
         """Return the snapshot, and location → bytes of the files that it names, which are to be stored before it."""
         parent = self._table.snapshot
         with paimon_metadata(self._table.location):
-            changes = [*self._removed(), *(self._entry(file) for file in self._change.added)]
+            changes = [*self._removed_entries(), *(self._entry(file) for file in self._change.added)]
             name = f"manifest-list-{self._world.ids.new_uuid()}"
-            base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
+            base_size = self._lists.write(f"{name}-0", self._merge_manifests(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
         time_ms, clock_properties = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
@@ -208,15 +208,15 @@ class _SnapshotBuilder:
         not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
         return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
-    def _removed(self) -> list[ManifestEntry]:
+    def _removed_entries(self) -> list[ManifestEntry]:
         change = self._change
         if not change.removes_all and not change.removed and not change.removed_at:
             return []
-        live = self._reader.live(self._table.snapshot)
-        removed = live if change.removes_all else [*self._still_live(live)]
+        live = self._reader.live_entries(self._table.snapshot)
+        removed = live if change.removes_all else [*self._live_entries_to_remove(live)]
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in removed]
 
-    def _still_live(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
+    def _live_entries_to_remove(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
         """Return the files that the change removes. Raises `CommitConflictError` where another commit removed one."""
         present = {key_of(entry) for entry in live}
         lost = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
@@ -241,7 +241,7 @@ class _SnapshotBuilder:
             _data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
         )
 
-    def _merged(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
+    def _merge_manifests(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
         """Join small manifests once they are many, without the files that were added and removed among them.
 
         So a commit reads and writes as much after many rounds as after few: a list of at most this many small
@@ -252,10 +252,10 @@ class _SnapshotBuilder:
             return manifests
         joined = {m.file_name for m in small}
         large = [m for m in manifests if m.file_name not in joined]
-        left = self._reader.left(small)
+        left = self._reader.remaining_entries(small)
         num_removed = sum(entry.kind == DELETE for entry in left) + sum(m.num_deleted_files for m in large)
         if num_removed and num_removed >= REMOVED_SHARE_MIN * sum(m.num_added_files for m in large):
-            return self._manifest(self._reader.left(manifests))
+            return self._manifest(self._reader.remaining_entries(manifests))
         return [*large, *self._manifest(left)]
 
     def _manifest(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:

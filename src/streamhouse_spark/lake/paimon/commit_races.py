@@ -6,7 +6,7 @@ another: put-if-absent does not overwrite. So the file of a number changes from 
 never back, and:
 
 * **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
-  is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
+  is planned now goes neither to its number nor below the newest. `find_durable` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
 * **Rows that were deleted one by one** are forgotten by the log only once such a snapshot lacks them
 (`wait_until_durable`).
@@ -32,22 +32,22 @@ from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.parquet.reader import owner_of
 
 
-def durable(place: PaimonTableBinding) -> LakeSnapshot | None:
+def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
     """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the newest one holds rows
     that are not durable yet.
     """
-    table = _owned_table(place)
+    table = _find_own_table(place)
     if table is None or table.snapshot is None:
         return None
-    newest, below = describe_snapshot(place, table.snapshot), _below(place, table.snapshot)
-    if below is not None and _is_settled(newest, below):
+    newest, below = describe_snapshot(place, table.snapshot), _find_predecessor(place, table.snapshot)
+    if below is not None and _covers_predecessor(newest, below):
         return below
 
     def seal(table: PaimonTable) -> Change:
         place.require_owner(table)
         return Change(is_compaction=True, properties=carry_offsets(place, table.snapshot))
 
-    return _below(place, commit_snapshot(place, seal))
+    return _find_predecessor(place, commit_snapshot(place, seal))
 
 
 def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
@@ -90,15 +90,15 @@ def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> Lak
         raise CommitConflictError(
             f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
         )
-    below = _below(place, stored) if above is None else None
-    if above is not None or (below is not None and _is_settled(snapshot, below)):
+    below = _find_predecessor(place, stored) if above is None else None
+    if above is not None or (below is not None and _covers_predecessor(snapshot, below)):
         return snapshot
     return describe_snapshot(place, seal_snapshot(place, stored))
 
 
 def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     """Decide as `LakeTable.was_replaced` does."""
-    table = _owned_table(place)
+    table = _find_own_table(place)
     if table is None or table.snapshot is None:
         return False
     stored = place.snapshots.find(snapshot_id)
@@ -107,7 +107,11 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     held = offsets_at(place, table.snapshot)
     offsets = held.offsets if held else {}
     reader = MetadataReader(table, PaimonFiles(place.files))
-    live = (reader.location(entry) for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
+    live = (
+        reader.location(entry)
+        for entry in reader.remaining_entries(reader.manifests(table.snapshot))
+        if entry.kind == ADD
+    )
     beyond = (location for location in live if _is_beyond(location, offsets))
     # Another table may have had this lake before, and its offsets are not these.
     return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
@@ -119,7 +123,7 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
     return file_end is not None and file_end[1] > offsets.get(file_end[0], 0)
 
 
-def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
+def _covers_predecessor(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
     """Tell whether the newest snapshot holds and lacks the rows that the one below does, which has a successor."""
     return (
         same_offsets(below.offsets, newest.offsets)
@@ -128,13 +132,13 @@ def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
     )
 
 
-def _below(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
+def _find_predecessor(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
     """Return the nearest snapshot of the package that has a successor."""
     own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
     return describe_snapshot(place, own) if own is not None else None
 
 
-def _owned_table(place: PaimonTableBinding) -> PaimonTable | None:
+def _find_own_table(place: PaimonTableBinding) -> PaimonTable | None:
     table = place.find()
     if table is not None:
         place.require_owner(table)

@@ -34,7 +34,13 @@ from streamhouse_spark.lake.column_map import (
     LakeField,
     migrate_columns,
 )
-from streamhouse_spark.lake.paimon.schema import arrow_type, fields_inside, inner_of, new_field, paimon_type
+from streamhouse_spark.lake.paimon.schema import (
+    arrow_type,
+    nested_field_finder,
+    nested_field_ids,
+    new_field,
+    paimon_type,
+)
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.nested_fields import count, is_widening
 from streamhouse_spark.schema.table_schema import Column
@@ -60,21 +66,21 @@ def paimon_columns(
     its files. Raises `CorruptDataError`.
     """
     columns = column_map.column_map(
-        lake.options, _field_names(lake), spec, where=spec.location, inner_of=inner_of(lake.fields)
+        lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
     )
-    return with_changes_elsewhere(columns, lake, schemas) if schemas else columns
+    return add_external_nested_ids(columns, lake, schemas) if schemas else columns
 
 
-def with_changes_elsewhere(mapping: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
+def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
     """Return the map with what other engines changed inside columns."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
-    forms = [{f.id: fields_inside(f.type) for f in schema.fields} for schema in (*older, lake)]
+    forms = [{f.id: nested_field_ids(f.type) for f in schema.fields} for schema in (*older, lake)]
     return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
     """Require what `column_map.require_brought_up` does; ``lake`` is the newest schema."""
-    column_map.require_brought_up(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
+    column_map.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
@@ -99,7 +105,7 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
         commented=_with_comment,
         as_column=as_column,
         added=added,
-        inside=lambda field: fields_inside(field.type),
+        inside=lambda field: nested_field_ids(field.type),
         where=spec.location,
     )
     is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)

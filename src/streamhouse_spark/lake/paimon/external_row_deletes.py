@@ -21,7 +21,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.commit_validation import require_known
+from streamhouse_spark.lake.commit_validation import require_deletes_resolved
 from streamhouse_spark.lake.file_access import offset_files
 from streamhouse_spark.lake.model.data_files import DeletedRows
 from streamhouse_spark.lake.model.pending_deletes import PendingDeletes, RewrittenRows
@@ -32,13 +32,13 @@ from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import names_in_file, own_projection
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
-from streamhouse_spark.lake.paimon.tiering_commit import FOREIGN_KEPT_PROPERTY, name_of, offsets_at
+from streamhouse_spark.lake.paimon.tiering_commit import FOREIGN_KEPT_PROPERTY, offsets_at, snapshot_name
 from streamhouse_spark.lake.parquet.compaction import write_groups
-from streamhouse_spark.lake.parquet.copy_on_write import ExternalFileRewrite, without_positions
+from streamhouse_spark.lake.parquet.copy_on_write import ExternalFileRewrite, rewrite_without_positions
 from streamhouse_spark.lake.parquet.file_writer import may_hold
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import OffsetFile
-from streamhouse_spark.lake.parquet.rewritten_rows import Positions, equal_rows, rows_at
+from streamhouse_spark.lake.parquet.rewritten_rows import Positions, find_equal_rows, read_rows_at
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 
 _NO_ROWS = OffsetRuns.dense(0, 0)
@@ -47,7 +47,7 @@ _NO_ROWS = OffsetRuns.dense(0, 0)
 def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
     """Return the locations of all data files of a snapshot, the same each time. Raises `SnapshotExpiredError`."""
     reader = MetadataReader(table, PaimonFiles(place.files))
-    return sorted(map(reader.location, reader.live(place.snapshots.require(snapshot_id, table.snapshot))))
+    return sorted(map(reader.location, reader.live_entries(place.snapshots.require(snapshot_id, table.snapshot))))
 
 
 def mark_of(place: PaimonTableBinding, snapshot_id: int) -> str | None:
@@ -56,17 +56,19 @@ def mark_of(place: PaimonTableBinding, snapshot_id: int) -> str | None:
     A writer that renames its own snapshot over it, or one that takes its number behind a rollback, gives another.
     """
     snapshot = place.snapshots.find(snapshot_id)
-    return None if snapshot is None else name_of(snapshot)
+    return None if snapshot is None else snapshot_name(snapshot)
 
 
-def keeps_foreign_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
+def retains_external_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
     """Tell whether a snapshot is known to have each data file without offsets that an older one has: every commit in
     between is the package's, and added files, or wrote none but its own ones again.
     """
-    return older <= newer and all(_keeps(place.snapshots.find(number)) for number in range(newer, older, -1))
+    return older <= newer and all(
+        _retains_external_files(place.snapshots.find(number)) for number in range(newer, older, -1)
+    )
 
 
-def adds_no_others(place: PaimonTableBinding, older: int, newer: int) -> bool:
+def adds_only_own_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
     """Tell whether each row without an offset that a snapshot has is known to be one of an older one: every commit in
     between is the package's.
     """
@@ -77,7 +79,7 @@ def _is_own(snapshot: Snapshot | None) -> bool:
     return snapshot is not None and commit_of(snapshot) is not None
 
 
-def _keeps(snapshot: Snapshot | None) -> bool:
+def _retains_external_files(snapshot: Snapshot | None) -> bool:
     if snapshot is None or not _is_own(snapshot):
         return False
     return snapshot.commit_kind in ("APPEND", "COMPACT") or FOREIGN_KEPT_PROPERTY in (snapshot.properties or {})
@@ -86,31 +88,33 @@ def _keeps(snapshot: Snapshot | None) -> bool:
 # -- a round ----------------------------------------------------------------------------------------------------------
 
 
-def files_without_positions(
+def rewrite_external_files(
     place: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
     """Write files without offsets again that have rows which were deleted, as `LakeTable.delete_rows` says.
 
     ``moved`` are rows that had offsets while they were deleted. Returns the new files, and one for each file that goes.
     """
-    if not pending.of_files and not moved.rows:
+    if not pending.file_deletes and not moved.rows:
         return []
     spec = PaimonFileSpec.from_json(context.lake)
     table = place.require()
     planned = _planned_snapshot(place, table, spec, pending.told)
     how = own_projection(table, place.spec)
-    live = _Files.of(place, table, planned, how)
+    live = _SnapshotFiles.of(place, table, planned, how)
     to_delete = {
         name: [runs.offsets()]
-        for name, runs in union_deleted_file_rows(pending.of_files).items()
+        for name, runs in union_deleted_file_rows(pending.file_deletes).items()
         if name in live.entries
     }
     for name, positions in _find_rewritten_rows(live, pending, moved).items():
         to_delete.setdefault(name, []).append(positions)
-    touched = [live.touched(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(to_delete.items())]
+    touched = [
+        live.rewrite_for(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(to_delete.items())
+    ]
 
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
-        written = without_positions(file, context, spec, how, place.files_at, place.world.ids)
+        written = rewrite_without_positions(file, context, spec, how, place.files_at, place.world.ids)
         return [*([written] if written is not None else ()), _file_to_rewrite(file, spec)]
 
     return [file for of_group in write_groups(place.storage, touched, write) for file in of_group]
@@ -125,7 +129,7 @@ def _planned_snapshot(
     go, too. Raises `CommitConflictError`.
     """
     planned = table.snapshot
-    if planned is None or name_of(planned) != spec.planned_on:
+    if planned is None or snapshot_name(planned) != spec.planned_on:
         raise CommitConflictError(
             f"lake table {table.location}: the snapshot that this round began with is not newest any more; try again"
         )
@@ -155,7 +159,7 @@ def _file_to_rewrite(file: ExternalFileRewrite, spec: PaimonFileSpec) -> LakeFil
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _SnapshotFiles:
     """The data files of a snapshot, by their names."""
 
     place: PaimonTableBinding
@@ -165,9 +169,11 @@ class _Files:
     """Name → location and description."""
 
     @classmethod
-    def of(cls, place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection) -> _Files:
+    def of(
+        cls, place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection
+    ) -> _SnapshotFiles:
         reader, names = MetadataReader(table, PaimonFiles(place.files)), StorageFiles(place.storage)
-        entries = ((reader.location(entry), entry) for entry in reader.live(snapshot))
+        entries = ((reader.location(entry), entry) for entry in reader.live_entries(snapshot))
         return cls(place, table, how, {names.name_of(location): (location, entry) for location, entry in entries})
 
     def split(self, name: str) -> LakeSplit:
@@ -175,7 +181,7 @@ class _Files:
         names = names_in_file(self.table, self.table.schema, entry, inside=bool(self.how.inner))
         return LakeSplit(location, entry.file.file_size, entry.file.row_count, field_names=names)
 
-    def touched(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
+    def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
         """Return a file of this snapshot to be written again. Raises `LakeMismatchError`."""
         location, entry = self.entries[name]
         if entry.total_buckets != spec.num_buckets:
@@ -188,7 +194,7 @@ class _Files:
         sequences = OffsetRange(entry.file.min_sequence_number, entry.file.max_sequence_number + 1)
         return ExternalFileRewrite(self.split(name), entry.bucket, partition, sequences, OffsetRuns.of(positions))
 
-    def with_offsets(self, names: Collection[str]) -> Iterator[tuple[str, OffsetFile | None]]:
+    def read_offsets_of(self, names: Collection[str]) -> Iterator[tuple[str, OffsetFile | None]]:
         """Return the offsets of files, from their footers."""
         place, located = self.place, {name: self.entries[name] for name in names}
         sizes = {location: entry.file.file_size for location, entry in located.values()}
@@ -199,22 +205,24 @@ class _Files:
 # -- rows whose files were replaced ------------------------------------------------------------------------------------
 
 
-def _find_rewritten_rows(live: _Files, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
+def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
     """Find rows of files that are no longer live in those that came since: name → positions.
 
     The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
     its offsets on.
     """
-    lost = {name: runs for name, runs in union_deleted_file_rows(pending.of_files).items() if name not in live.entries}
-    of_log, left = pending.of_log(moved, live.how.schema.arrow)
+    lost = {
+        name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live.entries
+    }
+    of_log, left = pending.read_log_rows(moved, live.how.schema.arrow)
     if not (lost or of_log.num_rows or left.rows):
         return {}
     before = replace(live, entries={})
     try:
         if pending.recorded is not None:
-            before = _with_files(live, pending.recorded, lost)
-        lost |= _files_of_offsets(before, left)
-        rows = rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
+            before = _files_with_lost_rows(live, pending.recorded, lost)
+        lost |= _group_rows_by_file(before, left)
+        rows = read_rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
     except SnapshotExpiredError as error:
         raise LakeMismatchError(
             f"lake table {live.table.location}: rows of snapshot {pending.recorded} were deleted, and before a round "
@@ -222,34 +230,34 @@ def _find_rewritten_rows(live: _Files, pending: PendingDeletes, moved: Rewritten
             "nothing tells which rows these are; restore the snapshot with its files"
         ) from error
     newer = sorted(name for name in live.entries if name not in before.entries)
-    without_own_offsets = ((name, live.split(name)) for name, own in live.with_offsets(newer) if own is None)
-    return dict(equal_rows(live.place.files_at, without_own_offsets, pa.concat_tables([rows, of_log]), live.how))
+    without_own_offsets = ((name, live.split(name)) for name, own in live.read_offsets_of(newer) if own is None)
+    return dict(find_equal_rows(live.place.files_at, without_own_offsets, pa.concat_tables([rows, of_log]), live.how))
 
 
-def _with_files(live: _Files, recorded: int, lost: FileRows) -> _Files:
+def _files_with_lost_rows(live: _SnapshotFiles, recorded: int, lost: FileRows) -> _SnapshotFiles:
     """Return the files of the newest snapshot that has those in which rows were deleted: the recorded one, or one below
     where that of another engine took its place. Raises `SnapshotExpiredError`.
     """
     snapshot: Snapshot | None = live.place.snapshots.require(recorded, live.table.snapshot)
     while snapshot is not None:
-        files = _Files.of(live.place, live.table, snapshot, live.how)
+        files = _SnapshotFiles.of(live.place, live.table, snapshot, live.how)
         if all(name in files.entries for name in lost):
             return files
         snapshot = live.place.snapshots.find(snapshot.id - 1)
     raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost)[:3])}; restore it")
 
 
-def _files_of_offsets(before: _Files, moved: RewrittenRows) -> FileRows:
+def _group_rows_by_file(before: _SnapshotFiles, moved: RewrittenRows) -> FileRows:
     """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
     left, deleted = dict(moved.rows), {}
-    for name, own in before.with_offsets([name for name in before.entries if _may_have(name, left)]):
+    for name, own in before.read_offsets_of([name for name in before.entries if _may_hold_rows(name, left)]):
         if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_ROWS))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
         deleted[name] = OffsetRuns.of(own.runs.rows_at(hit))
-    require_known(str(before.place.spec.path), left, moved.foreign)
+    require_deletes_resolved(str(before.place.spec.path), left, moved.foreign)
     return deleted
 
 
-def _may_have(name: str, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_hold_rows(name: str, rows: Mapping[int, OffsetRuns]) -> bool:
     return any(may_hold(name, bucket, runs.range) for bucket, runs in rows.items() if runs)

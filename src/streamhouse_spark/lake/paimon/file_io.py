@@ -16,9 +16,9 @@ from pypaimon.common.file_io import FileIO
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
-from streamhouse_spark.lake.avro import whole_avro
-from streamhouse_spark.lake.metadata_cache import metadata_ahead
-from streamhouse_spark.lake.metadata_errors import file_of
+from streamhouse_spark.lake.avro import require_whole_avro
+from streamhouse_spark.lake.metadata_cache import prefetch_metadata
+from streamhouse_spark.lake.metadata_errors import find_damaged_file
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
@@ -37,7 +37,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
         """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
-        self._ahead |= metadata_ahead(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
+        self._ahead |= prefetch_metadata(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
 
     def new_input_stream(self, path: str) -> io.BytesIO:
         if path in self.written:
@@ -52,10 +52,10 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
                 f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or build the "
                 "lake anew from the log (streamhouse retier)"
             )
-        return _Input(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
+        return _Input(require_whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
 
     def new_output_stream(self, path: str) -> io.BytesIO:
-        return _Kept(self.written, path)
+        return _BufferedOutput(self.written, path)
 
     def exists(self, path: str) -> bool:
         try:
@@ -106,7 +106,7 @@ def _location(value: object) -> str | None:
     return value.location if isinstance(value, _Input) else None
 
 
-class _Kept(io.BytesIO):
+class _BufferedOutput(io.BytesIO):
     def __init__(self, written: dict[str, bytes], path: str) -> None:
         super().__init__()
         self._written = written
@@ -131,7 +131,7 @@ def paimon_metadata(location: str) -> Iterator[None]:
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
     except Exception as error:  # any error of a decoder on damaged bytes
-        file = file_of(error, _location, "its metadata")
+        file = find_damaged_file(error, _location, "its metadata")
         raise CorruptDataError(
             f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
             "lake anew from the log (streamhouse retier)"

@@ -221,11 +221,11 @@ def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any,
     low, high = min(lows), max(highs)
     if not isinstance(high, str):
         return low, high, null_count
-    upper = _text_above(high)
+    upper = _upper_text_bound(high)
     return None if upper is None else (low[:TEXT_STATISTICS_CHARS_MAX], upper, null_count)
 
 
-def _text_above(text: str) -> str | None:
+def _upper_text_bound(text: str) -> str | None:
     """Return a text of a few characters that is not below this one; None if there is none."""
     if len(text) <= TEXT_STATISTICS_CHARS_MAX:
         return text

@@ -31,7 +31,7 @@ def key_of(entry: ManifestEntry) -> FileKey:
     return tuple(entry.partition.values), entry.bucket, entry.file.file_name
 
 
-def lists_of(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
+def manifest_lists(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
     """Return the names and bytes of a snapshot's lists of manifests."""
     return (
         (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
@@ -68,16 +68,16 @@ class MetadataReader:
         """Read the lists of a snapshot's manifests, if that saves time later, and return their names and bytes."""
         if snapshot is None:
             return ()
-        lists = lists_of(snapshot)
+        lists = manifest_lists(snapshot)
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
         return lists
 
-    def live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
+    def live_entries(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
         """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for unreadable
         kinds.
         """
         chosen, manifests = self._chosen, self.manifests(snapshot)
-        entries = self.left([m for m in manifests if chosen is None or chosen.may_be_in(m)])
+        entries = self.remaining_entries([m for m in manifests if chosen is None or chosen.may_match_manifest(m)])
         for entry in entries:
             if entry.kind == DELETE:
                 raise LakeMismatchError(
@@ -87,7 +87,7 @@ class MetadataReader:
         _require_readable(self._table, snapshot, entries)
         return entries
 
-    def left(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
+    def remaining_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
         """Return the files that remain of these manifests together. No file is added again once it was removed."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
@@ -131,7 +131,7 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
 
 def live_entries(place: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
     """Return the data files of the newest snapshot of a state."""
-    return MetadataReader(table, PaimonFiles(place.files)).live(table.snapshot)
+    return MetadataReader(table, PaimonFiles(place.files)).live_entries(table.snapshot)
 
 
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:

@@ -20,7 +20,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.keys.latest_per_key import LatestChanges
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
-from streamhouse_spark.lake.paimon.merge_tree_files import KeyValueFileSpec, with_sequences, write_key_values
+from streamhouse_spark.lake.paimon.merge_tree_files import KeyValueFileSpec, add_sequences, write_key_values
 from streamhouse_spark.lake.parquet.reader import FilesAt
 
 
@@ -40,7 +40,7 @@ def write_changes(
     spec = KeyValueFileSpec.from_json(context.lake)
     last = LatestChanges.of(changes, context.schema.arrow, context.key_indexes)
     sequences = last.places.astype(np.int64) + (offsets.start + spec.sequence_shifts.get(bucket, 0))
-    rows = with_sequences(last.rows, sequences, last.deleted)
+    rows = add_sequences(last.rows, sequences, last.deleted)
     files = files_at(spec.data_location)
     batches = combine_small_chunks(rows).to_batches()
     return write_key_values(context, spec, files, ids, bucket, offsets, batches, level=0)
@@ -51,13 +51,13 @@ def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]
 
     ``entries`` are the live files of the snapshot that holds ``offsets``.
     """
-    shifts = {bucket: highest + 1 - offsets.get(bucket, 0) for bucket, highest in _highest(entries).items()}
+    shifts = {bucket: highest + 1 - offsets.get(bucket, 0) for bucket, highest in _highest_sequences(entries).items()}
     return {bucket: shift for bucket, shift in shifts.items() if shift > 0}
 
 
 def require_newest(location: str, entries: Sequence[ManifestEntry], files: Sequence[LakeFile]) -> None:
     """Require that the rows of the files are newer than all stored ones. Raises `CommitConflictError`."""
-    highest = _highest(entries)
+    highest = _highest_sequences(entries)
     for file in files:
         if file.keys is not None and file.keys.sequences.start <= highest.get(file.bucket, -1):
             raise CommitConflictError(
@@ -66,7 +66,7 @@ def require_newest(location: str, entries: Sequence[ManifestEntry], files: Seque
             )
 
 
-def _highest(entries: Sequence[ManifestEntry]) -> dict[int, int]:
+def _highest_sequences(entries: Sequence[ManifestEntry]) -> dict[int, int]:
     """Return the largest sequence number of each bucket, over all partitions."""
     highest: dict[int, int] = {}
     for entry in entries:

@@ -29,7 +29,7 @@ def is_raw(entry: ManifestEntry) -> bool:
     return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
 
 
-def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
+def group_files(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
     """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
     groups: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:
@@ -43,7 +43,7 @@ def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[
     return groups
 
 
-def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
+def group_sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
     """Group files of one partition and bucket, so that only those of one section can have keys in common."""
     ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
     overlapping: list[list[ManifestEntry]] = []
@@ -57,7 +57,7 @@ def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
     return overlapping
 
 
-def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
+def merge_scan_files(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
     """Return files of one section as one that is merged while it is read."""
     first = files[0]
     return ScanFile(
@@ -66,13 +66,13 @@ def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
         num_rows=sum(file.num_rows for file in files),
         bucket=first.bucket,
         partition=first.partition,
-        statistics=_of_all([file.statistics for file in files]),
+        statistics=_common_statistics([file.statistics for file in files]),
         merge=MergedFiles(tuple(MergedFile(f.location, f.size_bytes, f.num_rows, f.field_names) for f in files), by),
         num_deleted=None,
     )
 
 
-def _of_all(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
+def _common_statistics(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
     """Return the statistics of the rows of all files: a file is left out only with all others of its section."""
     names = set.intersection(*(set(of_file) for of_file in statistics))
     return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(names)}

@@ -73,7 +73,7 @@ class KeyValueFileSpec(PaimonFileSpec):
     def file_schema(self) -> pa.Schema:
         values = PaimonFileSpec.file_schema.func(self)  # by `super()` it would be kept under this very name
         keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
-        own = [_own_field(SEQUENCE, pa.int64()), _own_field(KIND, pa.int8())]
+        own = [_file_field(SEQUENCE, pa.int64()), _file_field(KIND, pa.int8())]
         return pa.schema([*keys, *own, *values])
 
 
@@ -96,15 +96,15 @@ def write_key_values(
     """
     splitter: PartitionSplitter | None = None
     written: list[LakeFile] = []
-    writer: _Run | None = None
+    writer: _RunWriter | None = None
     try:
         for batch in batches:
-            extended = _with_keys(batch, spec)
+            extended = _add_keys(batch, spec)
             splitter = splitter or PartitionSplitter(spec, extended.schema, bucket)
             for key, rows, _ in splitter.split(extended):
                 if writer is None or writer.key != key:
                     written += writer.close() if writer is not None else ()
-                    writer = _Run(context, spec, files, ids, bucket, key, offsets, level)
+                    writer = _RunWriter(context, spec, files, ids, bucket, key, offsets, level)
                 writer.add(rows)
         return written + (writer.close() if writer is not None else [])
     except BaseException as error:
@@ -113,7 +113,7 @@ def write_key_values(
         raise
 
 
-class _Run:
+class _RunWriter:
     """The files of one bucket and partition, one after the other, whose keys ascend."""
 
     def __init__(
@@ -131,13 +131,13 @@ class _Run:
         self._bucket, self._offsets, self._level = bucket, offsets, level
         self.key = key
         self._file: PartitionFile | None = None
-        self._seen = _Seen(spec)
+        self._seen = _RunStatistics(spec)
         self._written: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
-            file = self._opened()
+            file = self._open()
             self._seen.add(part)
             file.add(part, None)
             if file.row_group_is_full:
@@ -153,7 +153,7 @@ class _Run:
         if self._file is not None:
             self._file.abandon(error)
 
-    def _opened(self) -> PartitionFile:
+    def _open(self) -> PartitionFile:
         if self._file is None:
             suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
             self._file = PartitionFile(
@@ -163,12 +163,12 @@ class _Run:
 
     def _close(self) -> None:
         if self._file is not None:
-            keys = self._seen.described(self._level)
-            file, self._file, self._seen = self._file, None, _Seen(self._spec)
+            keys = self._seen.describe(self._level)
+            file, self._file, self._seen = self._file, None, _RunStatistics(self._spec)
             self._written.append(replace(file.close(), keys=keys))
 
 
-class _Seen:
+class _RunStatistics:
     """Facts of the rows of a file, collected while they are written."""
 
     def __init__(self, spec: KeyValueFileSpec) -> None:
@@ -186,29 +186,29 @@ class _Seen:
         self._last = [column[-1] for column in keys]
         min_max = [pc.min_max(column) for column in keys]
         bounds = [(bound["min"], bound["max"]) for bound in min_max]
-        self._bounds = [_wider(*bounds_pair) for bounds_pair in zip(self._bounds or bounds, bounds, strict=True)]
+        self._bounds = [_widen_bounds(*bounds_pair) for bounds_pair in zip(self._bounds or bounds, bounds, strict=True)]
         self._sequences.append((int(sequences.min()), int(sequences.max())))
         kinds = rows.column(KIND.name).to_numpy()
         self._num_deleted += int(np.count_nonzero(kinds == np.int8(ChangeType.DELETE)))
 
-    def described(self, level: int) -> KeyRange:
+    def describe(self, level: int) -> KeyRange:
         assert self._first is not None
         lows, highs = zip(*self._sequences, strict=True)
         return KeyRange(
-            lowest=self._encoded(self._first),
-            highest=self._encoded(self._last),
-            lower=self._encoded([low for low, _ in self._bounds]),
-            upper=self._encoded([high for _, high in self._bounds]),
+            lowest=self._encode(self._first),
+            highest=self._encode(self._last),
+            lower=self._encode([low for low, _ in self._bounds]),
+            upper=self._encode([high for _, high in self._bounds]),
             sequences=OffsetRange(min(lows), max(highs) + 1),
             num_deleted=self._num_deleted,
             level=level,
         )
 
-    def _encoded(self, key: Sequence[Any]) -> tuple[bytes, ...]:
+    def _encode(self, key: Sequence[Any]) -> tuple[bytes, ...]:
         return tuple(_key_bytes(value, field) for value, field in zip(key, self._fields, strict=True))
 
 
-def _wider(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+def _widen_bounds(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return bounds of the values of both."""
     low = pc.min(pa.array([left[0], right[0]], left[0].type)) if left[0] != right[0] else left[0]
     high = pc.max(pa.array([left[1], right[1]], left[1].type)) if left[1] != right[1] else left[1]
@@ -241,14 +241,14 @@ def describe_keyed_file(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema
     )
 
 
-def with_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
+def add_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows in the form that `write_key_values` takes."""
     kinds = np.where(deleted, np.int8(ChangeType.DELETE), np.int8(ChangeType.INSERT))
-    with_numbers = rows.append_column(_own_field(SEQUENCE, pa.int64()), pa.array(sequences))
-    return with_numbers.append_column(_own_field(KIND, pa.int8()), pa.array(kinds))
+    with_numbers = rows.append_column(_file_field(SEQUENCE, pa.int64()), pa.array(sequences))
+    return with_numbers.append_column(_file_field(KIND, pa.int8()), pa.array(kinds))
 
 
-def _with_keys(batch: pa.RecordBatch, spec: KeyValueFileSpec) -> pa.RecordBatch:
+def _add_keys(batch: pa.RecordBatch, spec: KeyValueFileSpec) -> pa.RecordBatch:
     fields, arrays = list(batch.schema), list(batch.columns)
     for field in spec.key_fields:
         place = batch.schema.get_field_index(field.name)
@@ -262,5 +262,5 @@ def _key_field(value: pa.Field, field: DataField) -> pa.Field:
     return value.with_name(KEY_PREFIX + field.name).with_metadata({FIELD_ID: str(field_id).encode()})
 
 
-def _own_field(field: DataField, arrow: pa.DataType) -> pa.Field:
+def _file_field(field: DataField, arrow: pa.DataType) -> pa.Field:
     return pa.field(field.name, arrow, nullable=False, metadata={FIELD_ID: str(field.id).encode()})

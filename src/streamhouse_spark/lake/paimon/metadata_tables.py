@@ -36,10 +36,10 @@ def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> 
         )
     with paimon_metadata(table.location):
         builder = system_table_loader.load(name, table.store(PaimonFiles(place.files))).new_read_builder()
-        return _for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
+        return _convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
 
 
-def _for_spark(table: pa.Table) -> pa.Table:
+def _convert_for_spark(table: pa.Table) -> pa.Table:
     columns, fields = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
         spark_type = canonical_type(field.type, column=field.name)

@@ -28,7 +28,7 @@ class PartitionFilter:
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
         self._known: dict[tuple[Any, ...], bool] = {}
 
-    def may_be_in(self, manifest: ManifestFileMeta) -> bool:
+    def may_match_manifest(self, manifest: ManifestFileMeta) -> bool:
         """Return False only if none of the manifest's files is of a partition with rows of the filter."""
         stats = manifest.partition_stats
         bounds: dict[str, Bounds] = {}

@@ -18,13 +18,13 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, lists_of
+from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 
-def history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return the snapshots that follow each other without a gap up to the newest one, oldest first. ``listed`` has the
     numbers that a listing showed.
     """
@@ -38,13 +38,13 @@ def history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] |
     return snapshots[::-1]
 
 
-def strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+def find_strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
     below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in at_once(place.storage, place.snapshots.find, below) if s is not None]
 
 
-def snapshots_of_tags_and_branches(place: PaimonTableBinding) -> list[Snapshot]:
+def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
     """Return the snapshots of tags, and branches with their tags.
 
     Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
@@ -74,7 +74,7 @@ class ReachableFiles:
     def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
         self._place = place
         self._table = table
-        self._reader = _RememberingReader(table, PaimonFiles(place.files))
+        self._reader = _CachingReader(table, PaimonFiles(place.files))
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
@@ -84,9 +84,9 @@ class ReachableFiles:
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
-                names |= self._of(snapshot)
+                names |= self._files_of_snapshot(snapshot)
             except SnapshotExpiredError as error:
-                raise self._missing(snapshot, error) from error
+                raise self._missing_file_error(snapshot, error) from error
         return names
 
     def files_of_dropped(self, snapshots: Iterable[Snapshot]) -> set[str]:
@@ -94,7 +94,7 @@ class ReachableFiles:
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
-                names |= self._of(snapshot)
+                names |= self._files_of_snapshot(snapshot)
             except SnapshotExpiredError:
                 continue
         return names
@@ -108,7 +108,7 @@ class ReachableFiles:
             self._reader.expect_all(expected)
         return expected
 
-    def _of(self, snapshot: Snapshot) -> set[str]:
+    def _files_of_snapshot(self, snapshot: Snapshot) -> set[str]:
         """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
         manifests, changelog = self._reader.manifests(snapshot), self._reader.changelog(snapshot)
         lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
@@ -116,7 +116,7 @@ class ReachableFiles:
         for manifest in (*manifests, *changelog):
             names += [manifest.file_name, *(manifest.extra_files or ())]
         locations = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
-        for entry in (*self._reader.left(manifests), *self._reader.left(changelog)):
+        for entry in (*self._reader.remaining_entries(manifests), *self._reader.remaining_entries(changelog)):
             if entry.kind == ADD:
                 locations.update(self._files(entry))
         return locations
@@ -129,7 +129,9 @@ class ReachableFiles:
             self._locations[key] = [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
         return self._locations[key]
 
-    def _missing(self, snapshot: Snapshot, error: SnapshotExpiredError) -> CommitConflictError | CorruptDataError:
+    def _missing_file_error(
+        self, snapshot: Snapshot, error: SnapshotExpiredError
+    ) -> CommitConflictError | CorruptDataError:
         where = f"lake table {self._table.location}"
         if self._place.snapshots.find(snapshot.id) is None:
             return CommitConflictError(f"{where} changed while its files were being looked for ({error}); try again")
@@ -139,7 +141,7 @@ class ReachableFiles:
         )
 
 
-class _RememberingReader(MetadataReader):
+class _CachingReader(MetadataReader):
     """A reader that keeps manifests, because snapshots share most of them. Statistics of files are left out."""
 
     def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
@@ -156,7 +158,7 @@ class _RememberingReader(MetadataReader):
     def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
         """Read the lists of these snapshots, and then the manifests in them. What is absent shows later."""
         new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
-        lists = [named for snapshot in new for named in lists_of(snapshot)]
+        lists = [named for snapshot in new for named in manifest_lists(snapshot)]
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
         sizes: dict[str, int] = {}
         for snapshot in new:

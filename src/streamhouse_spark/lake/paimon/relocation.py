@@ -19,7 +19,7 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, Snap
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.manifests import external_location
-from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles, history, snapshots_of_tags_and_branches
+from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles, list_history, list_tag_and_branch_snapshots
 from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
 
 _LISTS: Final = ("baseManifestList", "deltaManifestList", "changelogManifestList")
@@ -52,7 +52,7 @@ class PaimonRelocation:
         if table is None or table.snapshot is None:
             return set()
         locations = ReachableFiles(self._place, table).needed(
-            [*history(self._place, table.snapshot), *snapshots_of_tags_and_branches(self._place)]
+            [*list_history(self._place, table.snapshot), *list_tag_and_branch_snapshots(self._place)]
         )
         return {self._place.files.key_of(location) for location in locations if self._place.files.holds(location)}
 

@@ -27,13 +27,13 @@ from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.compaction import write_groups
-from streamhouse_spark.lake.parquet.copy_on_write import FileRewrite, without_rows
+from streamhouse_spark.lake.parquet.copy_on_write import FileRewrite, rewrite_without_rows
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
 _NO_ROWS: Final = OffsetRuns.dense(0, 0)
 
 
-def files_without(
+def rewrite_files_without(
     place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetRuns]
 ) -> tuple[list[LakeFile], RewrittenRows]:
     """Write the files of the newest snapshot that have rows at these offsets again, without them.
@@ -48,7 +48,7 @@ def files_without(
     files = place.files_at(spec.data_location)
 
     def write(file: FileRewrite) -> list[LakeFile]:
-        written = without_rows(file, context, spec, how, files, place.world.ids)
+        written = rewrite_without_rows(file, context, spec, how, files, place.world.ids)
         return [*written, _file_to_rewrite(file, spec)]
 
     touched, moved = _find_touched_files(place, table, spec, rows)
@@ -77,11 +77,11 @@ def _find_touched_files(
     reader = MetadataReader(table, PaimonFiles(place.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
-    for entry in reader.live(table.snapshot):
+    for entry in reader.live_entries(table.snapshot):
         location = reader.location(entry)
         named = parse_file_offsets(location)
         if named is None:
-            foreign = location if _may_hold(entry, spec, rows) else foreign
+            foreign = location if _may_hold_rows(entry, spec, rows) else foreign
         elif rows.get(named[0], _NO_ROWS).within(named[1]):
             candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
     sizes = {split.location: split.size_bytes for split in candidates}
@@ -98,7 +98,7 @@ def _find_touched_files(
     return touched, RewrittenRows(moved, foreign)
 
 
-def _may_hold(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
     """Tell whether a file of another engine may be of a bucket that has some of the rows."""
     is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
     return not is_bucketed or entry.bucket in rows

@@ -19,10 +19,22 @@ from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.merge_sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
+from streamhouse_spark.lake.paimon.merge_sections import (
+    group_files,
+    group_sections,
+    is_own_keyed_name,
+    is_raw,
+    merge_scan_files,
+)
 from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merge_projection
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
-from streamhouse_spark.lake.paimon.schema import inner_of, is_stored_as, is_variant, lake_schema, paths_inside
+from streamhouse_spark.lake.paimon.schema import (
+    is_stored_as,
+    is_variant,
+    lake_schema,
+    nested_field_finder,
+    nested_field_paths,
+)
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.reader import projection_of
@@ -50,7 +62,7 @@ def projection(
         is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
         # Where the lake lacks the column, its name there may be another's: then one that no file has.
         ambiguous=lambda name: name or "",
-        inner_of=inner_of(lake.fields),
+        inner_of=nested_field_finder(lake.fields),
     )
 
 
@@ -89,7 +101,7 @@ def scan_files(
     field_ids = {i for i, name in names.items() if name in statistics_columns}
     chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
     reader = MetadataReader(table, PaimonFiles(place.files), chosen)
-    entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+    entries = sorted(reader.live_entries(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
         file = _scan_file(reader, entry, names, place.spec.num_buckets, field_ids)
@@ -100,9 +112,9 @@ def scan_files(
             yield from map(described, entries)
             return
         by = merge_projection(key_projection(lake, table, place.spec))
-        for part in (part for members in file_groups(entries).values() for part in sections(members)):
+        for part in (part for members in group_files(entries).values() for part in group_sections(members)):
             is_single = len(part) == 1 and is_raw(part[0])
-            yield described(part[0]) if is_single else read_as_one([*map(described, part)], by)
+            yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
 
     with paimon_metadata(table.location):
         return tuple(file for file in files() if file_may_match(file, how.schema, node))
@@ -169,11 +181,11 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
     own = (SEQUENCE, KIND) if lake.primary_keys else ()
     names = [(field.id, field.name) for field in (*own, *fields)]
     if inside:
-        names += [(i, join_path((f.name, *path))) for f in fields for path, i in paths_inside(f.type)]
+        names += [(i, join_path((f.name, *path))) for f in fields for path, i in nested_field_paths(f.type)]
     return tuple(names)
 
 
-def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
+def columns_same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
     """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
     fields = [field for schema in table.schemas.values() for field in schema.fields]
     columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)

@@ -75,7 +75,9 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
     """Return the first schema of a new lake table: the same columns in the same order, their map, and its buckets."""
     ids = itertools.count(len(spec.schema.columns))
     fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
-    columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id, inner_of(fields))
+    columns = map_by_name(
+        [(field.id, field.name) for field in fields], spec.schema, spec.schema_id, nested_field_finder(fields)
+    )
     return PaimonSchema(
         id=0,
         fields=fields,
@@ -123,30 +125,30 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
     return AtomicType(_FROM_ARROW[arrow], nullable)
 
 
-def inner_of(fields: Sequence[DataField]) -> InnerOf:
+def nested_field_finder(fields: Sequence[DataField]) -> InnerOf:
     """Return the function that gives the fields inside a column, one of ``fields``; none of an unknown one."""
     types = {field.id: field.type for field in fields}
-    return lambda field_id: fields_inside(types[field_id]) if field_id in types else {}
+    return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
 
-def fields_inside(data_type: DataType) -> dict[Path, int]:
+def nested_field_ids(data_type: DataType) -> dict[Path, int]:
     """Return the ids of the fields of rows inside a type, by their paths in small letters."""
-    return {tuple(name.casefold() for name in path): i for path, i in paths_inside(data_type)}
+    return {tuple(name.casefold() for name in path): i for path, i in nested_field_paths(data_type)}
 
 
-def paths_inside(data_type: DataType) -> list[tuple[Path, int]]:
+def nested_field_paths(data_type: DataType) -> list[tuple[Path, int]]:
     """Return the paths and ids of the fields of rows inside a type, each before those inside it."""
     match data_type:
         case ArrayType():
-            return [((ELEMENT, *path), i) for path, i in paths_inside(data_type.element)]
+            return [((ELEMENT, *path), i) for path, i in nested_field_paths(data_type.element)]
         case MapType():
             parts = ((KEY, data_type.key), (VALUE, data_type.value))
-            return [((name, *path), i) for name, part in parts for path, i in paths_inside(part)]
+            return [((name, *path), i) for name, part in parts for path, i in nested_field_paths(part)]
         case RowType():
             paths: list[tuple[Path, int]] = []
             for field in data_type.fields:
                 paths.append(((field.name,), field.id))
-                paths += [((field.name, *path), i) for path, i in paths_inside(field.type)]
+                paths += [((field.name, *path), i) for path, i in nested_field_paths(field.type)]
             return paths
     return []
 
@@ -181,7 +183,7 @@ def arrow_type(data_type: DataType, column: str) -> pa.DataType:
     """
     if is_variant(data_type):
         return VARIANT
-    if _holds_variant(data_type):
+    if _contains_variant(data_type):
         raise SchemaMismatchError(f"column '{column}' of type {plain_type(data_type)} has VARIANT inside another type")
     return canonical_type(PyarrowFieldParser.from_paimon_type(data_type), column=column)
 
@@ -191,14 +193,14 @@ def is_variant(data_type: DataType) -> bool:
     return isinstance(data_type, AtomicType) and plain_type(data_type) == _FROM_ARROW[VARIANT]
 
 
-def _holds_variant(data_type: DataType) -> bool:
+def _contains_variant(data_type: DataType) -> bool:
     match data_type:
         case ArrayType():
-            return _holds_variant(data_type.element)
+            return _contains_variant(data_type.element)
         case MapType():
-            return _holds_variant(data_type.key) or _holds_variant(data_type.value)
+            return _contains_variant(data_type.key) or _contains_variant(data_type.value)
         case RowType():
-            return any(_holds_variant(field.type) for field in data_type.fields)
+            return any(_contains_variant(field.type) for field in data_type.fields)
     return is_variant(data_type)
 
 
@@ -247,7 +249,7 @@ def _nested_type(data_type: DataType) -> str:
     return plain_type(data_type) + ("" if data_type.nullable else " NOT NULL")
 
 
-def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
+def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
     """Return the differences of a Paimon table from the lake table of ``spec``; empty if it fits."""
     problems = []
     by_name = {f.name.casefold(): f for f in lake.fields}
@@ -262,19 +264,19 @@ def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
         if column.nullable and not field.type.nullable:
             problems.append(f"column '{column.name}' is NOT NULL, expected nullable")
     problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    problems += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
-    problems += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
+    problems += _describe_difference("partition keys", lake.partition_keys, list(spec.partition_by))
+    problems += _describe_difference("primary keys", lake.primary_keys, list(spec.primary_key))
     options = bucket_options(spec)
     for name in ("bucket", "bucket-key"):
-        problems += _difference(f"option {name}", lake.options.get(name), options.get(name))
+        problems += _describe_difference(f"option {name}", lake.options.get(name), options.get(name))
     if spec.primary_key:
         for name, expected in KEYED_OPTIONS.items():
-            problems += _difference(f"option {name}", lake.options.get(name, expected), expected)
+            problems += _describe_difference(f"option {name}", lake.options.get(name, expected), expected)
     for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
         if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):
             problems.append(f"option {name} is {lake.options[name]}, which is not read here")
     return problems
 
 
-def _difference(subject: str, here: Any, expected: Any) -> Sequence[str]:
+def _describe_difference(subject: str, here: Any, expected: Any) -> Sequence[str]:
     return () if here == expected else (f"{subject}: {here or 'none'}, expected {expected or 'none'}",)

@@ -203,7 +203,7 @@ class SnapshotManager:
             lambda stored: commit_of(stored) == commit_of(snapshot),
         )
         put = slot.take(snapshot_text(snapshot))
-        self._require_known(snapshot, put)
+        self._require_known_outcome(snapshot, put)
         if not put.is_won():
             return False
         self._require_counts(snapshot)
@@ -224,7 +224,7 @@ class SnapshotManager:
                     "ours had just been committed; try again"
                 )
 
-    def point_to(self, snapshot: Snapshot) -> None:
+    def write_hints(self, snapshot: Snapshot) -> None:
         """Tell other engines which snapshot is the newest, and that it is needed.
 
         ``LATEST`` is a hint. The tag and the consumer keep engines that expire snapshots from taking this one and those
@@ -248,7 +248,7 @@ class SnapshotManager:
     def consumer_key(self) -> str:
         return f"{self._table_key}/consumer/consumer-{COMMIT_USER}"
 
-    def _require_known(self, snapshot: Snapshot, put: PutResult[Snapshot]) -> None:
+    def _require_known_outcome(self, snapshot: Snapshot, put: PutResult[Snapshot]) -> None:
         if put.outcome is PutOutcome.UNREADABLE:
             raise CommitStateUnknownError(
                 f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed "

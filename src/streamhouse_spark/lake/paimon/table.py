@@ -14,7 +14,7 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.commit_validation import LogRange
 from streamhouse_spark.lake.model.change_detection import LakeVersion
-from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
+from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     Claim,
@@ -27,27 +27,27 @@ from streamhouse_spark.lake.model.values import (
     LakeSnapshot,
     WriteContext,
 )
-from streamhouse_spark.lake.paimon.commit_races import durable, wait_until_durable, was_replaced
+from streamhouse_spark.lake.paimon.commit_races import find_durable, wait_until_durable, was_replaced
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.external_row_deletes import (
-    adds_no_others,
-    files_without_positions,
-    keeps_foreign_files,
+    adds_only_own_files,
     list_data_files,
     mark_of,
+    retains_external_files,
+    rewrite_external_files,
 )
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
-from streamhouse_spark.lake.paimon.metadata_problems import metadata_problems
+from streamhouse_spark.lake.paimon.metadata_problems import find_metadata_problems
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
-from streamhouse_spark.lake.paimon.row_deletion import files_without
-from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon.row_deletion import rewrite_files_without
+from streamhouse_spark.lake.paimon.scan import columns_same_by_name, projection, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, one_look
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, cache_metadata_for_round
 from streamhouse_spark.lake.paimon.tiering_commit import (
     commit_round,
     describe_past_snapshot,
@@ -69,7 +69,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 class PaimonLake(LakeTable):
     """See `LakeTable`."""
 
-    names_files = True
+    has_file_names = True
     leaves_out_deleted = True
 
     def __init__(
@@ -88,7 +88,7 @@ class PaimonLake(LakeTable):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def one_look(self) -> AbstractContextManager[None]:
-        return one_look()
+        return cache_metadata_for_round()
 
     def newest(self) -> LakeSnapshot | None:
         table = self.place.find()
@@ -116,11 +116,11 @@ class PaimonLake(LakeTable):
         return None if number is None else f"lake file {self.place.snapshots.key_of(number)}"
 
     def metadata_problems(self) -> Iterator[str]:
-        return metadata_problems(self.place)
+        return find_metadata_problems(self.place)
 
     def durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
-        return durable(self.place)
+        return find_durable(self.place)
 
     def was_replaced(self, snapshot_id: int) -> bool:
         return was_replaced(self.place, snapshot_id)
@@ -177,18 +177,18 @@ class PaimonLake(LakeTable):
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
-        pending: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
         if not with_older:
             return []
-        written, moved = files_without(self.place, context, rows)
-        return [*written, *files_without_positions(self.place, context, pending, moved)]
+        written, moved = rewrite_files_without(self.place, context, rows)
+        return [*written, *rewrite_external_files(self.place, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
-        return keeps_foreign_files(self.place, older, newer)
+        return retains_external_files(self.place, older, newer)
 
     def adds_no_others(self, older: int, newer: int) -> bool:
-        return adds_no_others(self.place, older, newer)
+        return adds_only_own_files(self.place, older, newer)
 
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")
@@ -246,7 +246,7 @@ class PaimonLake(LakeTable):
         how = projection(lake, mapping, self.place.spec.schema, columns, schema)
         every = projection(lake, mapping, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
-        return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, same_by_name(table, how))
+        return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, columns_same_by_name(table, how))
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
         return list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)

@@ -25,7 +25,7 @@ from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.schema import differences, paimon_schema
+from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, consumer_text
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -79,23 +79,23 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
-class _Looks(threading.local):
-    """The states that this thread has found within `one_look`, by table; None outside of it."""
+class _TableCache(threading.local):
+    """The states that this thread has found within `cache_metadata_for_round`, by table; None outside of it."""
 
     tables: dict[tuple[str, str], PaimonTable] | None = None
 
 
-_looks = _Looks()
+_cache = _TableCache()
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
+def cache_metadata_for_round() -> Iterator[None]:
     """Let steps of this thread that follow one another take the newest state as the first of them found it."""
-    before, _looks.tables = _looks.tables, _looks.tables or {}
+    before, _cache.tables = _cache.tables, _cache.tables or {}
     try:
         yield
     finally:
-        _looks.tables = before
+        _cache.tables = before
 
 
 class PaimonTableBinding:
@@ -142,21 +142,21 @@ class PaimonTableBinding:
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the newest state, or None if there is no lake table (yet); within `one_look` the one that its first
-        step found. Raises `CorruptDataError`.
+        """Return the newest state, or None if there is no lake table; within `cache_metadata_for_round` the state
+        that its first step read. Raises `CorruptDataError`.
         """
         key = (self.storage.url, self.spec.location)
-        if _looks.tables is not None and key in _looks.tables:
-            return _looks.tables[key]
+        if _cache.tables is not None and key in _cache.tables:
+            return _cache.tables[key]
         table = self._find()
-        if _looks.tables is not None and table is not None:
-            _looks.tables[key] = table
+        if _cache.tables is not None and table is not None:
+            _cache.tables[key] = table
         return table
 
-    def look_again(self) -> None:
-        """Have the next step of `one_look` look for itself."""
-        if _looks.tables is not None:
-            _looks.tables.pop((self.storage.url, self.spec.location), None)
+    def forget_cached_table(self) -> None:
+        """Have the next step of `cache_metadata_for_round` look for itself."""
+        if _cache.tables is not None:
+            _cache.tables.pop((self.storage.url, self.spec.location), None)
 
     def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
@@ -201,7 +201,7 @@ class PaimonTableBinding:
                 continue
             self.require_owner(table)
             evolved = evolve_lake(table.schema, self.spec, self.world.clock.now_ms())
-            if problems := evolved.differences or differences(evolved.schema, self.spec):
+            if problems := evolved.differences or find_differences(evolved.schema, self.spec):
                 raise LakeMismatchError(
                     f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(problems)}; "
                     "change it, or build the lake at another place (streamhouse retier)"
@@ -213,7 +213,7 @@ class PaimonTableBinding:
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
 
-    def bring_up(self) -> None:
+    def migrate_columns(self) -> None:
         """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
@@ -262,7 +262,7 @@ class PaimonTableBinding:
 
     def put_schema(self, schema: PaimonSchema) -> None:
         """Store the ``schema`` under its id, unless another has that id: the next look shows which it was."""
-        self.look_again()
+        self.forget_cached_table()
         data = JSON.to_json(schema, indent=2).encode()
         slot_of_bytes(self.storage, self.schema_key(schema.id), data).take(data).is_won()
 

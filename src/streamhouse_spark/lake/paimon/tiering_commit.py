@@ -29,19 +29,21 @@ def write_context(place: PaimonTableBinding) -> WriteContext:
     require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
-    file_spec = PaimonFileSpec(table.schema, table.location, began_ms, name_of(table.snapshot), _shifts(place, table))
+    file_spec = PaimonFileSpec(
+        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(place, table)
+    )
     file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # options that no task could read are told here
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
-def _shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
+def _sequence_shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
     if table.snapshot is None or not place.spec.primary_key:
         return {}
     offsets = offsets_at(place, table.snapshot)
     return sequence_shifts(live_entries(place, table), offsets.offsets if offsets else {})
 
 
-def name_of(snapshot: Snapshot | None) -> str | None:
+def snapshot_name(snapshot: Snapshot | None) -> str | None:
     """Return a name that no other snapshot has, of any table; None without one."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
@@ -67,7 +69,7 @@ def commit_round(
         require_shape(place, table, file_spec)
         offsets = offsets_at(place, table.snapshot) if table.snapshot else None
         require_offsets(table.location, offsets, expected)
-        if not is_truncated and name_of(table.snapshot) != file_spec.planned_on:
+        if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
             if has_foreign:
                 raise CommitConflictError(
                     f"lake table {table.location}: another commit came while rows of other engines' files were looked "

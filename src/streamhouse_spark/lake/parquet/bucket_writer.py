@@ -57,14 +57,14 @@ def write_files(
         for base_offset, batch in batches:
             _require_next(context, bucket, next_offset, base_offset)
             next_offset += batch.num_rows
-            live, live_offsets = _without(batch, OffsetRange(base_offset, next_offset), deleted)
+            live, live_offsets = _exclude_deleted(batch, OffsetRange(base_offset, next_offset), deleted)
             for key, rows, positions in splitter.split(live):
                 writer.add(key, rows, OffsetRuns.of(live_offsets if positions is None else live_offsets[positions]))
         _require_next(context, bucket, offsets.end, next_offset)
         return writer.close()
 
 
-def _without(
+def _exclude_deleted(
     batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetRuns | None
 ) -> tuple[pa.RecordBatch, Int64Array]:
     """Return those rows at these offsets that are not deleted, with their offsets."""
@@ -139,12 +139,12 @@ def write_lanes(
         for batch, row_offsets, lanes in batches:
             for key, rows, positions in splitter.split(batch):
                 own, their = (row_offsets, lanes) if positions is None else (row_offsets[positions], lanes[positions])
-                for lane, chosen in groups_of(their):
+                for lane, chosen in group_positions(their):
                     writer.add(key, rows.take(pa.array(chosen)), OffsetRuns.of(own[chosen]), lane)
         return writer.close()
 
 
-def groups_of(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+def group_positions(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
     """Yield each code with the ascending positions that have it."""
     distinct, inverse = np.unique(codes, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
@@ -173,7 +173,7 @@ class PartitionSplitter:
         """Yield (partition, rows, their positions in the batch or None for all of them), each partition once."""
         if batch.num_rows == 0:
             return
-        rows = self.in_file_types(batch)
+        rows = self.cast_to_file_types(batch)
         codes = np.zeros(batch.num_rows, dtype=np.int64)
         values: list[tuple[pa.Array, int]] = []
         for part in self._spec.partition_parts:
@@ -198,7 +198,7 @@ class PartitionSplitter:
         if int(codes[0]) == int(codes[-1]) and bool((codes == codes[0]).all()):
             yield self._key(int(codes[0]), values), rows, None
             return
-        for code, positions in groups_of(codes):
+        for code, positions in group_positions(codes):
             # Rows of their own, not a slice: a slice that waits would keep the whole batch in memory.
             yield self._key(code, values), rows.take(pa.array(positions)), positions
 
@@ -213,7 +213,7 @@ class PartitionSplitter:
                 parts.append(part.encoded(dictionary[index]))
         return tuple(reversed(parts))
 
-    def in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def cast_to_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows in the columns and types of the data files."""
         schema = self._spec.file_schema
         columns = []
@@ -264,13 +264,13 @@ class _BucketWriter:
 
     def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None, lane: int = 0) -> None:
         """Add rows to the file of a partition, or to that of its ``lane``."""
-        file = self._waiting.pop((key, lane), None) or self._opened(key, lane)
+        file = self._waiting.pop((key, lane), None) or self._open(key, lane)
         self._waiting[key, lane] = file  # the most recently used is last
         self._buffered_bytes += file.add(rows, runs)
         if file.row_group_is_full:
             self._write_row_group(file)
         if self._buffered_bytes > BUFFERED_BYTES_MAX:
-            self._relieve()
+            self._free_memory()
         if len(self._waiting) > PARTITIONS_MAX:
             self._close(next(iter(self._waiting)))
 
@@ -280,11 +280,11 @@ class _BucketWriter:
         self._written.sort(key=lambda f: (f.offsets.start, f.location))
         return self._written
 
-    def _opened(self, key: PartitionKey, lane: int) -> PartitionFile:
+    def _open(self, key: PartitionKey, lane: int) -> PartitionFile:
         suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}{self._name_mark}"
         return PartitionFile(self._context, self._spec, self._files, self._bucket, key, self._offsets, suffix, lane)
 
-    def _relieve(self) -> None:
+    def _free_memory(self) -> None:
         """Write the largest row groups, until half of the room is free again."""
         for file in sorted(self._waiting.values(), key=lambda f: f.buffered_bytes, reverse=True):
             if self._buffered_bytes <= BUFFERED_BYTES_MAX // 2:

@@ -23,7 +23,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
 from streamhouse_spark.lake.parquet.zorder import SortOrder, ZOrderRanks
@@ -78,40 +78,40 @@ def _choose_files(files: Sequence[StoredFile], how: Clustering) -> Iterator[list
     fresh: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
-        marks = cluster_of(file.location)
+        marks = parse_cluster_mark(file.location)
         (clusters.setdefault(marks[1], []) if marks and marks[0] == how.mark else fresh).append(file)
     if not fresh:
         return
-    parts = list(_parts(fresh))
+    parts = list(_cut_by_size(fresh))
     last = parts[-1]
-    for cluster in sorted(clusters.values(), key=_bytes_of):
+    for cluster in sorted(clusters.values(), key=_total_bytes):
         together = [*last, *cluster]
-        if _bytes_of(cluster) <= _GROWTH * _bytes_of(last) and _fits(together):
+        if _total_bytes(cluster) <= _GROWTH * _total_bytes(last) and _fits_cluster(together):
             last = together
     yield from [*parts[:-1], last]
 
 
-def _parts(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
+def _cut_by_size(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
     """Cut files in offset order into as many as a cluster can have."""
     part: list[StoredFile] = []
-    for file in sorted(fresh, key=lambda f: _start(f.location)):
-        if part and not _fits([*part, file]):
+    for file in sorted(fresh, key=lambda f: _start_offset(f.location)):
+        if part and not _fits_cluster([*part, file]):
             yield part
             part = []
         part.append(file)
     yield part
 
 
-def _start(location: str) -> int:
+def _start_offset(location: str) -> int:
     named = parse_file_offsets(location)
     return named[1].start if named else 0
 
 
-def _fits(files: Sequence[StoredFile]) -> bool:
-    return _bytes_of(files) <= CLUSTER_BYTES_MAX and sum(file.num_rows for file in files) <= CLUSTER_ROWS_MAX
+def _fits_cluster(files: Sequence[StoredFile]) -> bool:
+    return _total_bytes(files) <= CLUSTER_BYTES_MAX and sum(file.num_rows for file in files) <= CLUSTER_ROWS_MAX
 
 
-def _bytes_of(files: Sequence[StoredFile]) -> int:
+def _total_bytes(files: Sequence[StoredFile]) -> int:
     return sum(file.size_bytes for file in files)
 
 
@@ -134,12 +134,12 @@ def write_cluster(
     """
     if not group.num_rows:
         return []
-    sample = _sample(group, projection.of_columns(how.order.columns), files)
+    sample = _sample_rows(group, projection.of_columns(how.order.columns), files)
     ranks = ZOrderRanks(how.order, sample)
-    cuts = ranks.lanes(sample, how.num_lanes(group.size_bytes))
+    cuts = ranks.lane_bounds(sample, how.num_lanes(group.size_bytes))
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
-        for rows, offsets in _in_offset_order(group, projection, files):
+        for rows, offsets in _sort_by_offset(group, projection, files):
             yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
 
     ranges = [file.runs.range for file in group.files if file.runs]
@@ -150,14 +150,14 @@ def write_cluster(
     return write_lanes(roomy, spec, files, ids, group.bucket, offsets, mark, batches())
 
 
-def _sample(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
+def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
     step = max(1, group.num_rows // _SAMPLE_ROWS)
     batches = (batch for stored in group.stored for batch in read_split(files, _split(stored), projection))
     samples = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
     return pa.Table.from_batches(samples, schema=projection.schema.arrow)
 
 
-def _in_offset_order(
+def _sort_by_offset(
     group: CompactGroup, projection: LakeProjection, files: FileAccess
 ) -> Iterator[tuple[pa.RecordBatch, Int64Array]]:
     """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time; files may interleave."""

@@ -20,7 +20,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 from streamhouse_spark.storage.base import Storage
@@ -130,10 +130,10 @@ def plan_groups(
     for file, offsets in zip(candidates, offsets_of_files, strict=True):
         if offsets is not None:
             by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
-    return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
+    return [group for place in by_place.values() for group in _group_files(place, target_bytes, files_min)]
 
 
-def within_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
+def limit_to_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
     """Return the first groups, of so many bytes together, `COMPACT_BYTES_MAX` by default: one at least."""
     most = COMPACT_BYTES_MAX if bytes_max is None else bytes_max
     num_bytes = 0
@@ -146,13 +146,15 @@ def within_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator
 
 def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
     small: dict[tuple[object, ...], int] = {}
-    stored = [file for file in stored if cluster_of(file.location) is None]
+    stored = [file for file in stored if parse_cluster_mark(file.location) is None]
     for file in stored:
         small[file.place] = small.get(file.place, 0) + (file.size_bytes < target_bytes // 2)
     return (file for file in stored if small[file.place] >= files_min)
 
 
-def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int) -> Iterator[CompactGroup]:
+def _group_files(
+    place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int
+) -> Iterator[CompactGroup]:
     place.sort(key=lambda pair: pair[1].runs.range.start)
     run: list[tuple[StoredFile, OffsetFile]] = []
     for pair in place:
@@ -160,14 +162,14 @@ def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files
         run_bytes = sum(file.size_bytes for file, _ in run)
         follows = not run or run[-1][1].runs.range.end <= pair[1].runs.range.start
         if run and (not is_small or not follows or run_bytes + pair[0].size_bytes > target_bytes):
-            yield from _worth_it(run, files_min)
+            yield from _is_worthwhile(run, files_min)
             run = []
         if is_small:
             run.append(pair)
-    yield from _worth_it(run, files_min)
+    yield from _is_worthwhile(run, files_min)
 
 
-def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
     """Return the run without files at the start that are as large as all behind them: a row is rewritten a few times in
     its life, and not in every compaction, while the number of files grows with the logarithm of their size.
     """
@@ -196,7 +198,7 @@ def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R])
     return list(in_parallel(write, groups, threads_max=threads))
 
 
-def rewritten(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
+def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
     """Have groups written. Raises `CommitConflictError` where one of them did not come back: its rows would go."""
     rewrites = list(run(groups, writer))
     if len(rewrites) != len(groups):
@@ -206,7 +208,7 @@ def rewritten(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, 
     return rewrites
 
 
-def new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
+def list_new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
     return [file for rewrite in rewrites for file in rewrite.files]
 
 

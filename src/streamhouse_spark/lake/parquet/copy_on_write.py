@@ -37,7 +37,7 @@ class FileRewrite:
         return self.offsets.runs.without(self.gone)
 
 
-def without_rows(
+def rewrite_without_rows(
     file: FileRewrite, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
 ) -> list[LakeFile]:
     """Write the rows of a file that stay, in their order and with their offsets, to files of their own.
@@ -87,7 +87,7 @@ class ExternalFileRewrite:
         return self.split.num_rows - self.gone.num_rows
 
 
-def without_positions(
+def rewrite_without_positions(
     file: ExternalFileRewrite,
     context: WriteContext,
     spec: FileSpec,
@@ -110,7 +110,7 @@ def without_positions(
         for batch in read_split(files_at(where), file.split, projection):
             deleted = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            written.add(splitter.in_file_types(live(batch, deleted)), None)
+            written.add(splitter.cast_to_file_types(live(batch, deleted)), None)
             if written.row_group_is_full:
                 written.write_row_group()
     except BaseException as error:

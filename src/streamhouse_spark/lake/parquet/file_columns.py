@@ -62,7 +62,7 @@ class FileColumns:
             for name, column, (ids, first) in zip(
                 stored_fields, projection.schema.columns, projection.inside, strict=True
             )
-            for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
+            for names in (_nested_names(name, field_names) if field_names else first if is_own else (),)
         ]
         self.stored = {
             column.name: None if name is None else file_schema.field(name)
@@ -87,7 +87,7 @@ def field_ids_text(field_ids: Iterable[int]) -> str:
     return ",".join(str(field_id) for field_id in field_ids)
 
 
-def _inner_names(name: str | None, field_names: FieldNames) -> FieldNames:
+def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
     """Return the fields inside the column of that name, with their paths from there."""
     begin = "" if name is None else join_path((name,)) + "."
     return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
@@ -112,7 +112,7 @@ def _make_column_cast(
         return lambda column: fitted(column.cast(loose))
     if ids is None:
         return lambda column: column if column.type.equals(target) else column.cast(target)
-    own = _ids_inside(stored.type)
+    own = _nested_ids(stored.type)
     if None in own:
         by_path = {path: field_id for field_id, path in names}
         own = [by_path.get(join_path(path)) for path in paths(stored.type)]
@@ -124,14 +124,14 @@ def _make_column_cast(
     return make_cast(stored.type, own, target, ids)
 
 
-def _ids_inside(data_type: pa.DataType) -> list[int | None]:
+def _nested_ids(data_type: pa.DataType) -> list[int | None]:
     """Return the field ids of the fields of structs inside a file's column, each before those inside it."""
     field_ids_inside: list[int | None] = []
     for child in parts_of(data_type):
         if pa.types.is_struct(data_type):
             field_id = (child.metadata or {}).get(FIELD_ID)
             field_ids_inside.append(None if field_id is None else int(field_id))
-        field_ids_inside += _ids_inside(child.type)
+        field_ids_inside += _nested_ids(child.type)
     return field_ids_inside
 
 

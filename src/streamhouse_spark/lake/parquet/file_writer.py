@@ -14,7 +14,7 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
-from streamhouse_spark.lake.parquet.footer_checksum import close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import (
     BUCKET_KEY,
@@ -155,7 +155,7 @@ def is_keyed_file(location: str) -> bool:
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
-def cluster_of(location: str) -> tuple[str, str] | None:
+def parse_cluster_mark(location: str) -> tuple[str, str] | None:
     """Return the marks of the order and of the cluster of a file, by its name; None for files that have none."""
     match = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
     return (match[1], match[2]) if match else None
@@ -263,7 +263,7 @@ class PartitionFile:
         writer = self._open_writer()
         assert self._sink is not None
         with self._stack:
-            close_sealed(writer, self._sink, described)
+            close_with_checksum(writer, self._sink, described)
         return LakeFile(
             location=self._location,
             bucket=self._bucket,

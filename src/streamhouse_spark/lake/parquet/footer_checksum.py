@@ -54,15 +54,15 @@ class FooterChecksum:
     index_hash: str
 
 
-def close_sealed(writer: pq.ParquetWriter, sink: CountingWriter, described: Mapping[str, str]) -> None:
-    """Finish a Parquet file all of whose rows are written to the sink; its footer holds ``described`` and the seal."""
+def close_with_checksum(writer: pq.ParquetWriter, sink: CountingWriter, described: Mapping[str, str]) -> None:
+    """Finish a Parquet file all of whose rows are written to the sink; its footer holds ``describe`` and the seal."""
     start = sink.size_bytes
-    writer.add_key_value_metadata({**described, KEY: _value(b"", b"", start)})
-    with sink.buffer_and_change(lambda written: _with_checksums(written, start)):
+    writer.add_key_value_metadata({**described, KEY: _format_value(b"", b"", start)})
+    with sink.buffer_and_change(lambda written: _add_checksums(written, start)):
         writer.close()
 
 
-def _with_checksums(written: bytes, start: int) -> bytes:
+def _add_checksums(written: bytes, start: int) -> bytes:
     """Return page index and footer with their checksums. ``start`` is their position in the file."""
     footer_at = len(written) - _footer_bytes(written)
     value_at = written.rfind(_FRAME) + len(_FRAME)
@@ -70,11 +70,11 @@ def _with_checksums(written: bytes, start: int) -> bytes:
         raise CorruptDataError("the Parquet writer left out an entry of the footer; nothing was written, report this")
     before, rest = written[:value_at], written[value_at + _VALUE_BYTES :]
     index_hash = _hash(written[:footer_at])
-    blank = before + _value(b"", index_hash, start).encode() + rest
-    return before + _value(_hash(blank[footer_at:]), index_hash, start).encode() + rest
+    blank = before + _format_value(b"", index_hash, start).encode() + rest
+    return before + _format_value(_hash(blank[footer_at:]), index_hash, start).encode() + rest
 
 
-def _value(footer_hash: bytes, index_hash: bytes, start: int) -> str:
+def _format_value(footer_hash: bytes, index_hash: bytes, start: int) -> str:
     return f"{footer_hash.decode():0>16}-{index_hash.decode():0>16}-{start:020d}"
 
 
@@ -96,7 +96,7 @@ def read_checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData
     from pyarrow import parquet as pq  # a reader of rows that are in the log alone does without
 
     tail = _tail(source)
-    _seal_of(tail, location)
+    _read_checksum(tail, location)
     return pq.read_metadata(pa.BufferReader(tail))
 
 
@@ -108,7 +108,7 @@ def is_whole(source: pa.NativeFile, location: str) -> bool:
     if not _is_own(location):
         return False
     tail = _tail(source)
-    seal = _seal_of(tail, location)
+    seal = _read_checksum(tail, location)
     if seal is None:
         return False
     tail_at = source.size() - len(tail)
@@ -140,7 +140,7 @@ def _tail(source: pa.NativeFile) -> bytes:
     return tail
 
 
-def _seal_of(tail: bytes, location: str) -> FooterChecksum | None:
+def _read_checksum(tail: bytes, location: str) -> FooterChecksum | None:
     """Return the seal in the end of a file, whose footer matches it; None if there is none."""
     frame_at = tail.rfind(_FRAME)
     if frame_at < 0:

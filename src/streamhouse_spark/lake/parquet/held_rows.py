@@ -9,7 +9,7 @@ import pyarrow as pa
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.model.values import LakeProjection
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, Positions, rows_in_order
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, Positions, read_in_offset_order
 
 
 def read_held_rows(
@@ -29,4 +29,4 @@ def read_held_rows(
             f"hold {offsets.num_rows} of them; run the query again, and if it ends so too, begin later"
         )
     parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
-    return rows_in_order(files_at, parts, rows.range, projection)
+    return read_in_offset_order(files_at, parts, rows.range, projection)

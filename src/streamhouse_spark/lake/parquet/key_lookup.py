@@ -67,7 +67,7 @@ def find_rows(
     rows that it deleted are not missed. Memory is bounded by a batch and the deleted positions.
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
-    hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
+    hits = [_find_matches(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
     places_found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
     if not len(places_found):
         return None
@@ -80,7 +80,7 @@ def find_rows(
     return KeyMatches(file, np.sort(np.concatenate([older, places_found]), kind="stable"), places)
 
 
-def _hits(
+def _find_matches(
     numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyIndexProbe | None
 ) -> tuple[Positions, Positions]:
     """Return the numbers of the rows that have one of the keys, and the indexes of their keys."""

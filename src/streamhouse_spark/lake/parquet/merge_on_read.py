@@ -78,7 +78,7 @@ class NewestRows:
     def __init__(self, files: FileAccess, merge: MergedFiles, projection: LakeProjection) -> None:
         self._files = files
         self._merge = merge
-        self.projection = _with_columns(projection, merge.by)
+        self.projection = _add_columns(projection, merge.by)
         """The projection that is read: the columns asked for, then missing ones of the key, of the sequence and of the
         kind."""
         fields = list(self.projection.field_ids)
@@ -90,15 +90,15 @@ class NewestRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
-        cursors = [KeyCursor(self._rows(file), self._key_places, file.location) for file in self._merge.files]
+        cursors = [KeyCursor(self._read_rows(file), self._key_places, file.location) for file in self._merge.files]
         while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
             bound = min(cursor.last_key for cursor in cursors)
             parts = [cursor.take_with_keys(bound) for cursor in cursors]
-            for rows in self._newest([part for part in parts if part[0].num_rows]):
+            for rows in self._keep_newest([part for part in parts if part[0].num_rows]):
                 if rows.num_rows:
                     yield rows
 
-    def _rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
+    def _read_rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
         live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
         for batch in read_row_groups(self._files, live, self.projection, file.field_names):
             if any(batch.column(place).null_count for place in (*self._key_places, self._sequence, self._kind)):
@@ -109,10 +109,10 @@ class NewestRows:
             self.num_read += batch.num_rows
             yield batch
 
-    def _newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
+    def _keep_newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
         """Return the newest row of each key, in the order of the keys, without those that delete it."""
         if len(parts) == 1:
-            yield _without_deletions(parts[0][0], self._kind)
+            yield _drop_deletions(parts[0][0], self._kind)
             return
         keys = pa.concat_arrays([keys for _, keys in parts])
         sequences = np.concatenate([rows.column(self._sequence).to_numpy() for rows, _ in parts])
@@ -124,10 +124,10 @@ class NewestRows:
         self.num_tied += int(np.count_nonzero(is_tied))
         rows_of_parts = pa.Table.from_batches([rows for rows, _ in parts])
         for rows in take_rows(rows_of_parts, by_age[order[ends]], distinct=True).to_batches():
-            yield _without_deletions(rows, self._kind)
+            yield _drop_deletions(rows, self._kind)
 
 
-def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
+def _add_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
     """Return the projection with missing columns of another one behind its own. Columns are the same by field."""
     missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
     # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
@@ -146,7 +146,7 @@ def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProject
     )
 
 
-def _without_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
+def _drop_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
     kinds = rows.column(kind_place).to_numpy()
     is_live = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
     return rows if is_live.all() else rows.filter(pa.array(is_live))

@@ -29,11 +29,11 @@ class PartialFile:
 
     split: LakeSplit
     offsets: OffsetFile
-    first_kept: int
+    first_retained: int
 
     @property
     def kept_rows(self) -> int:
-        return self.offsets.runs.num_rows - self.first_kept
+        return self.offsets.runs.num_rows - self.first_retained
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,18 @@ def find_files_to_drop(
     cut: list[PartialFile] = []
     is_whole = True
     for file, split in candidates:
-        first, offset_file_of_split = first_kept(files_at, writers, split.location, split.num_rows, below)
+        first, offset_file_of_split = find_first_retained(files_at, writers, split.location, split.num_rows, below)
         is_whole &= first == split.num_rows
         if first > 0:
             going.append((file, split))
         if offset_file_of_split is not None and 0 < first < split.num_rows:
             cut.append(PartialFile(split, offset_file_of_split, first))
-    foreign_rows = sum(split.num_rows for _, split in going if is_foreign(split.location))
+    foreign_rows = sum(split.num_rows for _, split in going if has_external_name(split.location))
     file_rows = sum(split.num_rows for _, split in going)
     return FilesToDrop(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
 
 
-def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
+def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
     """Call ``drop``, and again if another writer was faster; returns its result. Raises `CommitConflictError`."""
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
@@ -96,7 +96,7 @@ def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Cal
     )
 
 
-def first_kept(
+def find_first_retained(
     files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
 ) -> tuple[int, OffsetFile | None]:
     """Return the first row of a file that stays, and the file's offsets if they had to be read.
@@ -115,12 +115,12 @@ def first_kept(
     return file_offsets.runs.rows_below(below.get(file_offsets.bucket, 0)), file_offsets
 
 
-def is_foreign(location: str) -> bool:
+def has_external_name(location: str) -> bool:
     """Tell whether a file is certainly another engine's: its rows have no offsets."""
     return parse_file_offsets(location) is None
 
 
-def rewritten(
+def rewrite_partial_files(
     cuts: Iterable[PartialFile],
     context: WriteContext,
     spec: FileSpec,
@@ -130,10 +130,12 @@ def rewritten(
     ids: Ids,
 ) -> list[LakeFile]:
     """Write the rows of files that stay, with their offsets, to files of their own, which ``files`` reaches."""
-    return [file for cut in cuts for file in _rewritten(cut, context, spec, projection, files_at, files, ids)]
+    return [
+        file for cut in cuts for file in _rewrite_partial_file(cut, context, spec, projection, files_at, files, ids)
+    ]
 
 
-def _rewritten(
+def _rewrite_partial_file(
     cut: PartialFile,
     context: WriteContext,
     spec: FileSpec,
@@ -142,12 +144,12 @@ def _rewritten(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_kept, cut.offsets.runs.num_rows))
+    remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_retained, cut.offsets.runs.num_rows))
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files_at(cut.split.location), cut.split, projection):
-            skipped = min(max(cut.first_kept - position, 0), batch.num_rows)
+            skipped = min(max(cut.first_retained - position, 0), batch.num_rows)
             position += batch.num_rows
             if skipped < batch.num_rows:
                 yield remaining, batch.slice(skipped)

@@ -27,7 +27,7 @@ from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjecti
 from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
 from streamhouse_spark.lake.parquet.footer_checksum import is_whole, read_checked_footer
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.row_groups import RowGroups, groups_that_may_match
+from streamhouse_spark.lake.parquet.row_groups import RowGroups, select_matching_groups
 from streamhouse_spark.query import row_selection
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 
@@ -129,7 +129,7 @@ class OpenedSplit:
     def row_groups(self, columns: FileColumns, node: Node) -> RowGroups:
         """Return the split's row groups that can hold a row of the filter, in the names of the columns."""
         footer = self._file.metadata
-        places = self._groups if node is ALWAYS_TRUE else groups_that_may_match(footer, self._groups, columns, node)
+        places = self._groups if node is ALWAYS_TRUE else select_matching_groups(footer, self._groups, columns, node)
         return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
 
     def find_deleted_places(self, files: FileAccess, chosen: RowGroups, deleted: Positions = NO_POSITIONS) -> Positions:
@@ -312,7 +312,7 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
         if not is_own:
             paths = table["file_path"].combine_chunks()
-            table = table.filter(pc.equal(paths.indices, _place_of(files, paths.dictionary, location)))
+            table = table.filter(pc.equal(paths.indices, _index_of(files, paths.dictionary, location)))
         positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
     except ObjectNotFoundError as error:
         raise _expired_error(delete) from error
@@ -326,7 +326,7 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
     return positions
 
 
-def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
+def _index_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
     """Return the index of a data file among the names of data files; -1 if it is absent."""
     which = pc.index_in(pa.array([location]), names)[0].as_py()
     if which is None:
@@ -407,7 +407,7 @@ def read_offsets(
         _require_cover(runs, bucket, offsets)
     if locations is not None:
         parts = [(file, runs) for file, runs in parts if file.location in locations]
-    return rows_in_order(files_at, parts, offsets, projection)
+    return read_in_offset_order(files_at, parts, offsets, projection)
 
 
 def _require_cover(parts: Sequence[OffsetRuns], bucket: int, offsets: OffsetRange) -> None:
@@ -427,7 +427,7 @@ def _require_cover(parts: Sequence[OffsetRuns], bucket: int, offsets: OffsetRang
         )
 
 
-def rows_in_order(
+def read_in_offset_order(
     files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], offsets: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """Read rows of files in the order of their offsets, all of which are ``offsets``; each row is of one file."""
@@ -438,15 +438,15 @@ def rows_in_order(
         window = OffsetRange(begin, min(begin + BATCH_ROWS, offsets.end))
         while waiting and waiting[0][1].range.start < window.end:
             file, runs = waiting.pop(0)
-            cursors.append(_cursor(files_at(file.location), file, runs, projection))
+            cursors.append(_make_cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
         if open_pieces := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
-            yield from _window(open_pieces)
+            yield from _read_window(open_pieces)
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
         begin = window.end
 
 
-def _window(
+def _read_window(
     pieces: list[tuple[OffsetRuns, RowCursor]],
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
@@ -482,13 +482,13 @@ class RowCursor:
         return pa.Table.from_batches(tables, schema=self._schema)
 
 
-def _cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:
+def _make_cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:
     """Return a cursor of the rows of one file that have the wanted offsets."""
     first, last = file.runs.rows_of(runs.range)
-    return RowCursor(runs, _rows_between(files, file.location, projection, first, last), projection.schema.arrow)
+    return RowCursor(runs, _read_rows_between(files, file.location, projection, first, last), projection.schema.arrow)
 
 
-def _rows_between(
+def _read_rows_between(
     files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
     with _open_file(files, location) as file:

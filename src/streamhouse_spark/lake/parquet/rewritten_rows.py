@@ -17,7 +17,7 @@ from streamhouse_spark.lake.parquet.row_positions import read_numbered
 Positions = npt.NDArray[np.int64]
 
 
-def rows_at(
+def read_rows_at(
     files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetRuns], projection: LakeProjection
 ) -> pa.Table:
     """Read the rows at positions of whole files, each under its name, but for those that are deleted there.
@@ -33,7 +33,7 @@ def rows_at(
     return pa.concat_tables(parts)
 
 
-def equal_rows(
+def find_equal_rows(
     files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
 ) -> Iterator[tuple[str, Positions]]:
     """Find rows that equal some of these by all columns, as often as they are there, in files with their names.

@@ -60,7 +60,7 @@ class RowGroups:
     def num_rows(self) -> int:
         return int(self.begins[-1])
 
-    def only(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
+    def select(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
         """Return those of the groups that are kept."""
         lengths = np.diff(self.begins)[is_kept]
         places = tuple(
@@ -91,7 +91,7 @@ class RowGroups:
         return places[(group >= 0) & (places < self.begins[group + 1])]
 
 
-def groups_that_may_match(
+def select_matching_groups(
     footer: pq.FileMetaData, places: Sequence[int], columns: FileColumns, node: Node
 ) -> list[int]:
     """Return those of some row groups that can hold a row of the filter, which is in the names of the ``columns``.
@@ -126,11 +126,14 @@ def _columns_with_bounds(
     return {
         name: (leaf_of[stored.name], stored.type)
         for name, stored in columns.stored.items()
-        if name in names and stored is not None and stored.name in leaf_of and _is_alike(stored.type, type_of[name])
+        if name in names
+        and stored is not None
+        and stored.name in leaf_of
+        and _is_comparable(stored.type, type_of[name])
     }
 
 
-def _is_alike(stored: pa.DataType, target: pa.DataType) -> bool:
+def _is_comparable(stored: pa.DataType, target: pa.DataType) -> bool:
     """Tell whether values keep their order, and their meaning in a filter, where they become the table's."""
     types = pa.types
     if family_of(stored) is None or family_of(stored) != family_of(target):

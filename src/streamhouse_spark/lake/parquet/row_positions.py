@@ -36,7 +36,7 @@ def read_numbered(
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
         if mask is not None:
-            chosen = _possible(opened, projection, mask, chosen)
+            chosen = _groups_to_read(opened, projection, mask, chosen)
         deleted_places = opened.find_deleted_places(files, chosen, deleted)
         for place, batch in opened.rows(columns, chosen):
             dropped = places_within(deleted_places, place, batch.num_rows)
@@ -50,21 +50,23 @@ def read_numbered(
                 yield chosen.numbers(place, batch.num_rows)[is_live], without(batch, ~is_live)
 
 
-def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
+def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
     """Return those of the row groups with a row that the filter may want, told by its columns, which are read first."""
     names = mask.columns.intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
     filter_columns = projection.of_columns(names)
-    if mask.of(_no_rows(filter_columns.schema.arrow)) is None:  # as of an expression of Arrow: each row may be wanted
+    if (
+        mask.of(_empty_batch(filter_columns.schema.arrow)) is None
+    ):  # as of an expression of Arrow: each row may be wanted
         return chosen
     hits = np.zeros(len(chosen.places), np.bool_)
     for place, batch in opened.rows(opened.columns(filter_columns), chosen):
         possible = mask.of(batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
         hits[chosen.groups_of(place + rows)] = True
-    return chosen.only(hits)
+    return chosen.select(hits)
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

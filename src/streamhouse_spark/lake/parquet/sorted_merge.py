@@ -55,42 +55,42 @@ class MergedRows:
             cursors = [
                 KeyCursor(run, self._key_places, file.location)
                 for file in self._oldest_first
-                for run in self._in_order(file, Path(folder))
+                for run in self._sorted_sequences(file, Path(folder))
             ]
             while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
                 bound = min(cursor.last_key for cursor in cursors)
                 parts = [cursor.take(bound) for cursor in cursors]
-                for rows in self._merged([part for part in parts if part.num_rows]):
+                for rows in self._merge([part for part in parts if part.num_rows]):
                     self.num_given += rows.num_rows
                     yield rows
 
-    def _in_order(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
+    def _sorted_sequences(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
         """Return the rows in sequences of ascending keys; of a key that two of them have, the later one has the newer
         row.
         """
-        batches = self._counted(read_row_groups(self._files, file, self._projection))
+        batches = self._count_rows(read_row_groups(self._files, file, self._projection))
         if read_sort_fields(self._files, file.location) == self._order:
             return [batches]
         return split_into_sorted_runs(batches, self._merge_batch, folder, BATCH_ROWS)
 
-    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _count_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.num_read += batch.num_rows
             yield batch
 
     def _merge_batch(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         """Return `_merged` as one batch, of few rows."""
-        merged = list(self._merged(parts))
+        merged = list(self._merge(parts))
         schema = self._projection.schema.arrow
         if not merged:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
 
-    def _merged(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _merge(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Merge rows by key, of equal ones the last."""
         if not parts:
             return
-        if len(parts) == 1 and _ascend(self._keys(parts[0])):
+        if len(parts) == 1 and _is_ascending(self._keys(parts[0])):
             yield parts[0]
             return
         rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
@@ -121,7 +121,7 @@ class KeyCursor:
                 return False
             if self._rows.num_rows:
                 self._keys = encode_keys([self._rows.column(place) for place in self._key_places])
-                if not _ascend(self._keys) or self._keys[0].as_py() <= self.last_key:
+                if not _is_ascending(self._keys) or self._keys[0].as_py() <= self.last_key:
                     raise CorruptDataError(
                         f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
                         "not; restore it, "
@@ -143,7 +143,7 @@ class KeyCursor:
         return rows, keys
 
 
-def _ascend(keys: pa.BinaryArray) -> bool:
+def _is_ascending(keys: pa.BinaryArray) -> bool:
     """Tell whether each key is larger than the one before."""
     numbers = as_numbers(keys)
     if numbers is not None:

@@ -28,14 +28,14 @@ def split_into_sorted_runs(
     num_bytes = 0
     for batch in batches:
         if waiting and num_bytes + batch.nbytes > RUN_BYTES_MAX:
-            runs.append(_in_file(sort(waiting), folder, batch_rows))
+            runs.append(_spill(sort(waiting), folder, batch_rows))
             waiting, num_bytes = [], 0
         waiting.append(batch)
         num_bytes += batch.nbytes
     if not waiting:
         return runs
     last = sort(waiting)
-    runs.append(_in_file(last, folder, batch_rows) if runs else _slice_rows(last, batch_rows))
+    runs.append(_spill(last, folder, batch_rows) if runs else _slice_rows(last, batch_rows))
     return runs
 
 
@@ -44,7 +44,7 @@ def _slice_rows(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatc
         yield rows.slice(start, batch_rows)
 
 
-def _in_file(rows: pa.RecordBatch, folder: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _spill(rows: pa.RecordBatch, folder: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
     path = folder / f"{len(list(folder.iterdir())):06}.arrow"
     with pa.ipc.new_file(str(path), rows.schema) as writer:
         for batch in _slice_rows(rows, batch_rows):

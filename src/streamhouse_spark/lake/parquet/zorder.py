@@ -109,9 +109,9 @@ class ZOrderRanks:
     def _rank(self, name: str, rows: pa.RecordBatch | pa.Table) -> Int64Array:
         """Return numbers below 2 ** bits, whose first bit parts the cut points in half, as a z-order needs it."""
         cuts = self._cuts[name]
-        return _below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
+        return _count_cuts_below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
 
-    def lanes(self, sample: pa.Table, num_lanes: int) -> Int64Array:
+    def lane_bounds(self, sample: pa.Table, num_lanes: int) -> Int64Array:
         """Return at most ``num_lanes`` - 1 ascending numbers that part the sample's rows about evenly."""
         numbers = np.sort(self.of(sample))
         at = (np.arange(1, num_lanes) * len(numbers)) // num_lanes
@@ -129,7 +129,7 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
     return cuts.take(pc.sort_indices(cuts))
 
 
-def _below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
+def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
     """Return how many cut points are not above each value; 0 for null. Any type that has an order."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])

@@ -47,7 +47,7 @@ from streamhouse_spark.lake.tiering.plan import (
     require_progress,
     task_bytes,
 )
-from streamhouse_spark.lake.tiering.record_snapshot import is_ahead, record_snapshot, record_told
+from streamhouse_spark.lake.tiering.record_snapshot import is_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -113,14 +113,14 @@ class TieringJob:
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
-        unchanged = no_op_cache.state_without_news(self._log, self._lake, started_ms, self._refreshed)
-        state = unchanged or self._first_look()
+        unchanged = no_op_cache.find_unchanged_state(self._log, self._lake, started_ms, self._refresh_state)
+        state = unchanged or self._read_current_state()
         targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
         conflicts = 0
         while any(targets.values()) or (targets and state.deletions):  # adopted rows have no offsets, and may go
             try:
-                finished = self._round(state, targets, run_tasks, done)
+                finished = self._run_round(state, targets, run_tasks, done)
             except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
                 # Somebody else tiered these rows, and perhaps trimmed them, or compacted and expired the files in
                 # which older rows were looked for: look again where the lake is.
@@ -135,7 +135,7 @@ class TieringJob:
                 finished = False
             if finished:
                 break
-            state = self._refreshed()
+            state = self._refresh_state()
             if not done and not self._is_before_drop:
                 targets = state.ends  # rows that were deleted meanwhile go: so those that were added come, or none
         files = [file for _, written in done for file in written]
@@ -150,14 +150,14 @@ class TieringJob:
             healed_rows=_remove_duplicate_keys(files),
         )
 
-    def _first_look(self) -> TableState:
+    def _read_current_state(self) -> TableState:
         """Return the newest state of a table whose lake may be written."""
-        looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refreshed]
+        looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refresh_state]
         _, state = at_once(self._lake.place.storage, lambda look: look(), looks)
         assert state is not None
         return state
 
-    def _round(
+    def _run_round(
         self,
         state: TableState,
         targets: Mapping[int, int],
@@ -179,13 +179,15 @@ class TieringJob:
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
             if not self._is_before_drop:  # which leaves out a check
-                no_op_cache.remember(self._log, state, head, started_ms)
+                no_op_cache.remember_no_op(self._log, state, head, started_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
-        if plan.deletes and not files and newest is not None:  # the rows went with a partition, or by another engine
-            record_told(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
-        self._require_lake_of(state)
+        if (
+            plan.has_deletes and not files and newest is not None
+        ):  # the rows went with a partition, or by another engine
+            record_applied_deletes(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
+        self._require_same_lake(state)
         snapshot = self._lake.commit(
             files,
             expected=plan.offsets,
@@ -199,7 +201,7 @@ class TieringJob:
             self._record(snapshot)
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _remove_duplicate_keys(files))
-        return (snapshot is not None or not plan.num_tasks) and plan.reaches(targets)
+        return (snapshot is not None or not plan.num_tasks) and plan.reaches_all(targets)
 
     def _fit_lake_to_state(self, state: TableState) -> LakeSnapshot | None:
         """Make the lake table fit the state, and return its newest snapshot, whose rows the log has."""
@@ -208,7 +210,7 @@ class TieringJob:
         self._fit_lake(state)
         newest = self._lake.newest()
         require_of_history(self._log, newest)
-        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
+        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refresh_state()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed since this round began; try again"
             )
@@ -238,17 +240,17 @@ class TieringJob:
         try:
             self._lake.create_or_evolve()
         except LakeMismatchError:
-            if self._refreshed().schema_id == state.schema_id:
+            if self._refresh_state().schema_id == state.schema_id:
                 raise
             raise CommitConflictError(
                 f"the columns of table {state.name} were altered since this round began; try again"
             ) from None
 
-    def _require_lake_of(self, state: TableState) -> None:
+    def _require_same_lake(self, state: TableState) -> None:
         """Require that the state still has this lake: else the fence would let the round's rows in, and the next round
         take them out, or leave them where nobody looks.
         """
-        now = self._refreshed()
+        now = self._refresh_state()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
             raise CommitConflictError(
                 f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
@@ -257,7 +259,7 @@ class TieringJob:
     def _record(self, snapshot: LakeSnapshot) -> None:
         record_snapshot(self._log, self._lake, snapshot)
 
-    def _refreshed(self) -> TableState:
+    def _refresh_state(self) -> TableState:
         state = self._log.refresh()
         if state.dropped:
             raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
@@ -289,7 +291,7 @@ def run_task(
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
         shape = file_spec_of(task.context)
-        files, rows = lake_files(storage, settings, shape.data_location), _rows(storage, task, records)
+        files, rows = lake_files(storage, settings, shape.data_location), _read_rows(storage, task, records)
         deleted = task.split.deleted
         return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, rows, deleted)
 
@@ -372,6 +374,8 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
     return run
 
 
-def _rows(storage: Storage, task: TieringTask, records: InlineRecords | None) -> Iterable[tuple[int, pa.RecordBatch]]:
+def _read_rows(
+    storage: Storage, task: TieringTask, records: InlineRecords | None
+) -> Iterable[tuple[int, pa.RecordBatch]]:
     for part in read_split(storage, replace(task.split, deleted=None), task.context.schema, records=records):
         yield part.base_offset, part.batch

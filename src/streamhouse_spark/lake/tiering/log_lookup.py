@@ -31,12 +31,12 @@ class RowsOfLog:
             runs = every.without(dropped[bucket]) if bucket in dropped else every
             log = self.state.buckets[bucket]
             if held := runs.within(OffsetRange(log.start, log.end)):
-                parts += self._of_bucket(bucket, held)
+                parts += self._read_bucket(bucket, held)
             if older := runs.without(held):
                 left[bucket] = older
         return pa.concat_tables(parts), left
 
-    def _of_bucket(self, bucket: int, runs: OffsetRuns) -> list[pa.Table]:
+    def _read_bucket(self, bucket: int, runs: OffsetRuns) -> list[pa.Table]:
         offsets_to_find, parts = runs.offsets(), []
         for part in read_split(self.storage, whole_range(self.state, bucket, runs.range), self.schema):
             offsets = np.arange(part.base_offset, part.base_offset + part.batch.num_rows)

@@ -26,36 +26,36 @@ snapshot, show then at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _NoOpRound:
     version: int
     attempt: str | None
     location: str
     head: LakeVersion
-    asked_ms: int
+    checked_ms: int
 
-    def is_of(self, state: TableState | None) -> bool:
+    def is_state(self, state: TableState | None) -> bool:
         identity = None if state is None else (state.version, state.attempt, state.lake_location)
         return identity == (self.version, self.attempt, self.location)
 
 
-_seen: WeakKeyDictionary[CommitLog, _Seen] = WeakKeyDictionary()
+_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def remember(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
+def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
     """Remember that a round, which looked at the lake not before ``checked_ms``, found nothing to do for the state."""
     if head is None or log.known is not state:
         return
     with _lock:
-        _seen[log] = _Seen(state.version, state.attempt, state.lake_location, head, checked_ms)
+        _no_op_rounds[log] = _NoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
 
 
 def forget(log: CommitLog) -> None:
     with _lock:
-        _seen.pop(log, None)
+        _no_op_rounds.pop(log, None)
 
 
-def state_without_news(
+def find_unchanged_state(
     log: CommitLog, lake: LakeTable, now_ms: int, refreshed: Callable[[], TableState]
 ) -> TableState | None:
     """Return the newest state, where nothing is new since a round found nothing to do. None where something is, where
@@ -65,10 +65,10 @@ def state_without_news(
     """
     storage = lake.place.storage
     with _lock:
-        last_round = _seen.get(log)
+        last_round = _no_op_rounds.get(log)
     if last_round is None or not isinstance(storage, ReadsMany):
         return None
-    if not last_round.is_of(log.known) or now_ms - last_round.asked_ms > LASTS_MS:
+    if not last_round.is_state(log.known) or now_ms - last_round.checked_ms > LASTS_MS:
         forget(log)
         return None
     objects: list[bytes | None] = []
@@ -79,7 +79,7 @@ def state_without_news(
     state, _ = at_once(storage, lambda look: look(), looks)
     newest, following = objects
     is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
-    if is_same and last_round.is_of(state):
+    if is_same and last_round.is_state(state):
         return state
     forget(log)
     return None

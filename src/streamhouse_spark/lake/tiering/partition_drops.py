@@ -60,7 +60,7 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
         held = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
         if held is not None:
             named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
-            missing = _missing_offsets(ranges, [dict(held), dict(state.deleted), *named])
+            missing = _find_missing_offsets(ranges, [dict(held), dict(state.deleted), *named])
             return [PartitionDropRows(missing, grown, total=grown)]
     return []
 
@@ -73,7 +73,7 @@ def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> Par
     return PartitionDropRows(rows, lost.num_counted, lost.files, snapshot_id, lost.num_rows)
 
 
-def _missing_offsets(
+def _find_missing_offsets(
     ranges: Mapping[int, OffsetRange], known_runs: list[dict[int, OffsetRuns]]
 ) -> dict[int, OffsetRuns]:
     """Return bucket → offsets of the ranges that none of the others has."""
@@ -99,7 +99,7 @@ class _PartitionDrop(NamedTuple):
     num_rows: int
 
 
-def _the_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
+def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
     """Find the commit behind the recorded snapshot from which on the lake lacks more rows; None where it is not one
     alone, or it is no longer known.
     """
@@ -141,7 +141,7 @@ def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> 
     Files tell them: those that went, and those that came instead. None where these have not as many rows as the drop
     says, or it is not one alone. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
     """
-    if (drop := _the_drop(state, lake, pair)) is None:
+    if (drop := _find_partition_drop(state, lake, pair)) is None:
         return None
     schema, place = lake.place.spec.schema, lake.place
     before = lake.plan_read(snapshot_id=drop.older, schema=schema)

@@ -98,7 +98,7 @@ def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[in
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def bases_of(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
+def find_bases(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
     """Return bucket → its rows by key, for buckets of which the lake has nothing and the log no longer has all
     changes.
     """

@@ -36,9 +36,9 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     Raises `CommitConflictError` where another engine's commit took its place.
     """
     recorded = log.state.recorded_lake
-    if recorded is not None and not is_news(snapshot, recorded):
+    if recorded is not None and not should_record(snapshot, recorded):
         return
-    if _lacks_more(snapshot, recorded):
+    if _dropped_more_rows(snapshot, recorded):
         snapshot = lake.settle(snapshot)
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
@@ -48,20 +48,20 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         recorded = state.recorded_lake
         if recorded is not None and same_offsets(snapshot.offsets, recorded.offsets):
             latest = lake.newest()
-        if latest is None or is_ahead(latest, state) or (recorded is not None and not is_news(latest, recorded)):
+        if latest is None or is_ahead(latest, state) or (recorded is not None and not should_record(latest, recorded)):
             return []
-        waits = lake.names_files and _waits(state, latest, latest.told)
+        waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.told)
         must_check = waits or ADOPTED in state.properties or bool(branches_of(state))
-        keeps_files = must_check and _keeps_files(state, lake, latest)
+        keeps_files = must_check and _retains_external_files(state, lake, latest)
         if waits and not keeps_files:
             return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
-        tiered = replace(_pair_of(state, latest, time_ms), keeps_files=keeps_files)
+        tiered = replace(_make_tiered_snapshot(state, latest, time_ms), keeps_files=keeps_files)
         return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)
 
 
-def _keeps_files(state: TableState, lake: LakeTable, snapshot: LakeSnapshot) -> bool:
+def _retains_external_files(state: TableState, lake: LakeTable, snapshot: LakeSnapshot) -> bool:
     """Tell whether a snapshot has the files without offsets of the recorded one."""
     recorded = state.lake
     if recorded is None or not same_offsets(snapshot.starts, recorded.starts):
@@ -69,7 +69,7 @@ def _keeps_files(state: TableState, lake: LakeTable, snapshot: LakeSnapshot) -> 
     return lake.keeps_files(recorded.snapshot_id, snapshot.id)
 
 
-def _waits(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> bool:
+def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> bool:
     """Tell whether rows were deleted that the recorded snapshot has, and that this one may still have: it lacks those
     of records up to ``applied_through``.
     """
@@ -81,7 +81,7 @@ def _waits(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> b
     return of_lake or bool(unapplied_file_deletes(state.deletions, applied_through))
 
 
-def _pair_of(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredSnapshot:
+def _make_tiered_snapshot(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredSnapshot:
     applied_through = snapshot.told if state.deletions else 0
     offsets, starts, without_offsets = dict(snapshot.offsets), dict(snapshot.starts), snapshot.dropped_others
     return TieredSnapshot(
@@ -89,13 +89,13 @@ def _pair_of(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredS
     )
 
 
-def _lacks_more(snapshot: LakeSnapshot, recorded: TieredSnapshot | None) -> bool:
+def _dropped_more_rows(snapshot: LakeSnapshot, recorded: TieredSnapshot | None) -> bool:
     """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
     is_followed = recorded is not None and same_offsets(snapshot.starts, recorded.starts)
     return snapshot.dropped_rows > (recorded.dropped_rows if recorded is not None and is_followed else 0)
 
 
-def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, applied_through: int) -> None:
+def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, applied_through: int) -> None:
     """Record that the newest snapshot lacks the rows of all deletions up to the commit ``applied_through``.
 
     It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
@@ -108,11 +108,11 @@ def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, applied
         if recorded.snapshot_id == snapshot.id:
             return [replace(recorded, told=applied_through, keeps_files=True)]
         newest = lake.newest()
-        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not is_news(newest, recorded):
+        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not should_record(newest, recorded):
             return []
-        if lake.names_files and _waits(state, newest, applied_through):
+        if lake.has_file_names and _has_pending_deletes(state, newest, applied_through):
             return []  # of a later deletion, for the next round
-        tiered = replace(_pair_of(state, newest, time_ms), told=applied_through)
+        tiered = replace(_make_tiered_snapshot(state, newest, time_ms), told=applied_through)
         return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)
@@ -142,7 +142,7 @@ def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
     )
 
 
-def is_news(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
+def should_record(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
     """Tell whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
 
     As much is enough: after a compaction the older snapshot is the one that will be expired.

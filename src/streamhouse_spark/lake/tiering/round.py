@@ -16,7 +16,7 @@ from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
-    bases_of,
+    find_bases,
     plan_tiering,
     round_begin,
     rows_to_delete,
@@ -43,7 +43,7 @@ class TieringPlan:
     ranges: Mapping[int, OffsetRange]
     bases: Mapping[int, KvSnapshot]
     deleted: Mapping[int, OffsetRuns]
-    of_files: tuple[Deletion, ...] = ()
+    file_deletes: tuple[Deletion, ...] = ()
     """Deletions of rows without offsets that the lake does not lack yet."""
     told: int = 0
     """The newest record whose deleted rows the lake lacks before the round."""
@@ -60,32 +60,36 @@ class TieringPlan:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.num_tasks) or self.deletes or not self.keeps_rows
+        return bool(self.num_tasks) or self.has_deletes or not self.keeps_rows
 
     @property
-    def deletes(self) -> bool:
+    def has_deletes(self) -> bool:
         """Whether rows were deleted that the lake may have."""
-        return bool(self.deleted or self.of_files)
+        return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
         """Count, for each bucket, the rows of the round that its files lack: see `LakeTable.leaves_out_deleted`."""
         if not lake.leaves_out_deleted:
             return NOTHING_ABSENT
-        return {bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._of_ranges.items()}
+        return {
+            bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._deleted_rows_of_round.items()
+        }
 
     def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
         """Return the deleted rows that files have: of the lake, and unless it leaves them out of the round."""
         if not lake.leaves_out_deleted:
             return self.deleted
-        older = {b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._of_ranges.items()}
+        older = {
+            b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._deleted_rows_of_round.items()
+        }
         return {bucket: runs for bucket, runs in {**self.deleted, **older}.items() if runs}
 
     @property
-    def _of_ranges(self) -> Mapping[int, OffsetRuns]:
+    def _deleted_rows_of_round(self) -> Mapping[int, OffsetRuns]:
         """The deleted rows of buckets of which the round has rows."""
         return {bucket: runs for bucket, runs in self.deleted.items() if bucket in self.ranges}
 
-    def reaches(self, targets: Mapping[int, int]) -> bool:
+    def reaches_all(self, targets: Mapping[int, int]) -> bool:
         return all(self.new.get(bucket, 0) >= end for bucket, end in targets.items())
 
 
@@ -99,7 +103,7 @@ def plan_round(
     """Plan the round that follows a snapshot. Raises as `plan_tiering` and `round_begin` do."""
     offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
     begin = round_begin(state, newest)
-    bases = bases_of(state, begin)
+    bases = find_bases(state, begin)
     is_keyed, bytes_max = bool(state.primary_key), bytes_per_bucket_max
     if is_keyed:
         bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
@@ -129,9 +133,9 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     ]
     files = [file for written in run_tasks(tasks) for file in written]
     deleted = plan.deleted_rows_of(lake)
-    if deleted or plan.of_files:
+    if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
         rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
-        pending = PendingDeletes(plan.of_files, recorded, plan.told, rows)
+        pending = PendingDeletes(plan.file_deletes, recorded, plan.told, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files

@@ -54,5 +54,5 @@ def tier_ahead(
             if conflicts > CONFLICTS_MAX:
                 raise
             continue
-        if snapshot is None or plan.reaches(state.ends):
+        if snapshot is None or plan.reaches_all(state.ends):
             return state

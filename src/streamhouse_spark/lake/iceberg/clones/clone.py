@@ -54,7 +54,9 @@ def clone(place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: 
     assert isinstance(catalog, FileCatalog)
     try:
         with commit_answers(f"making the lake table of {target.spec.path}"):
-            catalog.begin_table(target.identifier, _make_clone_metadata(table.metadata, place, target, snapshot_id))
+            catalog.create_from_metadata(
+                target.identifier, _make_clone_metadata(table.metadata, place, target, snapshot_id)
+            )
     except TableAlreadyExistsError as error:
         raise LakeMismatchError(
             f"the place {target.spec.location} of the lake of {target.spec.path} is taken, though new; run it again"
@@ -70,7 +72,7 @@ def _make_clone_metadata(
     properties = {name: text.replace(old, new) for name, text in metadata.properties.items() if name not in OWN_PLACES}
     own = {TABLE_UUID_PROPERTY: new, SHARED_PROPERTY: ",".join(shared), "gc.enabled": "false"}
     if COLUMNS_PROPERTY in properties:
-        own[COLUMNS_PROPERTY] = _columns(properties[COLUMNS_PROPERTY], place, target)
+        own[COLUMNS_PROPERTY] = _migrate_column_map(properties[COLUMNS_PROPERTY], place, target)
     refs = {
         name: SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": kind})
         for name, kind in ((MAIN_BRANCH, "branch"), (COMMIT_USER, "tag"))
@@ -81,7 +83,7 @@ def _make_clone_metadata(
             "location": StorageFiles(target.storage).location_of(target.spec.location),
             "table_uuid": uuid.UUID(target.world.ids.new_uuid()),
             "properties": {**properties, **own},
-            "snapshots": [_own(metadata, snapshot, old, new)],
+            "snapshots": [_make_own_snapshot(metadata, snapshot, old, new)],
             "current_snapshot_id": snapshot_id,
             "refs": refs,
             "snapshot_log": [entry],
@@ -93,7 +95,7 @@ def _make_clone_metadata(
     )
 
 
-def _columns(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
+def _migrate_column_map(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
     """Return the map of columns as of the clone's schema, where the lake was brought up to a later one that differs
     from it in comments or defaults alone. With other columns it stays what it is, so no round writes to it.
     """
@@ -107,7 +109,7 @@ def _columns(text: str, place: IcebergTableBinding, target: IcebergTableBinding)
     return replace(mapping, schema_id=target.spec.schema_id).to_text(new)
 
 
-def _own(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
+def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
     """Return the snapshot without ancestors, so with the offsets in its own summary."""
     offsets = offsets_at(metadata, snapshot, old)
     if offsets is None or snapshot.summary is None:

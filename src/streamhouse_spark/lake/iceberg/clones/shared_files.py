@@ -16,7 +16,7 @@ def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(filter(None, properties.get(SHARED_PROPERTY, "").split(",")))
 
 
-def own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
+def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
     """Return those of the locations in the warehouse whose files the table may delete: of a clone not those that it
     began with.
     """

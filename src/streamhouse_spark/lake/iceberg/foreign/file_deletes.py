@@ -19,9 +19,9 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.commit_validation import require_known
+from streamhouse_spark.lake.commit_validation import require_deletes_resolved
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.key_index import live_file
+from streamhouse_spark.lake.iceberg.key_index import describe_live_file
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, require_snapshot
@@ -32,7 +32,7 @@ from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContex
 from streamhouse_spark.lake.parquet.file_writer import may_hold
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import offset_file, read_deleted_positions
-from streamhouse_spark.lake.parquet.rewritten_rows import Positions, equal_rows, rows_at
+from streamhouse_spark.lake.parquet.rewritten_rows import Positions, find_equal_rows, read_rows_at
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 
 _NO_OFFSETS: Final = OffsetRange(0, 0)
@@ -46,14 +46,14 @@ def write_file_deletes(
 
     ``moved`` are rows that had offsets while they were deleted.
     """
-    if not pending.of_files and not moved.rows:
+    if not pending.file_deletes and not moved.rows:
         return []
     spec = IcebergFileSpec.from_json(context.lake)
     table = place.require()
     planned = _planned_snapshot(place, table, spec, pending.told)
-    live = _by_name(place, table, planned)
+    live = _tasks_by_name(place, table, planned)
     to_delete = {
-        name: [runs.offsets()] for name, runs in union_deleted_file_rows(pending.of_files).items() if name in live
+        name: [runs.offsets()] for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name in live
     }
     for name, positions in _find_rewritten_rows(place, table, live, pending, moved).items():
         to_delete.setdefault(name, []).append(positions)
@@ -88,7 +88,7 @@ def _planned_snapshot(
     return planned
 
 
-def _by_name(place: IcebergTableBinding, table: Table, snapshot: Snapshot) -> dict[str, FileScanTask]:
+def _tasks_by_name(place: IcebergTableBinding, table: Table, snapshot: Snapshot) -> dict[str, FileScanTask]:
     names = StorageFiles(place.storage)
     return {names.name_of(task.file.file_path): task for task in plan_tasks(table, snapshot)}
 
@@ -97,7 +97,7 @@ def _write_position_deletes(
     place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, task: FileScanTask, positions: Positions
 ) -> LakeFile | None:
     """Write the file of deleted positions of a data file; None where all of them are deleted there."""
-    file = live_file(task, table, ())
+    file = describe_live_file(task, table, ())
     access = place.files_at(file.location)
     new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
     if not len(new):
@@ -126,33 +126,33 @@ def _find_rewritten_rows(
     The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
     its offsets on.
     """
-    lost = {name: runs for name, runs in union_deleted_file_rows(pending.of_files).items() if name not in live}
+    lost = {name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live}
     how = own_projection(table.metadata, place.spec)
-    of_log, left = pending.of_log(moved, how.schema.arrow)
+    of_log, left = pending.read_log_rows(moved, how.schema.arrow)
     if not (lost or of_log.num_rows or left.rows):
         return {}
     before: Mapping[str, FileScanTask] = {}
     try:
         if pending.recorded is not None:
-            before = _by_name(place, table, require_snapshot(table.metadata, pending.recorded))
-        lost |= _files_of_offsets(place, table, before, left)
-        rows = rows_at(place.files_at, {name: _split(table, before[name]) for name in lost}, lost, how)
+            before = _tasks_by_name(place, table, require_snapshot(table.metadata, pending.recorded))
+        lost |= _group_rows_by_file(place, table, before, left)
+        rows = read_rows_at(place.files_at, {name: _make_split(table, before[name]) for name in lost}, lost, how)
     except (SnapshotExpiredError, FileNotFoundError) as error:
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of snapshot {pending.recorded} were deleted, and before a round "
             f"could delete them another engine replaced their files and expired that snapshot ({error}), so that "
             "nothing tells which rows these are; restore the snapshot with its files"
         ) from error
-    newer = ((name, _split(table, task)) for name, task in live.items() if name not in before)
+    newer = ((name, _make_split(table, task)) for name, task in live.items() if name not in before)
     unread = ((name, split) for name, split in newer if not _has_offsets(place, split.location))
-    return dict(equal_rows(place.files_at, unread, pa.concat_tables([rows, of_log]), how))
+    return dict(find_equal_rows(place.files_at, unread, pa.concat_tables([rows, of_log]), how))
 
 
 def _has_offsets(place: IcebergTableBinding, location: str) -> bool:
     return offset_file(place.files_at(location), location, place.spec.writers) is not None
 
 
-def _files_of_offsets(
+def _group_rows_by_file(
     place: IcebergTableBinding, table: Table, before: Mapping[str, FileScanTask], moved: RewrittenRows
 ) -> FileRows:
     """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
@@ -165,12 +165,12 @@ def _files_of_offsets(
         if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetRuns.dense(0, 0)))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        deleted = read_deleted_positions(place.files_at(at), at, live_file(task, table, ()).deletes)
+        deleted = read_deleted_positions(place.files_at(at), at, describe_live_file(task, table, ()).deletes)
         rows_of_file[name] = OffsetRuns.of(np.setdiff1d(own.runs.rows_at(hit), deleted))
-    require_known(str(place.spec.path), left, moved.foreign)
+    require_deletes_resolved(str(place.spec.path), left, moved.foreign)
     return {name: runs for name, runs in rows_of_file.items() if runs}
 
 
-def _split(table: Table, task: FileScanTask) -> LakeSplit:
-    file = live_file(task, table, ())
+def _make_split(table: Table, task: FileScanTask) -> LakeSplit:
+    file = describe_live_file(task, table, ())
     return LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)

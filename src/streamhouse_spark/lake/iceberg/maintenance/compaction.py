@@ -22,13 +22,13 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
-from streamhouse_spark.lake.iceberg.clones.shared_files import own_files
+from streamhouse_spark.lake.iceberg.clones.shared_files import select_own_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.maintenance.delete_compaction import FileWithDeletes, files_to_purge
-from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
+from streamhouse_spark.lake.iceberg.maintenance.delete_compaction import FileWithDeletes, select_files_to_purge
+from streamhouse_spark.lake.iceberg.offsets import iter_ancestor_snapshots, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.refs import require_unchanged_refs
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
@@ -53,11 +53,11 @@ from streamhouse_spark.lake.parquet.compaction import (
     Rewritten,
     RunGroups,
     in_this_process,
+    limit_to_budget,
+    list_new_files,
     merge_group,
-    new_files,
     plan_groups,
-    rewritten,
-    within_budget,
+    rewrite_groups,
 )
 from streamhouse_spark.lake.timestamp_correction import effective_times_ms
 from streamhouse_spark.storage.base import Storage
@@ -88,23 +88,23 @@ def compact(
     place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    current_plan = current(place, dry_run=dry_run)
+    current_plan = find_current(place, dry_run=dry_run)
     if current_plan is None:
         return CompactReport(), None
     table, planned = current_plan
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
-            groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+            groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
     return rewrite(place, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
     """Return the lake table and its newest snapshot, brought up to the table's schema but for a dry run; None where
     there is none.
     """
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -140,7 +140,7 @@ def rewrite(
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
     run = run or in_this_process(place.storage, place.settings, place.world)
-    added = new_files(rewritten(run, groups, task, table.location()))
+    added = list_new_files(rewrite_groups(run, groups, task, table.location()))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 
@@ -148,7 +148,7 @@ def rewrite(
         place.require_owner(metadata)
         require_shape(metadata, spec)
         require_written(place, metadata, added, spec)
-        return compaction_change(table, planned, groups, added, metadata)
+        return make_compaction_change(table, planned, groups, added, metadata)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return CompactReport(len(removed), len(added), rows, purged_rows=purged_rows), snapshot.snapshot_id
@@ -163,12 +163,14 @@ def plan_compaction(
     Files of an older partition spec are joined with each other alone, and written by the newest. Files of other engines
     are left alone, and so is a snapshot that has deletes of another kind: deleted rows could come back.
     """
-    with_deletes = files_with_deletes(table, snapshot)
+    with_deletes = find_files_with_deletes(table, snapshot)
     if with_deletes is None:
         return []
     target_bytes = place.spec.target_file_bytes
     files = place.files_at(data_location(table))
-    purged = list(files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
+    purged = list(
+        select_files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
+    )
     # One that is as large as those which are left alone stands between its neighbours.
     current = [
         replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
@@ -183,7 +185,7 @@ def plan_compaction(
     return [*joined, *purged]
 
 
-def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
+def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
     """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
     if not _delete_manifests(snapshot, table):
         manifests = manifests_of(table.io, snapshot)
@@ -198,7 +200,7 @@ def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes
     return [FileWithDeletes(task.file, tuple(task.delete_files)) for task in tasks]
 
 
-def compaction_change(
+def make_compaction_change(
     table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
     """Return the change to the same rows in other files, with the offsets of ``metadata``, so that older snapshots can
@@ -264,7 +266,9 @@ def expire(
     place.require_owner(table.metadata)
     now_ms = place.storage.now_ms()
     metadata, owner = table.metadata, place.spec.table_uuid
-    expirable_ids = [expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules]
+    expirable_ids = [
+        find_expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules
+    ]
     doomed = tuple(
         snapshot_id for snapshot_id in dict.fromkeys(chain.from_iterable(expirable_ids)) if snapshot_id not in tagged
     )
@@ -273,11 +277,11 @@ def expire(
     if dry_run:
         left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
         after = table.metadata.model_copy(update={"snapshots": left})
-        return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
+        return ExpireReport(doomed, tuple(find_unreachable_files(table, table.metadata, after)))
     if claim is not None:
         claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
     after = remove_snapshots(place.catalog, table, doomed)
-    files = unreachable_files(table, table.metadata, after)
+    files = find_unreachable_files(table, table.metadata, after)
 
     def delete(location: str) -> None:
         with suppress(FileNotFoundError):
@@ -289,7 +293,7 @@ def expire(
     return ExpireReport(doomed, tuple(files))
 
 
-def expirable(
+def find_expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
     """Return the snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the one with
@@ -299,14 +303,16 @@ def expirable(
     if head is None:
         return ()
     retained = {ref.snapshot_id for ref in metadata.refs.values()}
-    retained.update(s.snapshot_id for s in list(ancestors(metadata, head))[: max(keep_last, 1)])
+    retained.update(s.snapshot_id for s in list(iter_ancestor_snapshots(metadata, head))[: max(keep_last, 1)])
     offsets = newest_offsets(metadata, table_uuid)
     if offsets is not None:
         retained.add(offsets.snapshot_id)
     for ref in metadata.refs.values():
         if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
             branch_head = metadata.snapshot_by_id(ref.snapshot_id)
-            retained.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
+            retained.update(
+                s.snapshot_id for s in iter_ancestor_snapshots(metadata, branch_head)
+            ) if branch_head else None
     in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
     times_ms = effective_times_ms([own_time_ms(s) for s in in_commit_order], now_ms)
     age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(in_commit_order, times_ms, strict=True)}
@@ -332,7 +338,7 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
         ) from error
 
 
-def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
+def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     """Return every file that the snapshots need: manifest lists, manifests, data and delete files; in no
     special order.
     """
@@ -356,17 +362,17 @@ def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     return needed
 
 
-def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
+def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
     """Return the files that only the removed snapshots needed, data first, so that after a crash the rest can still be
     found.
     """
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
-    retained: Mapping[str, None] = files_of(table, after.snapshots)
-    doomed = [location for location in files_of(table, expired) if location not in retained]
+    retained: Mapping[str, None] = list_files(table, after.snapshots)
+    doomed = [location for location in list_files(table, expired) if location not in retained]
     if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
         files = table.io.files
-        doomed = own_files(
+        doomed = select_own_files(
             (expired_location for expired_location in doomed if files.holds(expired_location)), files, before.properties
         )
     return sorted(doomed, key=lambda location: (*_depth(location), location))

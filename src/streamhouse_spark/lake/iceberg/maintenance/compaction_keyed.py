@@ -25,7 +25,7 @@ from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.key_index import live_file
+from streamhouse_spark.lake.iceberg.key_index import describe_live_file
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
@@ -46,9 +46,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     Rewritten,
     RunGroups,
     in_this_process,
-    new_files,
-    rewritten,
-    within_budget,
+    limit_to_budget,
+    list_new_files,
+    rewrite_groups,
 )
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
 from streamhouse_spark.lake.parquet.sorted_merge import MergedRows
@@ -152,7 +152,7 @@ def _compact_keyed(
     place: IcebergTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool
 ) -> tuple[CompactReport, int | None]:
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -168,8 +168,8 @@ def _compact_keyed(
     offsets = held.offsets if held else {}
     task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
     run = run or in_this_process(place.storage, place.settings, place.world)
-    rewrites = rewritten(run, plan.groups, task, table.location())
-    added, num_read = new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
+    rewrites = rewrite_groups(run, plan.groups, task, table.location())
+    added, num_read = list_new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
@@ -197,7 +197,7 @@ def plan_keyed_compaction(
     alone. The lake need not have the columns of the table's schema yet.
     """
     tasks = plan_tasks(table, snapshot)
-    ages, deletes = _ages_and_deletes(table, snapshot)
+    ages, deletes = _list_ages_and_deletes(table, snapshot)
     specs, buckets = (
         table.metadata.specs(),
         (table_spec.num_buckets, bucket_source(table.metadata, table_spec.num_buckets)),
@@ -213,7 +213,7 @@ def plan_keyed_compaction(
     key_ids = [field_id for field_id in field_ids if field_id is not None]
     groups = [_group(members, table, key_ids, *buckets) for members in by_place.values()]
     worthwhile = [group for group in groups if group.is_worth_it(table_spec.target_file_bytes, purge=purge)]
-    chosen = tuple(worthwhile if is_whole else within_budget(worthwhile))
+    chosen = tuple(worthwhile if is_whole else limit_to_budget(worthwhile))
     rewritten = {file.location for group in chosen for file in group.files}
     needed = {d.file_path for task in tasks if task.file.file_path not in rewritten for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))
@@ -225,10 +225,12 @@ def _group(
     deletes = {delete.file_path: delete.record_count for task in tasks for delete in task.delete_files}
     spec = table.metadata.specs()[tasks[0].file.spec_id]
     bucket = bucket_of(spec, tasks[0].file.partition, num_buckets, source_id)
-    return KeyedGroup(bucket or 0, tuple(live_file(task, table, key_ids) for task in tasks), sum(deletes.values()))
+    return KeyedGroup(
+        bucket or 0, tuple(describe_live_file(task, table, key_ids) for task in tasks), sum(deletes.values())
+    )
 
 
-def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
+def _list_ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
     """Return the data files with the numbers of the commits that added them, and all delete files."""
     ages: dict[str, int] = {}
     deletes: set[str] = set()

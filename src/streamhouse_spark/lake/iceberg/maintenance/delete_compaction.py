@@ -35,7 +35,7 @@ class FileWithDeletes:
         return StoredFile(path, file.file_size_in_bytes, file.record_count, partition, deletes, own)
 
 
-def files_to_purge(
+def select_files_to_purge(
     with_deletes: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
 ) -> Iterator[CompactGroup]:
     """Return a group for each file of which more than this share of the rows is deleted, if a tiering round of the
@@ -50,12 +50,12 @@ def files_to_purge(
         own = offset_file(files, stored.location, writers)
         if own is None:
             continue
-        live, num_deleted = without_deleted(files, own, stored)
+        live, num_deleted = exclude_deleted(files, own, stored)
         if num_deleted > share_min * stored.num_rows:
             yield CompactGroup(own.bucket, (live,), (replace(stored, num_deleted=num_deleted),))
 
 
-def without_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
+def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
     """Return the file with the offsets of its rows that are not deleted, and how many are."""
     positions = read_deleted_positions(files, stored.location, stored.deletes)
     live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))

@@ -39,10 +39,10 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.partition_rewrite import (
     FilesToDrop,
     find_files_to_drop,
-    is_foreign,
+    has_external_name,
     require_tiered,
-    rewritten,
-    until_committed,
+    retry_until_committed,
+    rewrite_partial_files,
 )
 from streamhouse_spark.query.partition_match import PartitionMatches
 
@@ -51,7 +51,7 @@ def drop_partitions(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
-    return until_committed(
+    return retry_until_committed(
         place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
 
@@ -60,7 +60,7 @@ def _drop(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     planned = table.metadata.current_snapshot() if table else None
     if table is None or planned is None:
@@ -73,7 +73,7 @@ def _drop(
     context = write_context(place)
     file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    added = rewritten(going.cut, context, file_spec, how, place.files_at, files, place.world.ids)
+    added = rewrite_partial_files(going.cut, context, file_spec, how, place.files_at, files, place.world.ids)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
@@ -83,13 +83,13 @@ def _drop(
         if added:
             require_shape(metadata, file_spec)
             require_written(place, metadata, added, file_spec)
-        return _change(place, metadata, going, deletes, added)
+        return _make_change(place, metadata, going, deletes, added)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return report, snapshot.snapshot_id
 
 
-def _change(
+def _make_change(
     place: IcebergTableBinding,
     metadata: TableMetadata,
     going: FilesToDrop[DataFile],
@@ -129,8 +129,8 @@ def _find_files_to_drop(
     deletes: list[DataFile] = []
 
     def candidates() -> Iterator[tuple[DataFile, LakeSplit]]:
-        for content, file in _live(table, snapshot):
-            partition = _partition(file, specs[file.spec_id], schema)
+        for content, file in _list_live_files(table, snapshot):
+            partition = _partition_values(file, specs[file.spec_id], schema)
             if content == ManifestContent.DELETES:
                 if partition.keys() >= set(chosen.columns) and chosen.holds(partition):
                     deletes.append(file)
@@ -157,18 +157,18 @@ def _find_files_to_drop(
     ]
     num_deleted = sum(count for count, _ in deletes_to_drop)
     num_foreign = going.foreign_rows - sum(
-        count for count, location in deletes_to_drop if location and is_foreign(location)
+        count for count, location in deletes_to_drop if location and has_external_name(location)
     )
     return replace(going, deleted_rows=num_deleted, foreign_rows=num_foreign), deletes if going.is_whole else ()
 
 
-def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
+def _list_live_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
     for manifest in manifests_of(table.io, snapshot):
         for entry in manifest.fetch_manifest_entry(table.io):
             yield manifest.content, entry.data_file
 
 
-def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
+def _partition_values(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
     """Return the values of the columns that the file is partitioned by."""
     values = {}
     for position, field in enumerate(spec.fields):

@@ -21,8 +21,8 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, commit_snapshot
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets, files_of
-from streamhouse_spark.lake.iceberg.metadata_versions import look_again
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets, list_files
+from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -61,7 +61,7 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
     _store_not_before(place, table, not_before_ms)
-    look_again()
+    forget_cached_version()
     needed = _referenced_paths(
         place.load(), files
     )  # again: a round may have landed between the first look and the property
@@ -83,7 +83,7 @@ def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_m
 def _referenced_paths(table: Table, files: StorageFiles) -> set[str]:
     metadata = table.metadata
     statistics = [file.statistics_path for file in (*metadata.statistics, *metadata.partition_statistics)]
-    locations = (*files_of(table, metadata.snapshots), *statistics)
+    locations = (*list_files(table, metadata.snapshots), *statistics)
     return {files.key_of(location) for location in locations if files.holds(location)}
 
 

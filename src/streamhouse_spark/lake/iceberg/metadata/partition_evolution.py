@@ -44,12 +44,12 @@ def evolve_spec(
     ``columns_before`` maps the columns of the lake as it is, ``columns`` those of ``lake``, its migrated schema.
     """
     here = metadata.spec()
-    parts = _parts(table_spec.layout, table_spec.schema, columns, table_spec)
-    if parts is None or _is_of(here, parts):
+    parts = _partition_parts(table_spec.layout, table_spec.schema, columns, table_spec)
+    if parts is None or _has_parts(here, parts):
         return here
-    if not any(_is_of(here, previous) for previous in _before(columns_before, columns, table_spec)):
+    if not any(_has_parts(here, previous) for previous in _former_partitionings(columns_before, columns, table_spec)):
         return here
-    former_spec = next((spec for spec in metadata.partition_specs if _is_of(spec, parts)), None)
+    former_spec = next((spec for spec in metadata.partition_specs if _has_parts(spec, parts)), None)
     return former_spec if former_spec is not None else _new_spec(metadata, lake, parts)
 
 
@@ -70,19 +70,22 @@ def spec_updates(
     return requirements, (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate())
 
 
-def _before(columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec) -> Iterator[Sequence[_Part]]:
+def _former_partitionings(
+    columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
+) -> Iterator[Sequence[_Part]]:
     """Return the partitionings that the lake can have of the table itself: that of the schema which it was brought up
     to; any that the table had for a lake without a map.
     """
     former = [
-        (i, _parts(fields, table_spec.schemas[i], columns, table_spec)) for i, fields in table_spec.former_layouts
+        (i, _partition_parts(fields, table_spec.schemas[i], columns, table_spec))
+        for i, fields in table_spec.former_layouts
     ]
     if columns_before.schema_id is not None:
         former = [(i, parts) for i, parts in former if columns_before.schema_id <= i][:1]
     return (parts for _, parts in former if parts is not None)
 
 
-def _parts(
+def _partition_parts(
     layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> list[_Part] | None:
     """Return the fields of a partitioning, and the bucket behind them; None where the lake lacks a column."""
@@ -95,21 +98,23 @@ def _parts(
     return sources if len(sources) == len(parts) else None
 
 
-def _is_of(spec: PartitionSpec, parts: Sequence[_Part]) -> bool:
-    return [_identity(f.source_id, f.transform) for f in spec.fields] == [_identity(i, t) for i, t, _ in parts]
+def _has_parts(spec: PartitionSpec, parts: Sequence[_Part]) -> bool:
+    return [_part_identity(f.source_id, f.transform) for f in spec.fields] == [
+        _part_identity(i, t) for i, t, _ in parts
+    ]
 
 
-def _identity(source_id: int, transform: IcebergTransform[Any, Any]) -> tuple[int, str]:
+def _part_identity(source_id: int, transform: IcebergTransform[Any, Any]) -> tuple[int, str]:
     return source_id, str(transform)
 
 
 def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> PartitionSpec:
-    ever = {_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields}
+    ever = {_part_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields}
     names = {field.name.casefold() for field in ever.values()}
-    next_id = 1 + _last_id(metadata)
+    next_id = 1 + _last_field_id(metadata)
     fields = []
     for source_id, transform, suffix in parts:
-        field = ever.get(_identity(source_id, transform))
+        field = ever.get(_part_identity(source_id, transform))
         if field is None:
             name = _free_name(lake, source_id, suffix, names)
             names.add(name.casefold())
@@ -119,7 +124,7 @@ def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> 
     return PartitionSpec(*fields, spec_id=1 + max(spec.spec_id for spec in metadata.partition_specs))
 
 
-def _last_id(metadata: TableMetadata) -> int:
+def _last_field_id(metadata: TableMetadata) -> int:
     """Return the greatest id that a field of any spec ever had."""
     field_ids = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
     return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *field_ids)

@@ -12,13 +12,13 @@ from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 REWRITTEN = "reads go on without it, and the next commit writes it again"
 
 
-def metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
+def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
     """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
     table = place.find()
     if table is None:
         return
     if place.uses_files:
-        yield from _hint_problems(place)
+        yield from _find_hint_problems(place)
     checked: set[str] = set()
     for snapshot in table.metadata.snapshots:
         try:
@@ -32,7 +32,7 @@ def metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
                 yield str(error)
 
 
-def _hint_problems(place: IcebergTableBinding) -> Iterator[str]:
+def _find_hint_problems(place: IcebergTableBinding) -> Iterator[str]:
     number, key = parse_version_hint(place.storage, place.spec.location), place.spec.location
     if number is None:
         yield f"lake file {hint_key(key)} is missing, or names no version; {REWRITTEN}"

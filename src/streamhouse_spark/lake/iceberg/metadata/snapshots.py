@@ -1,6 +1,6 @@
 """The snapshots in a table's metadata, as far as log offsets are found by them. Iceberg's library is not needed.
 
-`KeptSnapshots` has these parts of the library's metadata under the same names, so that `offsets` reads either.
+`ParsedSnapshots` has these parts of the library's metadata under the same names, so that `offsets` reads either.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class AnySnapshots(Protocol[Found_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSnapshot:
+class ParsedSnapshot:
     """See `AnySnapshot`."""
 
     snapshot_id: int
@@ -82,92 +82,92 @@ class KeptSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRef:
+class ParsedRef:
     """See `AnyRef`."""
 
     snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSnapshots:
+class ParsedSnapshots:
     """See `AnySnapshots`."""
 
     location: str
     properties: Mapping[str, str]
-    snapshots: Sequence[KeptSnapshot]
-    refs: Mapping[str, KeptRef]
+    snapshots: Sequence[ParsedSnapshot]
+    refs: Mapping[str, ParsedRef]
     current_snapshot_id: int | None
 
-    def current_snapshot(self) -> KeptSnapshot | None:
+    def current_snapshot(self) -> ParsedSnapshot | None:
         return None if self.current_snapshot_id is None else self.snapshot_by_id(self.current_snapshot_id)
 
-    def snapshot_by_id(self, snapshot_id: int) -> KeptSnapshot | None:
+    def snapshot_by_id(self, snapshot_id: int) -> ParsedSnapshot | None:
         return next((snapshot for snapshot in self.snapshots if snapshot.snapshot_id == snapshot_id), None)
 
 
-_read: OrderedDict[bytes, KeptSnapshots] = OrderedDict()
+_parsed: OrderedDict[bytes, ParsedSnapshots] = OrderedDict()
 _lock = new_lock()
 
 
-def read_kept_snapshots(data: bytes) -> KeptSnapshots | None:
+def read_snapshots(data: bytes) -> ParsedSnapshots | None:
     """Read metadata of format version 2; None for all else and for damage, which Iceberg's library has words for.
 
     Looked up by content, so never out of date.
     """
     with _lock:
-        snapshots = _read.get(data)
+        snapshots = _parsed.get(data)
         if snapshots is not None:
-            _read.move_to_end(data)
+            _parsed.move_to_end(data)
             return snapshots
     try:
         snapshots = _parse_snapshots(json.loads(data))
     except _DAMAGE:
         return None
     with _lock:
-        _read[data] = snapshots
-        while len(_read) > _REMEMBERED:
-            _read.popitem(last=False)
+        _parsed[data] = snapshots
+        while len(_parsed) > _REMEMBERED:
+            _parsed.popitem(last=False)
     return snapshots
 
 
-def _parse_snapshots(metadata: Mapping[str, Any]) -> KeptSnapshots:
-    if _number(metadata["format-version"]) != 2:
+def _parse_snapshots(metadata: Mapping[str, Any]) -> ParsedSnapshots:
+    if _parse_number(metadata["format-version"]) != 2:
         raise ValueError("another format version")
     current, refs = metadata.get("current-snapshot-id"), metadata.get("refs", {})
-    snapshots = KeptSnapshots(
-        location=_text(metadata["location"]),
-        properties=_texts(metadata.get("properties", {})),
-        snapshots=[_snapshot(snapshot) for snapshot in metadata.get("snapshots", ())],
-        refs={name: KeptRef(_number(ref["snapshot-id"])) for name, ref in refs.items()},
-        current_snapshot_id=None if current in (None, -1) else _number(current),
+    snapshots = ParsedSnapshots(
+        location=_parse_text(metadata["location"]),
+        properties=_parse_texts(metadata.get("properties", {})),
+        snapshots=[_parse_snapshot(snapshot) for snapshot in metadata.get("snapshots", ())],
+        refs={name: ParsedRef(_parse_number(ref["snapshot-id"])) for name, ref in refs.items()},
+        current_snapshot_id=None if current in (None, -1) else _parse_number(current),
     )
     if snapshots.current_snapshot_id is not None and snapshots.current_snapshot() is None:
         raise ValueError("the current snapshot is not there")
     return snapshots
 
 
-def _snapshot(snapshot: Mapping[str, Any]) -> KeptSnapshot:
+def _parse_snapshot(snapshot: Mapping[str, Any]) -> ParsedSnapshot:
     parent, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary")
-    return KeptSnapshot(
-        snapshot_id=_number(snapshot["snapshot-id"]),
-        parent_snapshot_id=None if parent is None else _number(parent),
-        sequence_number=_number(snapshot.get("sequence-number", 0)),
-        timestamp_ms=_number(snapshot["timestamp-ms"]),
-        summary=None if summary is None else _texts(summary),
+    return ParsedSnapshot(
+        snapshot_id=_parse_number(snapshot["snapshot-id"]),
+        parent_snapshot_id=None if parent is None else _parse_number(parent),
+        sequence_number=_parse_number(snapshot.get("sequence-number", 0)),
+        timestamp_ms=_parse_number(snapshot["timestamp-ms"]),
+        summary=None if summary is None else _parse_texts(summary),
     )
 
 
-def _number(value: Any) -> int:
+def _parse_number(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no number")
     return value
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(f"{value!r} is no text")
     return value
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(value) for name, value in values.items()}
+def _parse_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _parse_text(value) for name, value in values.items()}

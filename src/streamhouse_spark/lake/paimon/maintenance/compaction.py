@@ -30,11 +30,11 @@ from streamhouse_spark.lake.parquet.compaction import (
     RunGroups,
     StoredFile,
     in_this_process,
+    limit_to_budget,
+    list_new_files,
     merge_group,
-    new_files,
     plan_groups,
-    rewritten,
-    within_budget,
+    rewrite_groups,
 )
 from streamhouse_spark.storage.base import Storage
 
@@ -63,7 +63,7 @@ def compact_log(
     written with, no rows were deleted.
     """
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport(), None
@@ -73,7 +73,9 @@ def compact_log(
     num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
-        reader.location(entry): entry for entry in reader.live(table.snapshot) if entry.total_buckets == num_buckets
+        reader.location(entry): entry
+        for entry in reader.live_entries(table.snapshot)
+        if entry.total_buckets == num_buckets
     }
 
     stored = [_stored_file(location, entry) for location, entry in entries.items()]
@@ -81,7 +83,7 @@ def compact_log(
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
-        groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+        groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
@@ -90,7 +92,7 @@ def compact_log(
     spec = PaimonFileSpec.from_json(context.lake)
     task = RewriteTask(context, own_projection(table, place.spec))
     run = run or in_this_process(place.storage, place.settings, place.world)
-    added = new_files(rewritten(run, groups, task, table.location))
+    added = list_new_files(rewrite_groups(run, groups, task, table.location))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
     snapshot = _commit(place, spec, removed, added)

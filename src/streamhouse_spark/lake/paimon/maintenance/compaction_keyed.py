@@ -35,7 +35,7 @@ from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import encode_field
 from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
-from streamhouse_spark.lake.paimon.merge_sections import file_groups, is_raw
+from streamhouse_spark.lake.paimon.merge_sections import group_files, is_raw
 from streamhouse_spark.lake.paimon.merge_tree_files import (
     LEVEL_MAX,
     KeyValueFileSpec,
@@ -45,7 +45,13 @@ from streamhouse_spark.lake.paimon.merge_tree_files import (
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, describe_snapshot, offsets_at, require_shape
-from streamhouse_spark.lake.parquet.compaction import Rewritten, RunGroups, in_this_process, new_files, rewritten
+from streamhouse_spark.lake.parquet.compaction import (
+    Rewritten,
+    RunGroups,
+    in_this_process,
+    list_new_files,
+    rewrite_groups,
+)
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.storage.base import Storage
@@ -156,18 +162,18 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
     num_buckets = place.spec.num_buckets
     groups = [
         KeyedGroup(tuple(members))
-        for (*_, total_buckets), members in file_groups(entries).items()
+        for (*_, total_buckets), members in group_files(entries).items()
         if total_buckets == num_buckets
     ]
     chosen = [group for group in groups if group.is_worth_it(purge=purge)]
     removed = [entry for group in chosen for entry in group.entries]
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
-    rewriting = _Rewriting(place, table)
+    rewriting = _GroupResolver(place, table)
     run = run or in_this_process(place.storage, place.settings, place.world)
     groups_of_files = [rewriting.files_of(group) for group in chosen]
-    added = new_files(rewritten(run, groups_of_files, rewriting.task, table.location))
-    limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
+    added = list_new_files(rewrite_groups(run, groups_of_files, rewriting.task, table.location))
+    limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -183,7 +189,7 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
     return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)
 
 
-class _Rewriting:
+class _GroupResolver:
     """The groups as tasks take them, which write the lake's own columns."""
 
     def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
@@ -214,7 +220,7 @@ class _Rewriting:
         return tuple(encode_field(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
 
 
-def _place_of(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:
+def _partition_and_bucket(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:
     return tuple(entry.partition.values), entry.bucket
 
 
@@ -236,7 +242,7 @@ def _require_untouched(
             f"lake table {location}: file {min(name for *_, name in missing)} went while it was compacted; try again"
         )
     for entry in live:
-        limit = limits.get(_place_of(entry), 0)
+        limit = limits.get(_partition_and_bucket(entry), 0)
         if key_of(entry) not in going and entry.file.min_sequence_number < limit:
             raise CommitConflictError(
                 f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "

@@ -29,8 +29,8 @@ from streamhouse_spark.lake.parquet.partition_rewrite import (
     FilesToDrop,
     find_files_to_drop,
     require_tiered,
-    rewritten,
-    until_committed,
+    retry_until_committed,
+    rewrite_partial_files,
 )
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.predicates import to_plan_value
@@ -40,14 +40,16 @@ def drop_partitions(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
-    return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
+    return retry_until_committed(
+        place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
+    )
 
 
 def _drop(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     if table is None or table.snapshot is None:
         return LakeDropReport(), None
@@ -60,7 +62,7 @@ def _drop(
     context = write_context(place)
     spec, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
     how = own_projection(table, place.spec)
-    added = rewritten(going.cut, context, spec, how, place.files_at, files, place.world.ids)
+    added = rewrite_partial_files(going.cut, context, spec, how, place.files_at, files, place.world.ids)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -102,7 +104,7 @@ def _find_files_to_drop(
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
 
     def candidates() -> Iterator[tuple[ManifestEntry, LakeSplit]]:
-        for entry in reader.live(snapshot):
+        for entry in reader.live_entries(snapshot):
             names = [field.name for field in entry.partition.fields]
             partition = dict(zip(names, map(to_plan_value, entry.partition.values), strict=True))
             if chosen.holds(partition):

@@ -20,9 +20,9 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.reachable_files import (
     ReachableFiles,
-    history,
-    snapshots_of_tags_and_branches,
-    strays,
+    find_strays,
+    list_history,
+    list_tag_and_branch_snapshots,
 )
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
@@ -48,30 +48,30 @@ def expire(
         return ExpireReport()
     place.require_owner(table)
     newest = table.snapshot
-    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_of_consumers(place)]
+    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_consumer_snapshots(place)]
     listed, consumers = at_once(place.storage, lambda look: look(), looks)
-    snapshots = history(place, newest, listed)
-    cut = max(_first_kept(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
-    doomed = [*strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
+    snapshots = list_history(place, newest, listed)
+    cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
+    doomed = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
     if not doomed:
         return ExpireReport()
     retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
     reach = ReachableFiles(place, table)
     candidates = reach.files_of_dropped(doomed)
     if not dry_run:
-        reach.needed([*retained, *snapshots_of_tags_and_branches(place)])  # damage is found before anything is deleted
+        reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # damage is found before anything is deleted
         if claim is not None:
             claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *retained)])
         place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
     # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
-    files = _in_order(place, candidates - reach.needed([*retained, *snapshots_of_tags_and_branches(place)]))
+    files = _deletion_order(place, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(place)]))
     if not dry_run:
         for _, some in groupby(files, key=partial(_depth, place)):
             delete_all(place.storage, [place.files.key_of(location) for location in some])
     return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(files))
 
 
-def _first_kept(
+def _first_retained(
     place: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
 ) -> int:
     """Return the number of the oldest snapshot that stays. Consumers and tags need those ``waited_for``.
@@ -89,7 +89,7 @@ def _first_kept(
     return int(carriers[-1] if carriers else snapshots[0].id)
 
 
-def next_of_consumers(place: PaimonTableBinding) -> list[int]:
+def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
     folder = f"{place.spec.location}/consumer/"
 
@@ -108,7 +108,7 @@ def next_of_consumers(place: PaimonTableBinding) -> list[int]:
     return [number for number in next_numbers if number is not None]
 
 
-def _in_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
+def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
     """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
     put them.
     """

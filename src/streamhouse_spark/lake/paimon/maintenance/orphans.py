@@ -19,9 +19,9 @@ from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, co
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.reachable_files import (
     ReachableFiles,
-    history,
-    snapshots_of_tags_and_branches,
-    strays,
+    find_strays,
+    list_history,
+    list_tag_and_branch_snapshots,
 )
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
@@ -51,18 +51,18 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
         partial(_referenced_paths, place, table),
     ]
     old, needed = at_once(place.storage, lambda look: look(), looks)
-    orphans = _without(old, needed)
+    orphans = _exclude(old, needed)
     if dry_run or not orphans:
         return orphans
     _commit_not_before(place, not_before_ms)
-    place.look_again()
+    place.forget_cached_table()
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(
             f"lake table {table.location}: another engine took the place of the snapshot that keeps slow rounds from "
             "committing; try again"
         )
-    orphans = _without(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
+    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
     delete_all(place.storage, orphans)
     return orphans
 
@@ -70,10 +70,10 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
 def _old_files(place: PaimonTableBinding, not_before_ms: int) -> list[str]:
     base = f"{place.spec.location}/"
     listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
-    return sorted(info.key for info in listed if _is_ours_to_judge(info.key.removeprefix(base)))
+    return sorted(info.key for info in listed if _may_be_orphan(info.key.removeprefix(base)))
 
 
-def _is_ours_to_judge(path: str) -> bool:
+def _may_be_orphan(path: str) -> bool:
     folder, _, name = path.partition("/")
     if folder == MANIFEST_FOLDER:
         return name.startswith("manifest-")
@@ -83,8 +83,8 @@ def _is_ours_to_judge(path: str) -> bool:
 def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]:
     reach = ReachableFiles(place, table)
     looks: list[Callable[[], list[Snapshot]]] = [
-        lambda: snapshots_of_tags_and_branches(place),
-        lambda: _history(place, table, stray),
+        lambda: list_tag_and_branch_snapshots(place),
+        lambda: _list_history(place, table, stray),
     ]
     stray: list[Snapshot] = []
     retained = [
@@ -96,17 +96,17 @@ def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
-def _history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
+def _list_history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
     """Return the snapshots up to the newest one; those below a gap are added to ``stray``."""
     if table.snapshot is None:
         return []
     listed = place.snapshots.ids()
-    snapshots = history(place, table.snapshot, listed)
-    stray += strays(place, snapshots[0], listed)
+    snapshots = list_history(place, table.snapshot, listed)
+    stray += find_strays(place, snapshots[0], listed)
     return snapshots
 
 
-def _without(keys: Iterable[str], needed: Collection[str]) -> list[str]:
+def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
     return [key for key in keys if key not in needed]
 
 
