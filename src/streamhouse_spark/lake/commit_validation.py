@@ -16,7 +16,7 @@ from streamhouse_spark.errors import (
     LakeRolledBackError,
     ObjectNotFoundError,
 )
-from streamhouse_spark.lake.external_values import InconsistentMetadataError
+from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.model.values import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import LakeOffsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess

@@ -11,11 +11,19 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, find_no_nested_fields
 from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
-from streamhouse_spark.lake.parquet.held_rows import read_held_rows
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_deleted_positions, read_offsets
+from streamhouse_spark.lake.parquet.reader import (
+    FilesAt,
+    OffsetFile,
+    Positions,
+    offset_file,
+    read_deleted_positions,
+    read_in_offset_order,
+    read_offsets,
+)
 from streamhouse_spark.query.row_selection import without
 from streamhouse_spark.schema.nested_fields import Path, join_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -212,3 +220,23 @@ def _restore_table_type(
     if own is None or not is_stored(own.type, column.id):
         return column
     return Column(column.id, column.name, own.type, column.nullable, column.comment)
+
+
+def read_held_rows(
+    files_at: FilesAt, candidates: Sequence[OffsetFile], bucket: int, rows: OffsetRuns, projection: LakeProjection
+) -> Iterator[tuple[Positions, pa.RecordBatch]]:
+    """Read the rows with their offsets, in offset order; rows of the same files between them may be among the answer.
+
+    Memory is bounded by a batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files hold
+    each of the offsets, and exactly once.
+    """
+    shared = [(file, file.runs.common(rows)) for file in candidates if file.bucket == bucket]
+    shared = [(file, runs) for file, runs in shared if runs]
+    offsets = OffsetRuns.merged([runs for _, runs in shared])
+    if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
+        raise OffsetsTrimmedError(
+            f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "
+            f"hold {offsets.num_rows} of them; run the query again, and if it ends so too, begin later"
+        )
+    parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
+    return read_in_offset_order(files_at, parts, rows.range, projection)

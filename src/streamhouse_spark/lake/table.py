@@ -17,10 +17,9 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT, LogRange
-from streamhouse_spark.lake.external_values import guard_metadata_errors
+from streamhouse_spark.lake.metadata_errors import guard_metadata_errors
 from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
 from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
@@ -36,6 +35,7 @@ from streamhouse_spark.lake.model.values import (
     LakeProjection,
     LakeSnapshot,
     LakeSplit,
+    ManifestReport,
     WriteContext,
 )
 from streamhouse_spark.lake.parquet.merge_on_read import read_split

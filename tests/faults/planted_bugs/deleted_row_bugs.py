@@ -24,20 +24,20 @@ from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.lake.iceberg import external_row_deletes as iceberg_external_row_deletes
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
-from streamhouse_spark.lake.iceberg.foreign import file_deletes
-from streamhouse_spark.lake.iceberg.maintenance import delete_compaction
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_compaction
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon import external_row_deletes
 from streamhouse_spark.lake.paimon import tiering_commit as paimon_round
 from streamhouse_spark.lake.paimon.table import PaimonLake
-from streamhouse_spark.lake.parquet import copy_on_write, row_matching
+from streamhouse_spark.lake.parquet import copy_on_write, rewritten_rows
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job, record_snapshot
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.lake.tiering.log_lookup import RowsOfLog
+from streamhouse_spark.lake.tiering.round import RowsOfLog
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits import delete_vectors as masks
 from streamhouse_spark.log.commits import state as state_module
@@ -523,7 +523,7 @@ DELETED_ROW_BUGS = (
     ),
     PlantedBug(
         "purged files forget which rows were deleted",
-        Patch(delete_compaction, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
+        Patch(iceberg_compaction, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
     ).found_by(rows_are_purged, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
     PlantedBug("files with deleted rows stay in a Paimon lake", LIVE_IN_PAIMON(lambda: iter(()))).found_by(
         a_life_with_a_paimon_lake, "[0, 0, 1, 1, 2, 3, ...] == [0, 1, 3, 4, 5, 6, ...]"
@@ -562,14 +562,19 @@ DELETED_ROW_BUGS = (
     PlantedBug(
         "the next round deletes rows of lake files again",
         DELETED_BY_A_ROUND(lambda original: original(told=0)),
-        Patch(file_deletes, "_planned_snapshot", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
+        Patch(
+            iceberg_external_row_deletes,
+            "_planned_snapshot",
+            lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id),
+        ),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
-        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_find_rewritten_rows", lambda moved: {})
+        "deleted rows of a rewritten lake file stay",
+        Patch(iceberg_external_row_deletes, "_find_rewritten_rows", lambda moved: {}),
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
         "all rows that equal a deleted one are deleted",
-        Patch(row_matching.RowMultiset, "take_matches", found_in_any_number),
+        Patch(rewritten_rows.RowMultiset, "take_matches", found_in_any_number),
     ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
     PlantedBug(
         "positions of an older lake snapshot are used in a newer one",

@@ -37,7 +37,7 @@ from streamhouse_spark.lake.iceberg import relocation as iceberg_relocate
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.iceberg.maintenance import expiry as iceberg_expiry
 from streamhouse_spark.lake.iceberg.snapshot_builder import SnapshotBuilder
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon import commit as paimon_commit
@@ -177,14 +177,14 @@ def a_tag_that_is_made_while_snapshots_expire() -> None:
     for _ in range(3):
         run.append()
         sc.tier(table)
-    lake, choose = table.open_lake().place.find(), iceberg_maintain.find_expirable
+    lake, choose = table.open_lake().place.find(), iceberg_expiry.find_expirable
 
     def then_tag(*args: Any, **kwargs: Any) -> Any:
         doomed = choose(*args, **kwargs)
         lake.manage_snapshots().create_tag(doomed[0], "audit").commit()
         return doomed
 
-    with mock.patch.object(iceberg_maintain, "find_expirable", then_tag), suppress(CommitConflictError):
+    with mock.patch.object(iceberg_expiry, "find_expirable", then_tag), suppress(CommitConflictError):
         table.open_lake().expire(keep_last=1, keep_ms=0)
     assert table.open_lake().snapshot_by_name("audit").offsets
 
@@ -459,11 +459,11 @@ LAKE_BUGS = (
         Patch(ReachableFiles, "needed", lambda original: original(snapshots=())),
     ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is gone"),
     PlantedBug(
-        "Iceberg expiry does not check for new tags", Patch(iceberg_maintain, "require_unchanged_refs", lambda: ())
+        "Iceberg expiry does not check for new tags", Patch(iceberg_expiry, "require_unchanged_refs", lambda: ())
     ).found_by(a_tag_that_is_made_while_snapshots_expire, "SnapshotExpiredError: ...has no tag or branch 'audit'"),
     PlantedBug(
         "Iceberg expiry believes the times of snapshots",
-        Patch(iceberg_maintain, "effective_times_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
+        Patch(iceberg_expiry, "effective_times_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
     ).found_by(days_behind_a_round_whose_clock_was_ahead, "assert 1 == 3"),
     PlantedBug(
         "a footer with a damaged checksum counts as one without a checksum",

@@ -21,12 +21,12 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.uris import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.avro import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
+from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
-from streamhouse_spark.lake.iceberg.maintenance.compaction import list_files
+from streamhouse_spark.lake.iceberg.maintenance.expiry import list_files
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths, rewrite_record_paths
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding

@@ -26,7 +26,6 @@ from streamhouse_spark.lake.iceberg.offsets import (
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
 from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
@@ -38,6 +37,7 @@ from streamhouse_spark.lake.model.values import (
     LakeFile,
     LakePlan,
     LakeSnapshot,
+    ManifestReport,
     WriteContext,
 )
 from streamhouse_spark.lake.table import LakeTable
@@ -139,7 +139,7 @@ class IcebergLake(LakeTable):
         with_older: bool,
         pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
-        from streamhouse_spark.lake.iceberg.foreign.file_deletes import write_file_deletes
+        from streamhouse_spark.lake.iceberg.external_row_deletes import write_file_deletes
         from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
@@ -165,13 +165,13 @@ class IcebergLake(LakeTable):
     # -- clones ---------------------------------------------------------------------------------------------------
 
     def require_clonable(self) -> None:
-        from streamhouse_spark.lake.iceberg.clones.clone import require_files
+        from streamhouse_spark.lake.iceberg.clone import require_files
 
         self.place.require_home("cloning the lake table")
         require_files(self.place)
 
     def clone(self, state: TableState, snapshot_id: int) -> None:
-        from streamhouse_spark.lake.iceberg.clones.clone import clone
+        from streamhouse_spark.lake.iceberg.clone import clone
 
         clone(self.place, self.with_state(state).place, snapshot_id)
 
@@ -204,7 +204,7 @@ class IcebergLake(LakeTable):
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
-        from streamhouse_spark.lake.iceberg.foreign.named_files import list_data_files
+        from streamhouse_spark.lake.iceberg.external_row_deletes import list_data_files
 
         return list_data_files(self.place, snapshot_id)
 
@@ -223,7 +223,7 @@ class IcebergLake(LakeTable):
         return self.place.missing_metadata(recorded)
 
     def metadata_problems(self) -> Iterator[str]:
-        from streamhouse_spark.lake.iceberg.metadata.problems import find_metadata_problems
+        from streamhouse_spark.lake.iceberg.metadata_problems import find_metadata_problems
 
         return find_metadata_problems(self.place)
 
@@ -255,7 +255,7 @@ class IcebergLake(LakeTable):
     def _cluster(
         self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
     ) -> CompactReport | None:
-        from streamhouse_spark.lake.iceberg.maintenance.rewrite_data_files import cluster
+        from streamhouse_spark.lake.iceberg.maintenance.compaction import cluster
 
         if self.place.spec.primary_key:
             return None
@@ -265,7 +265,7 @@ class IcebergLake(LakeTable):
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
-        from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
+        from streamhouse_spark.lake.iceberg.maintenance.expiry import expire
 
         return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
@@ -275,7 +275,7 @@ class IcebergLake(LakeTable):
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        from streamhouse_spark.lake.iceberg.maintenance.manifests import rewrite_manifests
+        from streamhouse_spark.lake.iceberg.maintenance.compaction import rewrite_manifests
 
         self._require_home_unless(dry_run, "joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)

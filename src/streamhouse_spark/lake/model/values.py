@@ -13,11 +13,31 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.data_files import DeletedRows
-from streamhouse_spark.lake.model.key_range import KeyRange
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.history_epochs import HistoryPoint
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange(Portable):
+    """The key range of a file that has each key once, in the order of the keys."""
+
+    lowest: tuple[bytes, ...]
+    """The first key: its columns in the lake's binary form."""
+    highest: tuple[bytes, ...]
+    """The last key."""
+    lower: tuple[bytes, ...]
+    """Least value of each column of the key."""
+    upper: tuple[bytes, ...]
+    """Greatest value of each column of the key."""
+    sequences: OffsetRange
+    """Range of the rows' sequence numbers: of two rows of a key the one with the larger number counts."""
+    num_deleted: int
+    """Rows that delete their key."""
+    level: int
+    """0 for a file whose keys other files may have too."""
+
 
 COMMIT_USER = "__streamhouse_lake_tiering"
 """``commit-user`` of the package's snapshots, and the name of the tag that keeps the newest of them from being
@@ -255,3 +275,13 @@ class ExpireReport:
 def same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
     """Tell whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
     return all(left.get(bucket, 0) == right.get(bucket, 0) for bucket in {*left, *right})
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReport:
+    """Manifests that were joined, or with ``dry_run`` would be."""
+
+    removed: int = 0
+    added: int = 0
+    snapshot_id: int | None = None
+    """The new snapshot; None if there was nothing to do, and for a dry run."""

@@ -31,19 +31,19 @@ from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.paimon.adoption_checks import (
-    Layout,
-    find_option_problems,
-    options_of_adopted_table,
-    read_layout,
-)
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.commit_races import seal_snapshot
 from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import projection, scan_files
-from streamhouse_spark.lake.paimon.schema import find_differences, lake_schema
+from streamhouse_spark.lake.paimon.schema import (
+    KEYED_OPTIONS,
+    UNAWARE_BUCKETS,
+    bucket_options,
+    find_differences,
+    lake_schema,
+)
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
@@ -313,3 +313,80 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
             f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"
         )
+
+
+_POSTPONED_BUCKETS = -2
+_EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
+"""Option → its default, the only value that is read and written here."""
+_REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    bucket: int
+    """Paimon's own number."""
+    bucket_key: tuple[str, ...]
+    """Empty if the columns of a row do not determine its bucket."""
+    problems: tuple[str, ...]
+
+    @property
+    def num_buckets(self) -> int:
+        return max(self.bucket, 1)
+
+
+def read_layout(lake: PaimonSchema) -> Layout:
+    """Return the layout. Without ``bucket-key`` the buckets of a table with a primary key are those of the key within a
+    partition.
+    """
+    text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
+    bucket = int(text) if text.lstrip("-").isdigit() else 0
+    said = lake.options.get("bucket-key", "")
+    bucket_key = tuple(name.strip() for name in said.split(",")) if said.strip() else ()
+    if lake.primary_keys:
+        if not bucket_key and bucket > 1:
+            bucket_key = tuple(name for name in lake.primary_keys if name not in lake.partition_keys)
+        return Layout(bucket, bucket_key, tuple(_find_keyed_problems(lake, bucket, text)))
+    if bucket == UNAWARE_BUCKETS:
+        return Layout(bucket, bucket_key, ())
+    if bucket < 1:
+        problem = f"its option bucket is {text}, expected {UNAWARE_BUCKETS} or the number of its buckets"
+        return Layout(bucket, bucket_key, (problem,))
+    problem = f"it has {bucket} buckets (option bucket) and no bucket-key, so that a row's bucket cannot be told"
+    return Layout(bucket, bucket_key, () if bucket_key else (problem,))
+
+
+def _find_keyed_problems(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
+    problems = []
+    if bucket < 1:
+        kinds = {
+            UNAWARE_BUCKETS: "dynamic buckets, of which only an index of its own knows",
+            _POSTPONED_BUCKETS: "postponed buckets",
+        }
+        problems.append(f"it has {kinds.get(bucket, 'no buckets')} (option bucket is {text}), expected a fixed number")
+    outside = [name for name in lake.partition_keys if name not in lake.primary_keys]
+    if outside:
+        problems.append(f"partition column '{outside[0]}' is not in its primary key {', '.join(lake.primary_keys)}")
+    return problems
+
+
+def find_option_problems(lake: PaimonSchema) -> list[str]:
+    """Return the options, beside those of `paimon_schema.differences`, by which rows would be elsewhere or others."""
+    problems = [
+        f"option {name} is {lake.options[name]}, expected {expected}"
+        for name, expected in {**_EXPECTED_OPTIONS, **(KEYED_OPTIONS if lake.primary_keys else {})}.items()
+        if lake.options.get(name, expected).strip().lower() != expected
+    ]
+    problems += [
+        f"option {name} is {value}, which is not read here"
+        for name, value in sorted(lake.options.items())
+        if (name in _REFUSED_OPTIONS and value.strip().lower() not in ("", "false"))
+        or (name.startswith("fields.") and name.endswith(".default-value"))
+    ]
+    return problems
+
+
+def options_of_adopted_table(lake: PaimonSchema, spec: LakeTableSpec, *, write_only: bool) -> dict[str, str]:
+    """Return the table's options with Paimon's defaults made explicit, and without those of an older owner."""
+    options = {k: v for k, v in lake.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
+    own = {**bucket_options(spec), **(KEYED_OPTIONS if spec.primary_key else {})}
+    return {**options, **own, **({"write-only": "true"} if write_only else {})}

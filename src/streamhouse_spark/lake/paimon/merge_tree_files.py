@@ -26,8 +26,7 @@ from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.model.key_range import KeyRange
-from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
+from streamhouse_spark.lake.model.values import KeyRange, LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field, encoded_scalar
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +19,6 @@ from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, read_row_groups, read_sort_fields
-from streamhouse_spark.lake.parquet.sorted_runs import split_into_sorted_runs
 
 
 class MergedRows:
@@ -27,7 +26,7 @@ class MergedRows:
     counts.
 
     Memory is bounded by a row group of each file that is sorted by the key, as the package's are. Others are sorted
-    first, part by part (`streamhouse_spark.lake.parquet.sorted_runs`), on this host's disk if they are large.
+    first, part by part (`streamhouse_spark.lake.parquet.sorted_merge`), on this host's disk if they are large.
     """
 
     def __init__(
@@ -150,3 +149,55 @@ def _is_ascending(keys: pa.BinaryArray) -> bool:
         return bool((numbers[1:] > numbers[:-1]).all())
     is_larger = pc.greater(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
     return pc.all(is_larger).as_py() is not False
+
+
+RUN_BYTES_MAX = 128 << 20
+"""Bytes in memory that are sorted at once."""
+
+
+def split_into_sorted_runs(
+    batches: Iterable[pa.RecordBatch],
+    sort: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch],
+    folder: Path,
+    batch_rows: int,
+) -> list[Iterator[pa.RecordBatch]]:
+    """Return the rows as runs, in the order of the rows, each of them sorted by ``sort`` and given in batches of
+    ``batch_rows``.
+
+    One run stays in memory. More lie in files of ``folder``, which are mapped while they are read; they are only for
+    this process, and go with the folder.
+    """
+    runs: list[Iterator[pa.RecordBatch]] = []
+    waiting: list[pa.RecordBatch] = []
+    num_bytes = 0
+    for batch in batches:
+        if waiting and num_bytes + batch.nbytes > RUN_BYTES_MAX:
+            runs.append(_spill(sort(waiting), folder, batch_rows))
+            waiting, num_bytes = [], 0
+        waiting.append(batch)
+        num_bytes += batch.nbytes
+    if not waiting:
+        return runs
+    last = sort(waiting)
+    runs.append(_spill(last, folder, batch_rows) if runs else _slice_rows(last, batch_rows))
+    return runs
+
+
+def _slice_rows(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, rows.num_rows, batch_rows):
+        yield rows.slice(start, batch_rows)
+
+
+def _spill(rows: pa.RecordBatch, folder: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    path = folder / f"{len(list(folder.iterdir())):06}.arrow"
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        for batch in _slice_rows(rows, batch_rows):
+            writer.write_batch(batch)
+    return _map_file(path)
+
+
+def _map_file(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        for position in range(reader.num_record_batches):
+            yield reader.get_batch(position)

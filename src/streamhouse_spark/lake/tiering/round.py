@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import pyarrow as pa
+
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
@@ -11,7 +14,6 @@ from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT
 from streamhouse_spark.lake.model.pending_deletes import PendingDeletes
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.lake.tiering.log_lookup import RowsOfLog
 from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
@@ -24,7 +26,9 @@ from streamhouse_spark.lake.tiering.plan import (
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.delete_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import plan_range, snapshot_split, whole_range
+from streamhouse_spark.log.segments.scan import plan_range, read_split, snapshot_split, whole_range
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
 
 RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 """Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
@@ -139,3 +143,32 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
         pending = PendingDeletes(plan.file_deletes, recorded, plan.told, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfLog:
+    """See `LogRowReader`."""
+
+    storage: Storage
+    state: TableState
+    schema: TableSchema
+
+    def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
+        dropped = self.state.dropped_rows.named.rows
+        parts, left = [self.schema.arrow.empty_table()], {}
+        for bucket, every in rows.items():
+            runs = every.without(dropped[bucket]) if bucket in dropped else every
+            log = self.state.buckets[bucket]
+            if held := runs.within(OffsetRange(log.start, log.end)):
+                parts += self._read_bucket(bucket, held)
+            if older := runs.without(held):
+                left[bucket] = older
+        return pa.concat_tables(parts), left
+
+    def _read_bucket(self, bucket: int, runs: OffsetRuns) -> list[pa.Table]:
+        offsets_to_find, parts = runs.offsets(), []
+        for part in read_split(self.storage, whole_range(self.state, bucket, runs.range), self.schema):
+            offsets = np.arange(part.base_offset, part.base_offset + part.batch.num_rows)
+            chosen = part.batch.filter(pa.array(np.isin(offsets, offsets_to_find, assume_unique=True)))
+            parts.append(pa.Table.from_batches([chosen]))
+        return parts

@@ -1,50 +1,39 @@
-"""Upkeep of an Iceberg table of a log: joining adjacent small files, and expiring snapshots with their files."""
+"""Compaction of Iceberg tables without a primary key: small adjacent files, deleted rows, clusters and manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
-from streamhouse_spark.lake.iceberg.clones.shared_files import select_own_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
-from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.maintenance.delete_compaction import FileWithDeletes, select_files_to_purge
-from streamhouse_spark.lake.iceberg.offsets import iter_ancestor_snapshots, newest_offsets, own_time_ms
-from streamhouse_spark.lake.iceberg.refs import require_unchanged_refs
-from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change, manifest_groups
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.model.values import (
-    Claim,
     CompactReport,
-    ExpireReport,
-    ExpiryRules,
     LakeFile,
     LakeProjection,
+    ManifestReport,
     WriteContext,
 )
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet.clustering import Clustering, write_cluster
+from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters, write_cluster
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
@@ -52,6 +41,7 @@ from streamhouse_spark.lake.parquet.compaction import (
     CompactGroup,
     Rewritten,
     RunGroups,
+    StoredFile,
     in_this_process,
     limit_to_budget,
     list_new_files,
@@ -59,9 +49,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     plan_groups,
     rewrite_groups,
 )
-from streamhouse_spark.lake.timestamp_correction import effective_times_ms
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file, read_deleted_positions
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +69,6 @@ class RewriteTask(Portable):
         write = merge_group if self.how is None else partial(write_cluster, self.how)
         written = write(group, self.context, spec, self.projection, files, world.ids)
         return Rewritten(tuple(written), group.num_rows)
-
-
-# -- compaction -------------------------------------------------------------------------------------------------------
 
 
 def compact(
@@ -248,136 +235,116 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
     return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
 
-# -- expiry -----------------------------------------------------------------------------------------------------------
-
-
-def expire(
+def cluster(
     place: IcebergTableBinding,
-    rules: Sequence[ExpiryRules],
+    how: Clustering,
+    chosen: Collection[str],
     *,
     dry_run: bool,
-    tagged: Collection[int] = (),
-    claim: Claim | None = None,
-) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does."""
-    table = place.find()
-    if table is None:
-        return ExpireReport()
-    place.require_owner(table.metadata)
-    now_ms = place.storage.now_ms()
-    metadata, owner = table.metadata, place.spec.table_uuid
-    expirable_ids = [
-        find_expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules
-    ]
-    doomed = tuple(
-        snapshot_id for snapshot_id in dict.fromkeys(chain.from_iterable(expirable_ids)) if snapshot_id not in tagged
-    )
-    if not doomed:
-        return ExpireReport()
-    if dry_run:
-        left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
-        after = table.metadata.model_copy(update={"snapshots": left})
-        return ExpireReport(doomed, tuple(find_unreachable_files(table, table.metadata, after)))
-    if claim is not None:
-        claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
-    after = remove_snapshots(place.catalog, table, doomed)
-    files = find_unreachable_files(table, table.metadata, after)
+    run: RunGroups | None = None,
+) -> tuple[CompactReport, int | None]:
+    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
 
-    def delete(location: str) -> None:
-        with suppress(FileNotFoundError):
-            table.io.delete(location)
-
-    for _, some in groupby(files, key=_depth):  # data, what names them, what names that
-        for _ in at_once(place.storage, delete, list(some)):
-            pass
-    return ExpireReport(doomed, tuple(files))
-
-
-def find_expirable(
-    metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
-) -> tuple[int, ...]:
-    """Return the snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the one with
-    the offsets.
+    A dry run reports all that a call after another would do, with the number of files that is aimed at.
     """
-    head = metadata.current_snapshot()
-    if head is None:
-        return ()
-    retained = {ref.snapshot_id for ref in metadata.refs.values()}
-    retained.update(s.snapshot_id for s in list(iter_ancestor_snapshots(metadata, head))[: max(keep_last, 1)])
-    offsets = newest_offsets(metadata, table_uuid)
-    if offsets is not None:
-        retained.add(offsets.snapshot_id)
-    for ref in metadata.refs.values():
-        if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
-            branch_head = metadata.snapshot_by_id(ref.snapshot_id)
-            retained.update(
-                s.snapshot_id for s in iter_ancestor_snapshots(metadata, branch_head)
-            ) if branch_head else None
-    in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-    times_ms = effective_times_ms([own_time_ms(s) for s in in_commit_order], now_ms)
-    age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(in_commit_order, times_ms, strict=True)}
-    return tuple(
-        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in retained and age_of[s.snapshot_id] >= keep_ms
-    )
+    newest = find_current(place, dry_run=dry_run)
+    if newest is None:
+        return CompactReport(), None
+    table, planned = newest
+    files = place.files_at(data_location(table))
 
-
-def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
-
-    Dropping a snapshot drops each tag and branch of it, so the commit is refused if one changed since the snapshots
-    were chosen. Raises `CommitConflictError` if the table changed meanwhile, `CommitStateUnknownError`.
-    """
-    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
-    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
-    try:
-        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
-            return catalog.commit_table(table, requirements, (update,)).metadata
-    except CommitFailedException as error:
-        raise CommitConflictError(
-            f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
-        ) from error
-
-
-def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
-    """Return every file that the snapshots need: manifest lists, manifests, data and delete files; in no
-    special order.
-    """
-    needed: dict[str, None] = {}
-    manifests: dict[str, ManifestFile] = {}
-
-    def locations(manifest: ManifestFile) -> list[str]:
-        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+    def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
+        sizes = {file.location: file.size_bytes for file in stored}
+        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+        own = [file for file in offset_files_of_sizes if file is not None]
+        if len(own) < len(stored):
+            return None
+        live = [
+            exclude_deleted(files, file, at) if at.deletes else (file, 0) for file, at in zip(own, stored, strict=True)
+        ]
+        stored_files = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
+        return CompactGroup(own[0].bucket, tuple(file for file, _ in live), stored_files)
 
     with lake_metadata(table.location()):
-        expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
-        for snapshot, manifests_of_snapshot in zip(
-            snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True
-        ):
-            needed[snapshot.manifest_list] = None
-            manifests.update((manifest.manifest_path, manifest) for manifest in manifests_of_snapshot)
-        needed.update(dict.fromkeys(manifests))
-        expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
-        for locations_of_manifest in in_parallel(locations, list(manifests.values())):
-            needed.update(dict.fromkeys(locations_of_manifest))
-    return needed
+        offset_files_of_sizes = find_files_with_deletes(table, planned)
+        if offset_files_of_sizes is None:
+            raise LakeMismatchError(
+                f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
+            )
+        chosen_files = [file for file in (each.stored() for each in offset_files_of_sizes) if file.location in chosen]
+        plan = plan_clusters(chosen_files, how, group_of)
+        groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else SPREAD_BYTES_MAX))
+    if dry_run:
+        report, _ = rewrite(place, table, planned, groups, how, dry_run=True)
+        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
+    return rewrite(place, table, planned, groups, how, dry_run=False, run=run)
 
 
-def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only the removed snapshots needed, data first, so that after a crash the rest can still be
-    found.
+def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
+    """See `LakeTable.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
+    table = place.find()
+    snapshot = table.metadata.current_snapshot() if table else None
+    if table is None or snapshot is None:
+        return ManifestReport()
+    place.require_owner(table.metadata)
+    with lake_metadata(table.location()):
+        manifests = manifests_of(table.io, snapshot)
+    groups = manifest_groups(m for m in manifests if m.has_added_files() or m.has_existing_files())
+    removed, added = sum(len(g) for g in groups if len(g) > 1), sum(len(g) > 1 for g in groups)
+    if dry_run or not removed:
+        return ManifestReport(removed, added)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        summary = carry_offsets(metadata)
+        return Change(Operation.REPLACE, summary=summary, moves_tag=bool(summary), joins_manifests=True)
+
+    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return ManifestReport(removed, added, committed.snapshot_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FileWithDeletes:
+    """A data file of a snapshot, and the files that may name deleted rows of it."""
+
+    data: DataFile
+    deletes: tuple[DataFile, ...]
+
+    @property
+    def deleted_share_max(self) -> float:
+        """The share of its rows that are deleted, or less: files of other engines may name rows of other files too."""
+        return sum(delete.record_count for delete in self.deletes) / max(self.data.record_count, 1)
+
+    def stored(self) -> StoredFile:
+        file, path = self.data, self.data.file_path
+        partition = (file.spec_id, *(file.partition[i] for i in range(len(file.partition))))
+        deletes = tuple(delete.file_path for delete in self.deletes)
+        own = tuple(delete.file_path for delete in self.deletes if is_only_of(delete, path))
+        return StoredFile(path, file.file_size_in_bytes, file.record_count, partition, deletes, own)
+
+
+def select_files_to_purge(
+    with_deletes: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
+) -> Iterator[CompactGroup]:
+    """Return a group for each file of which more than this share of the rows is deleted, if a tiering round of the
+    table wrote it.
+
+    The offsets of the rows that are left stay known. A file without such rows is a group without rows.
     """
-    left = {s.snapshot_id for s in after.snapshots}
-    expired = [s for s in before.snapshots if s.snapshot_id not in left]
-    retained: Mapping[str, None] = list_files(table, after.snapshots)
-    doomed = [location for location in list_files(table, expired) if location not in retained]
-    if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
-        files = table.io.files
-        doomed = select_own_files(
-            (expired_location for expired_location in doomed if files.holds(expired_location)), files, before.properties
-        )
-    return sorted(doomed, key=lambda location: (*_depth(location), location))
+    for file in with_deletes:
+        if not file.deletes or file.deleted_share_max <= share_min:
+            continue
+        stored = file.stored()
+        own = offset_file(files, stored.location, writers)
+        if own is None:
+            continue
+        live, num_deleted = exclude_deleted(files, own, stored)
+        if num_deleted > share_min * stored.num_rows:
+            yield CompactGroup(own.bucket, (live,), (replace(stored, num_deleted=num_deleted),))
 
 
-def _depth(location: str) -> tuple[bool, bool]:
-    """Tell data files from manifests and those from lists of manifests: each is named by files of the next kind."""
-    return location.endswith(".avro"), "/snap-" in location
+def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
+    """Return the file with the offsets of its rows that are not deleted, and how many are."""
+    positions = read_deleted_positions(files, stored.location, stored.deletes)
+    live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))
+    return replace(own, runs=live), len(positions)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyiceberg.table import Table
 
 from streamhouse_spark.core.uris import plain_location
-from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
+from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.scan import plan_tasks
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.uris import plain_root, rebase_uri
-from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.avro import read_avro, write_avro
 
 _PATH_ID: Final = 2147483546
 """Field id of the column of paths in files of deleted positions."""

@@ -12,7 +12,9 @@ that owns them keeps the snapshot, which is for its log to see to (`log.lifecycl
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.table.metadata import TableMetadata
@@ -22,7 +24,6 @@ from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.clones.shared_files import SHARED_PROPERTY, shared_locations
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.offsets import offsets_at
@@ -129,3 +130,20 @@ def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, ne
     properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
     summary = Summary(snapshot.summary.operation, **{**properties, OFFSETS_PROPERTY: text})
     return snapshot.model_copy(update={"parent_snapshot_id": None, "summary": summary})
+
+
+SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
+"""Property of a clone's lake table: locations in the warehouse, joined by commas, whose files are not its own."""
+
+
+def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the locations in the warehouse below which files are another table's."""
+    return tuple(filter(None, properties.get(SHARED_PROPERTY, "").split(",")))
+
+
+def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
+    """Return those of the locations in the warehouse whose files the table may delete: of a clone not those that it
+    began with.
+    """
+    shared = tuple(f"{location}/" for location in shared_locations(properties))
+    return [location for location in locations if not files.key_of(location).startswith(shared)]

@@ -9,10 +9,11 @@ apart by anybody, so these are the deleted ones; fewer are there where that engi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -20,6 +21,7 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_validation import require_deletes_resolved
+from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import describe_live_file
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
@@ -34,6 +36,9 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import offset_file, read_deleted_positions
 from streamhouse_spark.lake.parquet.rewritten_rows import Positions, find_equal_rows, read_rows_at
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NO_OFFSETS: Final = OffsetRange(0, 0)
 
@@ -174,3 +179,14 @@ def _group_rows_by_file(
 def _make_split(table: Table, task: FileScanTask) -> LakeSplit:
     file = describe_live_file(task, table, ())
     return LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)
+
+
+def list_data_files(place: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:
+    """Return the locations of all data files of a snapshot, the same each time. Raises `SnapshotExpiredError`."""
+    table = place.require()
+    snapshot = require_snapshot(table.metadata, snapshot_id)
+    with lake_metadata(table.location()):
+        expect(table.io, [(snapshot.manifest_list, 0)])
+        manifests = [m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DATA]
+        expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+        return sorted(e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io))
