@@ -1,4 +1,4 @@
-"""Checks of a round inside the lake's commit, whatever the lake's format."""
+"""Validation of a round inside the lake's commit, in any format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LogRange:
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     absent: Mapping[int, int] = field(default_factory=dict)
-    """Bucket → number of the new rows that no file has, because they were deleted before they were written."""
+    """Bucket → number of new rows in no file, because they were deleted before they were written."""
 
     def __str__(self) -> str:
         ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
@@ -39,7 +39,7 @@ class LogRange:
 
 
 def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRange) -> None:
-    """Require that the lake holds the same rows as when the round was planned, since the same truncation.
+    """Require that the lake holds the same rows, since the same truncation, as when the round was planned.
 
     Raises `CommitConflictError`, or `LakeRolledBackError` if it holds less.
     """
@@ -84,7 +84,7 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
 
 
 def require_deletes_resolved(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
-    """Require that no row which is ``left`` to be deleted can be in the file ``foreign``, which has no offsets.
+    """Require that no row of ``left``, still to be deleted, can be in the file ``foreign``, which has no offsets.
 
     Raises `LakeMismatchError`.
     """
@@ -101,8 +101,8 @@ def require_dense(
     new: Mapping[int, int],
     absent: Mapping[int, int] = NOTHING_ABSENT,
 ) -> None:
-    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, without the
-    ``absent`` ones, which were deleted before.
+    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, minus ``absent``
+    rows.
     """
     rows: dict[int, int] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""The log offsets that a lake snapshot holds, as a text in its summary or properties, in any format."""
+"""The log offsets of a lake snapshot, stored as text in its summary or properties in any format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER_PROPERTY = "commit-user"
 COMMIT_PROPERTY = "streamhouse-commit"
 OFFSETS_VERSION = 1
 TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
-"""Property of the lake table with its owner's uuid."""
+"""Property of the lake table with the uuid of its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class LakeOffsets:
     offsets: Mapping[int, int]
     snapshot_id: int
     starts: Mapping[int, int] = field(default_factory=dict)
-    """First offsets of the table, by its last truncation."""
+    """First offsets of the table since its last truncation."""
     dropped_rows: int = 0
-    """Number of absent rows, because they were deleted, or their partitions dropped."""
+    """Number of rows missing because they were deleted, or their partitions dropped."""
     history: HistoryPoint | None = None
-    """The newest record with rows that the log had when they were tiered; None in older snapshots."""
+    """The log's latest record with rows at the time of tiering; None in older snapshots."""
     dropped_others: int = 0
-    """How many of the absent rows went with a partition and had no offsets."""
+    """Number of missing rows without offsets, which were dropped with their partition."""
 
 
 def offsets_text(
@@ -61,7 +61,7 @@ def offsets_text(
 def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> LakeOffsets:
     """Parse the offsets in a snapshot's property.
 
-    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` for those of another table.
+    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` if they are of another table.
     """
     where = f"snapshot {snapshot_id} of lake table {location}"
     try:

@@ -1,4 +1,4 @@
-"""Read a planned lake, whatever its format: the rows with the offsets of a log range."""
+"""Reads of a planned lake in any format: the rows of a log range with their offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamhouse_spark.schema.nested_fields import Path, join_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
-"""Rows in batches, with the offset of each, in the order of the offsets."""
+"""Batches of rows with the offset of each row, in offset order."""
 
 
 def read_log_range(
@@ -42,9 +42,9 @@ def read_log_range(
     *,
     has_gaps: bool = False,
 ) -> PlacedRows:
-    """Read a log range as `LakeTable.read_placed` does; ``plan`` is of the whole newest snapshot.
+    """Read a log range as `LakeTable.read_placed` does; ``plan`` covers the whole latest snapshot.
 
-    Rows of files that are not ``locations`` are left out, once it is seen that the files hold the range.
+    After checking that the files hold the range, returns only rows of files in ``locations``.
     """
     splits = [s for s in plan.splits if may_hold(s.location, bucket, offsets) and (has_gaps or not s.position_deletes)]
     files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
@@ -57,7 +57,7 @@ def read_log_range(
 def _read_deleted_offsets(
     files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]
 ) -> OffsetRuns:
-    """Return the offsets of rows of these files that files of deleted positions name."""
+    """Return the offsets of the rows in these files that position deletes name."""
     deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
 
     def of_file(location: str) -> OffsetRuns:
@@ -77,7 +77,7 @@ def _exclude_deleted(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
 
 
 def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
-    """Read rows as `LakeTable.read_held` does; ``plan`` is of the whole snapshot."""
+    """Read rows as `LakeTable.read_held` does; ``plan`` covers the whole snapshot."""
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
     files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
     return read_held_rows(files_at, files, bucket, rows, plan.projection)
@@ -116,9 +116,9 @@ def find_rows_with_offsets(
 def find_offsets_in_plan(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
 ) -> Mapping[int, OffsetRuns] | None:
-    """Return bucket → offsets of the ranges of which the plan has rows, those that are marked as deleted included.
+    """Return bucket → offsets of the ranges that the plan has rows of, deleted rows included.
 
-    Reads the footers of files that can hold some. None where the lake has a file without offsets: its rows may be any.
+    Reads the footers of candidate files. Returns None if the lake has a file without offsets, which may hold any row.
     """
     if any(parse_file_offsets(split.location) is None for split in plan.splits):
         return None
@@ -154,10 +154,10 @@ def projection_of(
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's own types for those that ``is_stored`` says
-    are stored as the field of that id. ``ambiguous`` gives the name to read an ambiguous column by, from its name in
-    the lake, None where the lake lacks it; ``inner_of`` gives the fields inside the lake's columns. Raises
-    `SchemaMismatchError` for an absent column.
+    Without ``schema`` the result has the lake's columns, with the table's types where ``is_stored`` says that the lake
+    stores them so. ``ambiguous`` maps the lake name of an ambiguous column to the name to read it by, or None if the
+    lake has no such column. ``inner_of`` returns the nested fields of a lake column. Raises `SchemaMismatchError` for a
+    missing column.
     """
     if schema is None:
         projected = TableSchema(
@@ -191,7 +191,7 @@ def projection_of(
 
 
 def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
-    """Return the names of the fields inside a column that was not changed inside here: its own files have these."""
+    """Return the names of the nested fields of a column that never changed inside: its own files use them."""
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 
@@ -199,8 +199,8 @@ def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames
 def _nested_lake_ids(
     column: Column, field_id: int | None, mapping: ColumnMap, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
-    """Return the lake's ids of the fields inside a column; None if the column was never changed inside, here or by
-    another engine, as far as the lake knows. ``inner_of`` is given for a column of the lake.
+    """Return the lake ids of a column's nested fields. Returns None if the column never changed inside, as far as the
+    lake knows. ``inner_of`` is set for a column of the lake.
     """
     own = next((field for field in mapping.fields.values() if field.id == field_id), None)
     if field_id is None or not ((own is not None and own.inner) or field_id in mapping.elsewhere):
@@ -214,7 +214,7 @@ def _nested_lake_ids(
 def _restore_table_type(
     column: Column, table: TableSchema, mapping: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
 ) -> Column:
-    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
+    """Return the lake's column with the table's type, if the lake stores that type so."""
     column_id = mapping.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored(own.type, column.id):
@@ -225,10 +225,10 @@ def _restore_table_type(
 def read_held_rows(
     files_at: FilesAt, candidates: Sequence[OffsetFile], bucket: int, rows: OffsetRuns, projection: LakeProjection
 ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
-    """Read the rows with their offsets, in offset order; rows of the same files between them may be among the answer.
+    """Read rows with their offsets, in offset order; rows of the same files in between may be returned too.
 
-    Memory is bounded by a batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files hold
-    each of the offsets, and exactly once.
+    Memory is bounded by one batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files
+    hold each offset exactly once.
     """
     shared = [(file, file.runs.common(rows)) for file in candidates if file.bucket == bucket]
     shared = [(file, runs) for file, runs in shared if runs]

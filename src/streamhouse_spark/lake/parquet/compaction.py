@@ -64,7 +64,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class CompactGroup(Portable):
-    """Neighbouring files of one bucket and partition, in offset order, to become one."""
+    """Adjacent files of one bucket and partition, in offset order, to merge into one."""
 
     bucket: int
     files: tuple[OffsetFile, ...]
@@ -80,25 +80,25 @@ class CompactGroup(Portable):
         return sum(file.size_bytes for file in self.stored)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the fields as JSON, but for the files' places, which no task looks at."""
+        """Return the fields as JSON, without the files' places, which no task needs."""
         return Portable.to_json(replace(self, stored=tuple(replace(file, place=()) for file in self.stored)))
 
     def splits(self) -> list[LakeSplit]:
-        """Return the files as reads take them, in their order."""
+        """Return the files as splits, in order."""
         return [LakeSplit(s.location, s.size_bytes, s.num_rows, position_deletes=s.deletes) for s in self.stored]
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten(Portable):
-    """A group that was written anew."""
+    """A rewritten group."""
 
     files: tuple[LakeFile, ...]
     num_read: int
-    """Rows that were read for it."""
+    """Number of rows read for it."""
 
 
 class GroupWriter(Protocol):
-    """Writes groups of files anew, in this process or another: like its groups it travels, as JSON or pickled."""
+    """Rewrites groups in this process or another. Like its groups, it is sent as JSON or pickled."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -106,11 +106,10 @@ class GroupWriter(Protocol):
 
 
 RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[Rewritten]]
-"""Has groups written, and returns each of them once, in any order. A group may be written again where an attempt
-failed: only the files that are returned are committed, others are orphans.
-"""
+"""Rewrites groups and returns each once, in any order. A failed attempt may be repeated: only the returned files are
+committed, others are orphans."""
 Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
-"""Returns the offsets of files, in their order, and None for one of another engine, which is left alone."""
+"""Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
 
 
 def plan_groups(
@@ -120,9 +119,9 @@ def plan_groups(
     target_bytes: int,
     files_min: int,
 ) -> list[CompactGroup]:
-    """Return runs of at least ``files_min`` small files whose offset ranges follow each other.
+    """Return runs of at least ``files_min`` small files with adjacent offset ranges.
 
-    ``footers`` are asked for only where a bucket and partition has enough small files.
+    Calls ``footers`` only for a bucket and partition with enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
     by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
@@ -134,7 +133,7 @@ def plan_groups(
 
 
 def limit_to_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
-    """Return the first groups, of so many bytes together, `COMPACT_BYTES_MAX` by default: one at least."""
+    """Return the first groups within ``bytes_max`` bytes, `COMPACT_BYTES_MAX` by default; at least one."""
     most = COMPACT_BYTES_MAX if bytes_max is None else bytes_max
     num_bytes = 0
     for group in groups:
@@ -170,8 +169,8 @@ def _group_files(
 
 
 def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
-    """Return the run without files at the start that are as large as all behind them: a row is rewritten a few times in
-    its life, and not in every compaction, while the number of files grows with the logarithm of their size.
+    """Return the run without leading files that are as large as all after them. So a row is rewritten only a few times
+    in its life, and the number of files grows with the logarithm of their size.
     """
     sizes = [file.size_bytes for file, _ in run]
     while len(run) >= files_min and sizes[0] >= sum(sizes[1:]):
@@ -181,7 +180,7 @@ def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> 
 
 
 def in_this_process(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
-    """Return a function that writes groups in this process, as `write_groups` does."""
+    """Return a function that rewrites groups in this process, as `write_groups` does."""
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
         return write_groups(storage, groups, lambda group: writer.written(group, storage, settings, world))
@@ -190,16 +189,16 @@ def in_this_process(storage: Storage, settings: Mapping[str, str], world: World)
 
 
 def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
-    """Write groups in this process; small ones, which wait for the store, at the same time where its requests take
-    long.
-    """
+    """Rewrite groups in this process. On a remote store small groups are written concurrently."""
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
     threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
     return list(in_parallel(write, groups, threads_max=threads))
 
 
 def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
-    """Have groups written. Raises `CommitConflictError` where one of them did not come back: its rows would go."""
+    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result, because its rows would be
+    lost.
+    """
     rewrites = list(run(groups, writer))
     if len(rewrites) != len(groups):
         raise CommitConflictError(

@@ -1,4 +1,4 @@
-"""A data file of a log, or of another engine, written again without some of its rows, whatever the lake's format."""
+"""Rewrites of a data file of the table, or of another engine, without some of its rows, in any format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamhouse_spark.query.row_selection import live
 
 @dataclass(frozen=True, slots=True)
 class FileRewrite:
-    """A data file, and the offsets of those of its rows that go."""
+    """A data file, and the offsets of the rows to remove."""
 
     split: LakeSplit
     offsets: OffsetFile
@@ -40,10 +40,10 @@ class FileRewrite:
 def rewrite_without_rows(
     file: FileRewrite, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
 ) -> list[LakeFile]:
-    """Write the rows of a file that stay, in their order and with their offsets, to files of their own.
+    """Write the remaining rows of a file, in order and with their offsets, to new files. They are durable on return.
 
-    A file without any is not read, and none is written. Memory is bounded by a row group. Durable when this returns.
-    Raises `CommitConflictError` where the file has other rows than its footer says.
+    If no row remains, reads and writes nothing. Memory is bounded by one row group. Raises `CommitConflictError` if the
+    file has other rows than its footer says.
     """
     remaining = replace(file.offsets, runs=file.kept)
     if not remaining.runs:
@@ -68,14 +68,14 @@ def rewrite_without_rows(
 
 @dataclass(frozen=True, slots=True)
 class ExternalFileRewrite:
-    """A data file of another engine, whose rows have no offsets, and the positions of those of its rows that go."""
+    """A data file of another engine, whose rows have no offsets, and the positions of the rows to remove."""
 
     split: LakeSplit
     bucket: int
     """The lake's bucket."""
     partition: PartitionKey
     sequences: OffsetRange
-    """The numbers that the lake's manifest has for its rows; those of the rows that stay are in it."""
+    """Sequence numbers of its rows in the lake's manifest, which include those of the remaining rows."""
     gone: OffsetRuns
 
     @property
@@ -95,10 +95,10 @@ def rewrite_without_positions(
     files_at: FilesAt,
     ids: Ids,
 ) -> LakeFile | None:
-    """Write the rows of a file that stay, in their order, to a file without offsets; None where no row stays.
+    """Write the remaining rows of a file, in order, to a file without offsets. Returns None if no row remains.
 
-    Its name is one that this package gives to no file with offsets. Memory is bounded by a row group. Durable when this
-    returns. Raises `CommitConflictError` where the file has other rows than the manifest says.
+    The package gives this kind of name to no file with offsets. Memory is bounded by one row group. The file is durable
+    on return. Raises `CommitConflictError` if the file has other rows than the manifest says.
     """
     if not file.num_kept:
         return None

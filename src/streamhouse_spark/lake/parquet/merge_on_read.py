@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of any split of a lake: a data file as it is, or files of keyed rows that are merged while they are read."""
+"""Reads of any split of a lake: a plain data file, or primary-key files merged while they are read."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split, with exactly the projection's columns and types.
 
-    In file order, or of merged files in the order of the keys, each once. Row groups that hold no row of ``node``, the
-    tree of a filter, are left out of a file as it is, and so are the rows at its positions ``deleted``: of a merged one
-    a row that the filter does not want may still replace an older one. Memory is bounded by a batch, of merged
-    files by a row group of each. Raises `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be
-    read.
+    Rows come in file order, or in key order without duplicates for merged files. A plain file is pruned by ``node``,
+    the tree of a filter, and by its positions ``deleted``. Merged files are not: a row that does not match the filter
+    may still replace an older one. Memory is bounded by a batch, for merged files by one row group of each. Raises
+    `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
     """
     if split.merge is None:
         yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, deleted=deleted)
@@ -46,7 +45,7 @@ def read_split(
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
         columns = rows.select(list(range(len(projection.schema.columns))))
-        # A row that the filter does not want still takes the place of an older one: so it comes last.
+        # A row that does not match the filter still replaces an older one, so the filter comes last.
         if filter is not None:
             yield from select_matching_rows(pa.Table.from_batches([columns]), filter).to_batches()
         elif columns.num_rows:
@@ -62,31 +61,30 @@ def read_whole(
     node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
 ) -> pa.Table:
-    """Read the rows of `read_split` at once; a file as it is with all of Arrow's threads."""
+    """Read the rows of `read_split` at once; a plain file with all of Arrow's threads."""
     if split.merge is None:
         return parquet_read.read_whole(files, split, projection, filter=filter, node=node, deleted=deleted)
     return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 
 class NewestRows:
-    """Files of keyed rows merged into one sequence: of each key the row with the largest sequence number, unless it
-    deletes.
+    """Primary-key files merged into one sequence: per key the row with the largest sequence number, unless it is a
+    delete.
 
-    The files are read side by side in the order of their keys, so memory is bounded by a row group of each.
+    Reads the files in parallel in key order, so memory is bounded by one row group of each.
     """
 
     def __init__(self, files: FileAccess, merge: MergedFiles, projection: LakeProjection) -> None:
         self._files = files
         self._merge = merge
         self.projection = _add_columns(projection, merge.by)
-        """The projection that is read: the columns asked for, then missing ones of the key, of the sequence and of the
-        kind."""
+        """The projection to read: the requested columns, then missing columns of the key, sequence and kind."""
         fields = list(self.projection.field_ids)
         *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
         self._key_places = key
         self.num_read = 0
         self.num_tied = 0
-        """Keys of which two rows have the largest number, so that the newest one is unknown."""
+        """Number of keys whose largest sequence number two rows share, so that the latest row is unknown."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
@@ -110,7 +108,7 @@ class NewestRows:
             yield batch
 
     def _keep_newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
-        """Return the newest row of each key, in the order of the keys, without those that delete it."""
+        """Return the latest row of each key, in key order, without deletes."""
         if len(parts) == 1:
             yield _drop_deletions(parts[0][0], self._kind)
             return
@@ -128,9 +126,9 @@ class NewestRows:
 
 
 def _add_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
-    """Return the projection with missing columns of another one behind its own. Columns are the same by field."""
+    """Return the projection followed by missing columns of the other. Columns are equal by field."""
     missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
-    # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
+    # Ids and names are not needed here, and may clash: a column may have had the name of another.
     names_in_use = {name.casefold() for name in projection.schema.names}
     names = [by.schema.names[i] for i in missing]
     names = [f"_KEY_{name}" if name.casefold() in names_in_use else name for name in names]

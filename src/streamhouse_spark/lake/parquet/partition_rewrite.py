@@ -1,4 +1,4 @@
-"""Dropping partitions of a log's lake table, whatever its format: the retries, and the rows of a file that stay."""
+"""Partition drops in a log table's lake, in any format: retries, and the rows of a file that stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartialFile:
-    """A data file of which some rows go and the others stay."""
+    """A data file that loses some of its rows."""
 
     split: LakeSplit
     offsets: OffsetFile
@@ -42,14 +42,14 @@ class FilesToDrop(Generic[T]):
 
     files: tuple[T, ...]
     cut: tuple[PartialFile, ...]
-    """Choose the files that have rows to keep."""
+    """The files that keep some of their rows."""
     is_whole: bool
     """No row of the partitions stays."""
     file_rows: int
     foreign_rows: int
-    """In files of other engines, whose rows never had offsets, without those that were deleted one by one."""
+    """Rows in files of other engines, which never had offsets, without individually deleted rows."""
     deleted_rows: int = 0
-    """Rows that were deleted one by one, and so count as absent already."""
+    """Individually deleted rows, which count as missing already."""
 
     @property
     def kept_rows(self) -> int:
@@ -66,7 +66,7 @@ class FilesToDrop(Generic[T]):
 def find_files_to_drop(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
 ) -> FilesToDrop[T]:
-    """Find the files of the partitions that have rows below the offsets. Files of other engines go whole."""
+    """Find the files of the partitions with rows below the offsets. Files of other engines are dropped whole."""
     going: list[tuple[T, LakeSplit]] = []
     cut: list[PartialFile] = []
     is_whole = True
@@ -83,7 +83,7 @@ def find_files_to_drop(
 
 
 def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
-    """Call ``drop``, and again if another writer was faster; returns its result. Raises `CommitConflictError`."""
+    """Call ``drop``, and retry on a conflict. Raises `CommitConflictError`."""
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
         try:
@@ -101,8 +101,8 @@ def find_first_retained(
 ) -> tuple[int, OffsetFile | None]:
     """Return the first row of a file that stays, and the file's offsets if they had to be read.
 
-    Files of other engines go whole, and so do those of a table that had the lake before: only the footer tells those
-    from the table's own. Where no offsets go, no footer is read.
+    Files of other engines are dropped whole, and so are those of a previous owner of the lake, which only their footers
+    distinguish. Reads no footer if no offsets are dropped.
     """
     named = parse_file_offsets(location)
     if named is None or named[1].end <= below.get(named[0], 0):
@@ -116,7 +116,7 @@ def find_first_retained(
 
 
 def has_external_name(location: str) -> bool:
-    """Tell whether a file is certainly another engine's: its rows have no offsets."""
+    """Return whether a file is certainly another engine's: its rows have no offsets."""
     return parse_file_offsets(location) is None
 
 
@@ -129,7 +129,7 @@ def rewrite_partial_files(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """Write the rows of files that stay, with their offsets, to files of their own, which ``files`` reaches."""
+    """Write the remaining rows of partly dropped files, with their offsets, to new files that ``files`` can reach."""
     return [
         file for cut in cuts for file in _rewrite_partial_file(cut, context, spec, projection, files_at, files, ids)
     ]
@@ -164,9 +164,9 @@ def _rewrite_partial_file(
 
 
 def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, int]) -> None:
-    """Require that all rows to drop are in the lake: else they would come back with the next round.
+    """Require that the lake holds all rows to drop: otherwise the next round would add them again.
 
-    ``held`` are the offsets that it holds. Raises `LakeRolledBackError`.
+    ``held`` are the lake's offsets. Raises `LakeRolledBackError`.
     """
     shortfall = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
     if shortfall:

@@ -1,8 +1,8 @@
-"""The rows of a dropped partition: named in the record of the lake snapshot that lacks them.
+"""Rows of a dropped partition, named in the record of the lake snapshot that dropped them.
 
-The lake drops a partition by files, so only its files tell which rows went. Whoever records the snapshot looks: the
-process that dropped the partition, or, where that died, the next one that tiers the table. Rows that have offsets are
-named by these, if the log still holds them, and rows that have none by file and position.
+The lake drops a partition by files, so only its files show which rows were dropped. The process that records the
+snapshot compares them: the one that dropped the partition or, if it died, the next to tier the table. Rows with offsets
+are named by offset if the log still holds them, others by file and position.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from streamhouse_spark.log.commits.state import TableState
 
 
 def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> list[PartitionDropRows]:
-    """Return the action that names the rows that a lake snapshot lacks first, because their partition was dropped.
+    """Return the action that names the rows that a lake snapshot dropped with their partition.
 
-    Returns none where there are no such rows, or the lake no longer tells which: then nobody leaves them out.
+    Returns none if there are no such rows, or if the lake no longer shows which: then no reader leaves them out.
     """
     if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
         return []
@@ -66,7 +66,7 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
 
 
 def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> PartitionDropRows:
-    """Name the lost rows with offsets as far as the log has them, in these ranges, and all others."""
+    """Name lost rows by offset where the log holds them, within ``ranges``, and by file position otherwise."""
     held = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost.rows.items() if bucket in ranges}
     rows = {bucket: runs for bucket, runs in held.items() if runs}
     snapshot_id = lost.snapshot_id if lost.files else None
@@ -76,7 +76,7 @@ def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> Par
 def _find_missing_offsets(
     ranges: Mapping[int, OffsetRange], known_runs: list[dict[int, OffsetRuns]]
 ) -> dict[int, OffsetRuns]:
-    """Return bucket → offsets of the ranges that none of the others has."""
+    """Return bucket → offsets of the ranges that are in none of ``known_runs``."""
     missing = {}
     for bucket, offsets in ranges.items():
         left = OffsetRuns.dense(offsets.start, len(offsets))
@@ -92,7 +92,7 @@ def _find_missing_offsets(
 
 
 class _PartitionDrop(NamedTuple):
-    """The one lake commit that dropped partitions since a snapshot was recorded."""
+    """The single lake commit that dropped partitions since the recorded snapshot."""
 
     older: int
     newer: int
@@ -100,8 +100,8 @@ class _PartitionDrop(NamedTuple):
 
 
 def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
-    """Find the commit behind the recorded snapshot from which on the lake lacks more rows; None where it is not one
-    alone, or it is no longer known.
+    """Return the first lake commit after the recorded snapshot that dropped rows, or None if there are several or it
+    has expired.
     """
     dropped_rows = state.lake.dropped_rows if state.lake is not None else 0
     newer = pair.snapshot_id
@@ -119,16 +119,16 @@ def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapsho
 
 
 class LostLogRows(NamedTuple):
-    """The rows that a drop of partitions took away, those that were deleted before left out."""
+    """Rows removed by a partition drop, without those deleted before."""
 
     rows: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
     files: FileRows
-    """Rows without offsets, as the snapshot has them."""
+    """Rows without offsets, by their place in the snapshot."""
     snapshot_id: int
     """The lake snapshot before the drop."""
     num_counted: int
-    """How many of the rows that the lake lacks this accounts for, see `PartitionDropRows.count`."""
+    """Number of the lake's dropped rows that these explain; see `PartitionDropRows.count`."""
 
     @property
     def num_rows(self) -> int:
@@ -136,10 +136,10 @@ class LostLogRows(NamedTuple):
 
 
 def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> LostLogRows | None:
-    """Return the rows that a lake snapshot lacks first behind a state, because their partition was dropped.
+    """Return the rows that a lake snapshot dropped with their partition since the snapshot of a state.
 
-    Files tell them: those that went, and those that came instead. None where these have not as many rows as the drop
-    says, or it is not one alone. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
+    Compares the removed files with the added ones. Returns None if the row counts disagree with the drop, or if several
+    commits dropped rows. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
     """
     if (drop := _find_partition_drop(state, lake, pair)) is None:
         return None

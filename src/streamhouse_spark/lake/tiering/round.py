@@ -1,4 +1,4 @@
-"""One round of rows from the log into a lake: its plan from the lake's newest snapshot, and its files."""
+"""One tiering round: its plan from the latest lake snapshot, and the files it writes."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 
 @dataclass(frozen=True, slots=True)
 class TieringPlan:
-    """The rows of one round."""
+    """Rows and deletions of one round."""
 
     state: TableState
     offsets: Mapping[int, int]
     """The lake's offsets before the round."""
     starts: Mapping[int, int]
     new: Mapping[int, int]
-    """The lake's offsets behind the round."""
+    """The lake's offsets after the round."""
     ranges: Mapping[int, OffsetRange]
     bases: Mapping[int, KvSnapshot]
     deleted: Mapping[int, OffsetRuns]
     file_deletes: tuple[Deletion, ...] = ()
-    """Deletions of rows without offsets that the lake does not lack yet."""
+    """Deletions of rows without offsets that the lake has not applied yet."""
     told: int = 0
-    """The newest record whose deleted rows the lake lacks before the round."""
+    """The latest record whose deletions the lake has applied before the round."""
 
     @property
     def keeps_rows(self) -> bool:
@@ -68,11 +68,13 @@ class TieringPlan:
 
     @property
     def has_deletes(self) -> bool:
-        """Whether rows were deleted that the lake may have."""
+        """Whether the lake may hold deleted rows."""
         return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
-        """Count, for each bucket, the rows of the round that its files lack: see `LakeTable.leaves_out_deleted`."""
+        """Return, per bucket, the number of rows of the round missing from its files; see
+        `LakeTable.leaves_out_deleted`.
+        """
         if not lake.leaves_out_deleted:
             return NOTHING_ABSENT
         return {
@@ -80,7 +82,7 @@ class TieringPlan:
         }
 
     def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
-        """Return the deleted rows that files have: of the lake, and unless it leaves them out of the round."""
+        """Return the deleted rows to remove from files: of the lake, and of the round if its files have them."""
         if not lake.leaves_out_deleted:
             return self.deleted
         older = {
@@ -90,7 +92,7 @@ class TieringPlan:
 
     @property
     def _deleted_rows_of_round(self) -> Mapping[int, OffsetRuns]:
-        """The deleted rows of buckets of which the round has rows."""
+        """The deleted rows of the buckets that the round writes."""
         return {bucket: runs for bucket, runs in self.deleted.items() if bucket in self.ranges}
 
     def reaches_all(self, targets: Mapping[int, int]) -> bool:
@@ -104,7 +106,7 @@ def plan_round(
     *,
     bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
 ) -> TieringPlan:
-    """Plan the round that follows a snapshot. Raises as `plan_tiering` and `round_begin` do."""
+    """Plan the round after a snapshot. Raises as `plan_tiering` and `round_begin` do."""
     offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
     begin = round_begin(state, newest)
     bases = find_bases(state, begin)
@@ -121,10 +123,10 @@ def plan_round(
 
 
 def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
-    """Write the round's files, and what deletes rows. Durable when this returns, visible to nobody."""
+    """Write the files of the round, including its row deletions. They are durable on return, but not visible."""
     state = plan.state
     split_of = plan_range if lake.leaves_out_deleted else whole_range
-    # A round that drops all rows of the lake looks for no older ones.
+    # A round that drops all rows of the lake searches for no older ones.
     has_live_files = bool(state.primary_key) and plan.keeps_rows
     live = lake.live_files(context, list(plan.ranges)) if has_live_files else {}
     tasks = [
@@ -147,7 +149,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
 
 @dataclass(frozen=True, slots=True)
 class RowsOfLog:
-    """See `LogRowReader`."""
+    """Reads rows from the log; a `LogRowReader`."""
 
     storage: Storage
     state: TableState
