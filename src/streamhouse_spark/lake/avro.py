@@ -1,4 +1,4 @@
-"""Reading and writing Avro files: the metadata format of Iceberg and Paimon."""
+"""Reader and writer of Avro files, the metadata format of Iceberg and Paimon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Encode = Callable[[BytesIO, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """A whole file in memory: the metadata of its header, and its records."""
+    """An Avro file in memory: the metadata of its header, and its records."""
 
     header: Mapping[str, bytes]
     sync: bytes
@@ -42,7 +42,7 @@ def read_avro(data: bytes, location: str) -> AvroFile:
 
 
 def write_avro(file: AvroFile) -> bytes:
-    """Return the bytes of a file, in one block, compressed with deflate."""
+    """Return the bytes of a file with one deflate-compressed block."""
     _, encode = _codec(json.loads(file.header["avro.schema"]), {})
     body = BytesIO()
     for record in file.records:
@@ -95,7 +95,7 @@ def _decompress_block(codec: str, block: bytes) -> bytes:
     if codec in ("zstandard", "bzip2"):
         name = {"zstandard": "zstd", "bzip2": "bz2"}[codec]
         return bytes(pa.input_stream(pa.py_buffer(block), compression=name).read())
-    if codec == "snappy":  # four bytes of a checksum follow
+    if codec == "snappy":  # a four-byte checksum follows
         size_bytes, shift, place = 0, 0, 0
         while True:
             size_bytes |= (block[place] & 0x7F) << shift
@@ -138,7 +138,7 @@ def _codec_of_type(
 
 
 def _simple(name: str) -> str:
-    """Return a name without its namespace, which is often inherited; no two types of one file differ by that alone."""
+    """Return a name without its namespace, which is often inherited; no two types of one file differ only by it."""
     return name.rpartition(".")[2]
 
 
@@ -228,7 +228,7 @@ def _put_long(out: BytesIO, value: int) -> None:
 
 def _block_count(source: BytesIO) -> int:
     count = _get_long(source)
-    if count < 0:  # the size of the block in bytes follows
+    if count < 0:  # the block's size in bytes follows
         _get_long(source)
     return abs(count)
 
@@ -265,7 +265,7 @@ SYNC_BYTES = 16
 
 
 def require_whole_avro(data: bytes, location: str) -> bytes:
-    """Return the bytes, if they end at the end of an Avro block. Raises `CorruptDataError`."""
+    """Return the bytes if they end at the end of an Avro block. Raises `CorruptDataError`."""
     marker = data[_header_end(data) - SYNC_BYTES :][:SYNC_BYTES]
     if len(marker) != SYNC_BYTES or not data.endswith(marker):
         raise CorruptDataError(
@@ -276,8 +276,8 @@ def require_whole_avro(data: bytes, location: str) -> bytes:
 
 
 def _header_end(data: bytes) -> int:
-    """Return the end of the header: magic, a map of metadata in blocks, the sync marker. It is beyond ``data`` if that
-    is cut.
+    """Return the end of the header: magic, a map of metadata in blocks, the sync marker. Beyond ``data`` if it is
+    truncated.
     """
     position = 4
     while True:
@@ -294,7 +294,7 @@ def _header_end(data: bytes) -> int:
 
 
 def _read_long(data: bytes, position: int) -> tuple[int, int]:
-    """Return a variable-length zigzag integer and the position behind it; 0 if the data ends."""
+    """Return a variable-length zigzag integer and the position after it; 0 at the end of the data."""
     value = shift = 0
     while position < len(data):
         byte = data[position]

@@ -1,9 +1,9 @@
-"""The map from columns of the table to fields of its lake table: exact, whatever their names.
+"""The map from columns of the table to fields of its lake table, independent of names.
 
-The map is a property of the lake table and changes in the same commit as the lake's schema. It keeps columns that were
-dropped, for readers of older states, and the table's schema that the lake was last brought up to: a process that knows
-only an older one leaves the lake alone. A lake table that is older than maps has none. It was made when columns could
-only be added, so each column is the field that has its first name.
+The map is a property of the lake table and changes in the same commit as the lake's schema. It keeps dropped columns,
+for readers of older states, and the table schema that the lake was last migrated to: a process with an older schema
+does not change the lake. A lake table without a map was written when columns could only be added, so each column maps
+to the field with its first name.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ COLUMNS_PROPERTY = "streamhouse.columns"
 class LakeField:
     id: int
     name: str
-    """The package's name of the field: another name in the lake is another engine's."""
+    """The package's name of the field. A different name in the lake was set by another engine."""
     inner: Mapping[int, int] = field(default_factory=dict)
-    """Ids of the fields inside a column that was changed inside, in the table → in the lake. Dropped ones stay, for
-    readers of older states."""
+    """Nested field ids of a column that changed inside, in the table → in the lake. Dropped ones stay for readers of
+    older states."""
 
     def to_json(self) -> list[Any]:
         inner = {str(own): lake_id for own, lake_id in sorted(self.inner.items())}
@@ -45,29 +45,29 @@ class LakeField:
 
 
 InnerOf = Callable[[int], Mapping[Path, int]]
-"""Gives the fields inside a lake's field of that id, path → id, with paths in small letters."""
+"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
 
 
 def find_no_nested_fields(_: int) -> Mapping[Path, int]:
-    """Serve as `InnerOf` where no column can be changed inside."""
+    """Serve as `InnerOf` if no column can change inside."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
     fields: Mapping[int, LakeField] = field(default_factory=dict)
-    """Column id → field. Columns that the lake never had are absent."""
+    """Column id → field. Columns that the lake never had are missing."""
     schema_id: int | None = None
-    """The table's schema to which the lake was brought up; None for a lake table without a map."""
+    """The table schema that the lake was last migrated to; None for a lake table without a map."""
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
-    """Ids of columns whose name is ambiguous, in a file without field ids."""
+    """Ids of columns whose name is ambiguous in a file without field ids."""
     first_names: Mapping[int, FieldNames] = field(default_factory=dict, compare=False)
-    """Column id → ids in the lake and first names of the fields inside, of columns that were changed inside: files that
-    were written before that may not have these ids."""
+    """Column id → lake ids and first names of nested fields, for columns that changed inside. Older files may not have
+    these ids."""
 
     elsewhere: Mapping[int, Mapping[Path, int]] = field(default_factory=dict, compare=False)
-    """Field id → the fields inside, path → id, of those that another engine changed inside at some time: as of the
-    newest schema of the lake that has the path."""
+    """Field id → nested fields, path → id, of fields that another engine changed inside, by the latest lake schema that
+    has the path."""
 
     def field_id(self, column_id: int) -> int | None:
         field = self.fields.get(column_id)
@@ -78,15 +78,15 @@ class ColumnMap:
         return {field.id: column_id for column_id, field in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
-        """Return the text for the lake table's property. It counts only for this table, should another adopt the lake
-        table later.
+        """Return the text for the lake table's property. It is valid only for this table, in case another adopts the
+        lake table.
         """
         fields = {str(column_id): field.to_json() for column_id, field in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMap | None:
-        """Read the result of `to_text`; None if that was of another table. Raises `CorruptDataError`."""
+        """Parse the result of `to_text`. None if it is of another table. Raises `CorruptDataError`."""
         try:
             value = json.loads(text)
             if value["table"] != table_uuid:
@@ -118,8 +118,8 @@ def column_map(
     where: str,
     inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
-    """Return the lake table's map. ``fields`` are the present ids and names of its columns, ``inner_of`` gives the
-    present fields inside these.
+    """Return the lake table's map. ``fields`` are the current ids and names of its columns; ``inner_of`` returns their
+    current nested fields.
     """
     text = properties.get(COLUMNS_PROPERTY)
     mapping = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
@@ -134,9 +134,9 @@ def column_map(
 
 
 def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
-    """Return the map's fields, each of a column that was changed inside with the fields inside.
+    """Return the map's fields, with nested fields for columns that changed inside.
 
-    A map that does not have them is from before the first such change: the lake still has the names of then.
+    A map without these precedes the first such change: the lake still has the names of that time.
     """
     schemas = _schemas_oldest_first(spec)
     changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
@@ -151,8 +151,8 @@ def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: 
 
 
 def nested_fields_changed_by_lake(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
-    """Return the fields inside those of the lake's fields that differ in its schemas; ``forms`` has the fields inside
-    each field, by its id, of each schema, the present one last.
+    """Return the nested fields of lake fields that differ between schemas. ``forms`` has each schema's nested fields by
+    field id, the current schema last.
     """
     changed_paths: dict[int, dict[Path, int]] = {}
     differing: set[int] = set()
@@ -175,7 +175,7 @@ def _original_names_inside(column: Column, inner: Mapping[int, int]) -> FieldNam
 
 
 def _column_in_lake_schema(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
-    """Return the column as of the schema that the lake was brought up to; the oldest for one without a map."""
+    """Return the column in the schema that the lake was migrated to, or in the oldest for a lake without a map."""
     schema = spec.schemas.get(mapping.schema_id or 0)
     return _find_column(column_id, (*((schema,) if schema else ()), *_schemas_oldest_first(spec)))
 
@@ -185,7 +185,7 @@ def _find_column(column_id: int, schemas: Iterable[TableSchema]) -> Column:
 
 
 def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
-    """Map the fields inside a column to those of a lake's field that has the column's own names."""
+    """Map the nested fields of a column to those of a lake field with equal names."""
     field_ids = {}
     for own, path in _own_paths(column):
         lake_id = inside.get(tuple(name.casefold() for name in path))
@@ -197,8 +197,8 @@ def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int
 def _lake_field(
     column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
 ) -> LakeField:
-    """Return the lake's field of a column that has the column's own names inside, too. ``before`` had fields that were
-    dropped since.
+    """Return the lake field of a column whose nested names equal the lake's. ``before`` had fields that were dropped
+    since.
     """
     if column.field_ids is None:
         return LakeField(field_id, name)
@@ -224,9 +224,9 @@ def map_by_name(
 
 
 def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
-    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
+    """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
 
-    ``fields`` are its present ones. Raises `CommitConflictError`: the table was altered since this round began, or the
+    ``fields`` are its current ones. Raises `CommitConflictError` if the table was altered since the round began, or the
     lake does not have the change yet.
     """
     named = {mapping.field_id(column.id) for column in spec.schema.columns}
@@ -240,7 +240,7 @@ def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec
 
 
 def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
-    """Raise `CommitConflictError` if the lake is of a newer schema than the spec."""
+    """Raise `CommitConflictError` if the lake has a newer schema than the spec."""
     if mapping.schema_id is not None and mapping.schema_id > spec.schema_id:
         raise CommitConflictError(
             f"lake table {where} has the columns of schema {mapping.schema_id}, schema {spec.schema_id} of "
@@ -249,9 +249,7 @@ def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) ->
 
 
 def find_external_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
-    """Describe the changes of another engine to the table's columns. ``here`` are the lake's present fields, id
-    → name.
-    """
+    """Describe changes of other engines to the table's columns. ``here`` are the lake's current fields, id → name."""
     problems = []
     for column in spec.schema.columns:
         mapped = mapping.fields.get(column.id)
@@ -274,7 +272,7 @@ def find_external_changes(mapping: ColumnMap, here: Mapping[int, str], spec: Lak
 def _find_external_nested_changes(
     mapping: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
 ) -> list[str]:
-    """Describe the changes of another engine inside columns that were changed inside here."""
+    """Describe changes of other engines inside columns that the table changed inside."""
     problems = []
     for column in spec.schema.columns:
         mapped = mapping.fields.get(column.id)
@@ -301,7 +299,7 @@ def _find_external_nested_changes(
 
 
 def _own_paths(column: Column) -> list[tuple[int, Path]]:
-    """Return the ids of the fields inside a column, with their paths."""
+    """Return the ids of a column's nested fields, with their paths."""
     return list(zip(column.inner_ids, paths(column.type), strict=True))
 
 
@@ -316,13 +314,13 @@ def migrate_columns(
     inside: Callable[[F], Mapping[Path, int]],
     where: str,
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
-    """Give the fields of a ``lake``, by id, with the names and types that the table's columns have now, without those
-    that it dropped, and with the nullable ones that the lake lacks behind the others.
+    """Migrate the fields of a ``lake``, by id, to the names, types and nullability of the table's columns. Drops fields
+    of dropped columns, and appends missing ones.
 
-    With the fields come those of all columns, and what another engine did to columns that keeps the lake from being
-    brought up. ``commented`` and ``as_column`` edit a field as its format does, ``added`` makes new ones, with their
-    ids, beside the fields of all columns so far; ``inside`` gives the fields inside one. Comments that the table does
-    not have are left alone. Raises `CommitConflictError` where the lake is of a newer schema than this one.
+    Returns the fields, the map's fields, and changes of other engines that prevent the migration. ``commented`` and
+    ``as_column`` edit a field in its format, ``added`` creates fields with ids, given the map's fields so far;
+    ``inside`` returns nested fields. Comments that the table does not have are kept. Raises `CommitConflictError` if
+    the lake has a newer schema than the spec.
     """
     require_not_newer(mapping, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
@@ -330,7 +328,7 @@ def migrate_columns(
         mapping, lake, spec, inside
     )
     mapped = dict(mapping.fields)
-    if mapping.schema_id == spec.schema_id:  # names and types are the table's already
+    if mapping.schema_id == spec.schema_id:  # names and types already match the table
         fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
         stay = retained_fields(named, mapping, spec.schema, mapped)
@@ -354,9 +352,9 @@ def migrate_columns(
 
 
 def _reorder_fields(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
-    """Return the fields with the table's own ones in the order of its columns, in the places that these have.
+    """Return the fields with the table's own ones in column order, in the places that these have.
 
-    Another engine's fields keep their places between them.
+    Fields of other engines keep their places between them.
     """
     in_turn = iter([i for i in own if i in fields])
     columns = set(own)
@@ -366,10 +364,10 @@ def _reorder_fields(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]
 def retained_fields(
     fields: Iterable[tuple[int, str]], mapping: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
-    """Return those of the lake's fields, ids and names, that the table's columns keep, each with its column.
+    """Return the lake fields to keep, by id and name, each with its column.
 
-    None stands for a field of another engine, which stays as it is; those of dropped columns go. A column without a
-    field takes the one that has its name. ``mapped`` follows.
+    None stands for a field of another engine, which stays unchanged. Fields of dropped columns are removed. A column
+    without a field takes the one with its name, and ``mapped`` is updated.
     """
     of_field, now = mapping.columns(), {column.id: column for column in schema.columns}
     retained: list[tuple[int, Column | None]] = []

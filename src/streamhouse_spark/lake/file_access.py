@@ -1,4 +1,4 @@
-"""Access to the data files around a location: in the warehouse, or in a catalog's own storage."""
+"""Access to the data files around a location: in the warehouse, or in the storage of an external catalog."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 SMALL_BYTES_MAX: Final = 4 << 20
-"""So large a file is fetched whole: that takes no longer than its footer, and then its columns."""
+"""Files up to this size are fetched whole, which takes no longer than reading the footer and then the columns."""
 WINDOW_FILES: Final = 48
 WINDOW_BYTES: Final = 32 << 20
-"""Small files are fetched so many, and so many bytes, at once."""
+"""Byte and file limits of one concurrent fetch of small files."""
 _DELETES_BYTES: Final = 64 << 10
-"""Size that a file of deleted positions is taken for: no split says it, and the file is read whole in any case."""
+"""Assumed size of a position delete file: splits do not have it, and the file is read whole in any case."""
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
@@ -40,8 +40,8 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
 def files_of_group(
     storage: Storage, settings: Mapping[str, str], splits: Sequence[LakeSplit], size_bytes: int, location: str
 ) -> FileAccess:
-    """Return the access to files that are merged, and each opened several times: all at once where they are small
-    together and requests take long; else those around ``location``, one by one.
+    """Return the access to files that are merged, each opened several times. On a remote store small files are fetched
+    together; otherwise one by one, around ``location``.
     """
     if isinstance(storage, ReadsMany) and size_bytes <= WINDOW_BYTES:
         return FilesAhead(storage, settings, splits)
@@ -49,10 +49,10 @@ def files_of_group(
 
 
 class FilesAhead:
-    """The data files of one read, each by its location, with their sizes from the lake's metadata.
+    """The data files of one read, by location, with their sizes from the lake's metadata.
 
-    On a store with requests that take long, small files are fetched whole, with those behind them in the order of the
-    splits. Safe for threads. It holds the files of two windows at most, and those that are being read.
+    On a remote store small files are fetched whole, together with the next ones in the order of the splits.
+    Thread-safe. Holds at most two windows of files and those being read.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FilesAhead:
             deletes = {at: _DELETES_BYTES for s in chosen for at in s.position_deletes if self._inside.holds(at)}
             self._small = {at: size for at, size in sizes.items() if size <= SMALL_BYTES_MAX} | deletes
         self._ahead = OrderedDict(self._small)
-        """Small files that were not fetched yet, in the order in which they will be asked for."""
+        """Small files not fetched yet, in the order of use."""
         self._held: OrderedDict[str, bytes | None] = OrderedDict()
         self._window = first
         self._lock = new_lock()
@@ -109,7 +109,7 @@ class FilesAhead:
             return self._held[location]
 
     def _fetch(self, location: str) -> None:
-        """Fetch a small file with others that will be asked for, and forget those of the window before the last."""
+        """Fetch a small file with the next ones, and drop those of the window before the last."""
         assert self._many is not None
         locations, size_bytes = [location], self._small[location]
         self._ahead.pop(location, None)
@@ -135,8 +135,8 @@ def offset_files(
     writers: Collection[str],
     locations: Sequence[str],
 ) -> list[OffsetFile | None]:
-    """Return the offsets of files, whose ``sizes`` the lake's metadata has, each as `parquet.reader.offset_file` does;
-    read at the same time.
+    """Return the offsets of files, as `parquet.reader.offset_file` does, reading concurrently. ``sizes`` come from the
+    lake's metadata.
     """
     files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
@@ -144,7 +144,7 @@ def offset_files(
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:
-    """Return the data files of splits with their sizes. That of a file which is read in parts is not known here."""
+    """Return the data files of splits with their sizes, without files that are read in parts."""
     for split in splits:
         if split.merge is not None:
             yield from ((file.location, file.size_bytes) for file in split.merge.files)

@@ -1,7 +1,6 @@
-"""Metadata files of lakes under names that nobody uses twice: read many at once, and kept by this process.
+"""Cache of lake metadata files with names that are never reused; prefetches several at once.
 
-A restored or moved copy has the same bytes under such a name, or none. So what was read once need not be asked for
-again, as long as its store is the same.
+In a restored or moved copy such a name has the same bytes, or does not exist. So a file is read once per store.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 KEPT_BYTES_MAX: Final = 32 << 20
-"""Bytes that are kept of each store, and that are read at the same time."""
+"""Byte limit of each store's cache, and of one prefetch."""
 
 
 class _CachedFiles:
-    """Files of one store, the oldest of which are forgotten."""
+    """Files of one store; the oldest are evicted."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, bytes] = OrderedDict()
@@ -46,10 +45,9 @@ _lock = new_lock()
 
 
 def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
-    """Return metadata files, given by key and bytes, that are about to be read: those kept, and others read at the same
-    time.
+    """Return metadata files, given by key and size, that are about to be read: cached or fetched concurrently.
 
-    None on a store whose requests take no time. Absent ones are left out, and those beyond `KEPT_BYTES_MAX`.
+    Returns none on a local store. Leaves out missing files, and those beyond `KEPT_BYTES_MAX`.
     """
     if not isinstance(storage, ReadsMany):
         return {}
@@ -72,7 +70,7 @@ def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dic
 
 
 def cache_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
-    """Keep metadata files that this process has just stored, given by key: it probably reads them next."""
+    """Cache metadata files that this process has just stored, because it probably reads them next."""
     if isinstance(storage, ReadsMany):
         with _lock:
             cached = _stores.setdefault(storage, _CachedFiles())

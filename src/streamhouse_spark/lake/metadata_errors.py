@@ -62,11 +62,11 @@ R = TypeVar("R")
 
 
 class InconsistentMetadataError(ValueError):
-    """The files of a round do not add up with its offsets: a defect of whoever wrote them, and none of the lake's."""
+    """The files of a round do not match its offsets: a defect of their writer, not of the lake."""
 
 
 def guard_metadata_errors(lake_table: type) -> None:
-    """Let the methods of a class of lake tables raise `CorruptDataError` for metadata with impossible values."""
+    """Make the methods of a lake table class raise `CorruptDataError` for metadata with impossible values."""
     for name, method in list(vars(lake_table).items()):
         if name in _GUARDED and not getattr(method, "__isabstractmethod__", False):
             setattr(lake_table, name, _with_error_mapping(method))
@@ -96,8 +96,8 @@ def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
 def find_damaged_file(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
     """Return the file that was being read when the error arose, or ``otherwise``.
 
-    The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold the
-    value being read: ``location_of`` returns the location of such a value, None for any other. The innermost counts.
+    The libraries' errors do not name the file, and may come from their threads. The frames of the error hold the value
+    being read: ``location_of`` returns its location, or None for other values. The innermost wins.
     """
     location, place = otherwise, error.__traceback__
     while place is not None:

@@ -1,8 +1,7 @@
-"""Adoption of an Iceberg table with rows as the lake of a new table: its requirements, and the claim.
+"""Adoption of an Iceberg table with rows as the lake of a new table: requirements and claim.
 
-**Commit point** of the claim: one metadata version with a snapshot of the same files, which has the offsets up to which
-it holds the table, and the property with the lake's owner. It is refused if the lake has another snapshot than the
-examined one, or another owner.
+**Commit point** of the claim: one metadata version with the owner property, and a snapshot of the same files that holds
+the start offsets. It fails if the lake's snapshot differs from the examined one, or the lake has another owner.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 _CLAIM_PROPERTIES: Mapping[str, str] = {
-    # Versions are deleted behind a floor only, see `iceberg_place.TABLE_PROPERTIES`.
+    # Versions are deleted only below a floor; see `table_binding.TABLE_PROPERTIES`.
     "write.metadata.delete-after-commit.enabled": "false",
 }
 
@@ -72,7 +71,7 @@ class IcebergAdoption:
         return "Iceberg table"
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Examine a lake table. ``place`` has the names of the table, which lies where its catalog has it."""
+        """Examine a lake table. ``place`` names the table; its catalog knows the location."""
         spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
         opened = self._place(spec)
         table = opened.find()
@@ -107,7 +106,7 @@ class IcebergAdoption:
         )
 
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
-        """Require that the key is the columns that tell rows apart for other engines, never null."""
+        """Require that the key is the columns that identify rows for other engines, and is never null."""
         problems = []
         if examined.key and set(examined.key) != set(key):
             said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
@@ -123,7 +122,9 @@ class IcebergAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Files of another partition spec, which do not tell it, are read for each bucket."""
+        """Read the rows by bucket. Files of another partition spec, which does not determine the bucket, are read once
+        per bucket.
+        """
         if examined.snapshot_id is None:
             return
         place = self._place(spec)
@@ -148,7 +149,7 @@ class IcebergAdoption:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Claim the lake table, see the module."""
+        """Claim the lake table; see the module."""
         place = self._place(spec)
         place.require_home("adoption")
         table_uuid = spec.table_uuid
@@ -193,8 +194,8 @@ def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: in
 
 
 def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
-    """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
-    another.
+    """Return the obstacle of a table in the file catalog that records another location than its own, because it is a
+    copy.
     """
     files = StorageFiles(place.storage)
     if not isinstance(place.catalog, FileCatalog):
@@ -234,7 +235,7 @@ def _find_column_problems(schema: Schema) -> list[str]:
 
 
 def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
-    """Return the first part of a nested type that may not be null."""
+    """Return the first part of a nested type that is not nullable."""
     match kind:
         case ice.StructType():
             parts = [(f.field_type, f"{name}.{f.name}", f.required) for f in kind.fields]

@@ -1,12 +1,11 @@
-"""Clones of an Iceberg table: tables that begin with a snapshot of another one, whose files both of them name.
+"""Clones of an Iceberg table: tables that start with a snapshot of another table and share its files.
 
-Nothing is copied. The clone's first metadata version has the snapshot as it is, with its manifests and data files where
-they lie, and the offsets of the log as the clone's own. What is written later, by rounds, compaction or relocation,
-lies below the clone's own location.
+Nothing is copied. The clone's first metadata version has the snapshot with its manifests and data files in place, and
+the log offsets as the clone's own. Rounds, compaction and relocation write below the clone's own location.
 
-Each table deletes files below its own location alone: a clone names the locations of the others in a property, and it
-has Iceberg's ``gc.enabled=false``, so that other engines delete no files of it. The files stay as long as the table
-that owns them keeps the snapshot, which is for its log to see to (`log.lifecycle.clones`).
+Each table deletes only files below its own location. A clone names the other locations in a property and sets Iceberg's
+``gc.enabled=false``, so that other engines delete none of its files. The files stay while their owner retains the
+snapshot, which its log ensures (`log.lifecycle.clones`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 
 def require_files(place: IcebergTableBinding) -> None:
-    """Raise `InvalidOptionError` for a lake in a catalog outside the warehouse."""
+    """Raise `InvalidOptionError` for a lake in an external catalog."""
     if not place.uses_files:
         raise InvalidOptionError(
             f"the lake of {place.spec.path} is in a catalog outside the warehouse, so other engines may delete what a "
@@ -44,10 +43,9 @@ def require_files(place: IcebergTableBinding) -> None:
 
 
 def clone(place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int) -> None:
-    """Begin the lake table of a clone with a snapshot. **Commit point:** the first version of its metadata.
+    """Create the lake table of a clone from a snapshot. **Commit point:** the first version of its metadata.
 
-    Raises `SnapshotExpiredError`, `LakeMismatchError` where its location is taken or another's, and
-    `CommitStateUnknownError`.
+    Raises `SnapshotExpiredError`, `LakeMismatchError` if its location is taken, `CommitStateUnknownError`.
     """
     require_files(place)
     table, catalog = place.require(), target.catalog
@@ -97,8 +95,8 @@ def _make_clone_metadata(
 
 
 def _migrate_column_map(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
-    """Return the map of columns as of the clone's schema, where the lake was brought up to a later one that differs
-    from it in comments or defaults alone. With other columns it stays what it is, so no round writes to it.
+    """Return the column map for the clone's schema, if the lake was migrated to a later one that differs only in
+    comments or defaults. Otherwise the map stays unchanged, so that no round writes to the clone.
     """
     new = target.spec.table_uuid
     mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
@@ -111,7 +109,7 @@ def _migrate_column_map(text: str, place: IcebergTableBinding, target: IcebergTa
 
 
 def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
-    """Return the snapshot without ancestors, so with the offsets in its own summary."""
+    """Return the snapshot without ancestors, with the offsets in its own summary."""
     offsets = offsets_at(metadata, snapshot, old)
     if offsets is None or snapshot.summary is None:
         raise LakeMismatchError(
@@ -133,17 +131,17 @@ def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, ne
 
 
 SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
-"""Property of a clone's lake table: locations in the warehouse, joined by commas, whose files are not its own."""
+"""Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
 
 
 def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the locations in the warehouse below which files are another table's."""
+    """Return the locations in the warehouse whose files belong to other tables."""
     return tuple(filter(None, properties.get(SHARED_PROPERTY, "").split(",")))
 
 
 def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
-    """Return those of the locations in the warehouse whose files the table may delete: of a clone not those that it
-    began with.
+    """Return the locations in the warehouse whose files the table may delete: for a clone, without those it started
+    with.
     """
     shared = tuple(f"{location}/" for location in shared_locations(properties))
     return [location for location in locations if not files.key_of(location).startswith(shared)]

@@ -1,4 +1,4 @@
-"""Errors of catalogs' clients as the package's errors: a REST client alone raises dozens of kinds."""
+"""Translation of errors of catalog clients: a REST client alone raises dozens of types."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pyiceberg.exceptions import (
 from streamhouse_spark.errors import CommitStateUnknownError, StorageError, StreamhouseError
 
 _ANSWERS = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
-"""Answers of a catalog about the state it found: callers handle them."""
+"""Responses of a catalog about the state it found, which callers handle."""
 
 
 @contextmanager
 def catalog_answers(action: str) -> Iterator[None]:
-    """Wrap calls to a catalog that change nothing, or may safely be repeated.
+    """Wrap catalog calls that change nothing or are idempotent.
 
-    Raises `StorageError` for an error that is neither an answer of the catalog nor one of this package.
+    Raises `StorageError` for an error that is neither a response of the catalog nor one of this package.
     """
     try:
         yield
@@ -37,8 +37,8 @@ def catalog_answers(action: str) -> Iterator[None]:
 
 @contextmanager
 def commit_answers(action: str) -> Iterator[None]:
-    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no answer of the catalog: the commit may have
-    happened.
+    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog: the commit may
+    have happened.
     """
     try:
         yield

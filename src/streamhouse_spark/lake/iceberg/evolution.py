@@ -1,10 +1,10 @@
-"""Bringing an Iceberg table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
-commenting; and its partitions, where the table's partitioning was changed.
+"""Schema evolution: migrates an Iceberg table to the columns of the streamhouse table (add, rename, drop, widen,
+comment) and to its partitioning.
 
-Existing files stay as they are: columns are found in them by field id, which a rename keeps and a drop retires for
-good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema, the
-partition spec and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
-planned before the change is refused by the commit's own validation, and planned again.
+Existing files are not rewritten: columns match by field id, which a rename keeps and a drop retires permanently, and
+Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version with schema, partition spec and
+column map. It is retried until it succeeds, before the next round commits. The commit of a round planned before the
+change fails validation, and the round is planned again.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """The required columns of the lake."""
+    """The target columns of the lake."""
 
     schema: Schema
-    """The lake's own schema if nothing is to be changed."""
+    """The lake's current schema if nothing changes."""
     columns: ColumnMap
     differences: tuple[str, ...]
-    """Changes by another engine that keep the lake from being brought up."""
+    """Changes by another engine that prevent the migration."""
     spec: PartitionSpec
-    """The partition spec; the lake's own if that is not to be changed."""
+    """The partition spec; the lake's current one if it does not change."""
 
 
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
-    """Return the lake table's map of columns. Raises `CorruptDataError`."""
+    """Return the lake table's column map. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     inside = nested_field_finder(metadata.schema())
     columns = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
@@ -76,7 +76,7 @@ def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
 
 
 def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
-    """Return the map with what other engines changed inside columns, as far as the lake's schemas are kept."""
+    """Return the map with nested changes of other engines, as far as the lake's schemas are retained."""
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
     forms = [{f.field_id: nested_field_ids(f.field_type) for f in schema.fields} for schema in (*older, present)]
@@ -84,9 +84,9 @@ def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> Colu
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
-    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
+    """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
 
-    Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have the change
+    Raises `CommitConflictError` if the table was altered since this round began, or the lake does not have the change
     yet.
     """
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
@@ -94,7 +94,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 
 
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
-    """Make the lake's schema as `column_map.brought_up` has its fields, and its partitions those of the table."""
+    """Return the lake's schema with the fields of `column_map.migrate_columns`, and the table's partitioning."""
     lake, columns_before = metadata.schema(), iceberg_columns(metadata, spec)
     ids = itertools.count(metadata.last_column_id + 1)
 
@@ -119,7 +119,7 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     changed = lake if differences else _evolve_schema(metadata, edited)
     columns = ColumnMap(mapped, spec.schema_id)
     partitions = metadata.spec() if differences else evolve_spec(metadata, changed, columns_before, columns, spec)
-    # A lake without a map stays without one until it changes: it is known by its names until then.
+    # A lake without a map stays without one until it changes: its columns match by name until then.
     is_unchanged = columns_before.schema_id is None and changed is lake and mapped == dict(columns_before.fields)
     if is_unchanged and partitions.spec_id == metadata.default_spec_id:
         columns = ColumnMap(mapped, None)
@@ -135,7 +135,7 @@ def _evolve_schema(metadata: TableMetadata, fields: list[ice.NestedField]) -> Sc
 
 
 def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
-    """Return the obstacle of a sort order that another engine gave the lake and that names a dropped field."""
+    """Return the obstacle if another engine's sort order of the lake names a dropped field."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
     field_ids = {field.field_id for field in fields}
     sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in field_ids}
@@ -150,10 +150,10 @@ def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField])
 def _as_column(
     field: ice.NestedField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.NestedField:
-    """Return the field with the column's name and comment, optional if the column accepts null, and with its type if
-    that is a promotion of Iceberg's, or the column was changed inside.
+    """Return the field with the column's name, comment and nullability, and with its type if Iceberg can promote to it
+    or the column changed inside.
 
-    ``inner`` has the fields inside the column, in the table → in the lake.
+    ``inner`` maps nested fields of the table to those of the lake.
     """
     field = _with_comment(field, column)
     kind = _promote_type(field.field_type, column.type)
@@ -173,9 +173,9 @@ def _promote_type(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergTyp
 def _migrate_type(
     before: ice.IcebergType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.IcebergType:
-    """Return the lake's type with the fields that the table has inside a column now.
+    """Return the lake's type with the column's current nested fields.
 
-    Fields that another engine added stay, behind the table's own; the difference is reported later.
+    Fields added by another engine stay after the table's own; the difference is reported later.
     """
     match before:
         case ice.ListType() if pa.types.is_list(after):
@@ -234,10 +234,9 @@ def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
 
 
 def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid: str) -> bool:
-    """Make the wanted columns and partitions the current ones. Returns False if the table changed meanwhile: look
-    again.
+    """Commit the evolved columns and partitions. Returns False if the table changed concurrently: load it again.
 
-    Raises `CommitStateUnknownError`, after which looking again is right as well.
+    Raises `CommitStateUnknownError`, after which loading it again is right too.
     """
     metadata = table.metadata
     required, respecified = spec_updates(metadata, evolved.spec)
@@ -267,8 +266,8 @@ _Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
 def evolve_spec(
     metadata: TableMetadata, lake: Schema, columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> PartitionSpec:
-    """Return the spec for rounds of the table: the lake's own, if that is right, and also if another engine changed it,
-    which is for the caller to refuse.
+    """Return the spec for rounds of the table. This is the lake's own if it is right, or if another engine changed it,
+    which the caller rejects.
 
     ``columns_before`` maps the columns of the lake as it is, ``columns`` those of ``lake``, its migrated schema.
     """
@@ -285,8 +284,8 @@ def evolve_spec(
 def spec_updates(
     metadata: TableMetadata, spec: PartitionSpec
 ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Return the updates that make a spec the default one, and the requirements under which it is the right one; none
-    for the spec that the lake has.
+    """Return the updates that make a spec the default, with their requirements; none if it is the lake's
+    current spec.
     """
     if spec.spec_id == metadata.default_spec_id:
         return (), ()
@@ -302,8 +301,8 @@ def spec_updates(
 def _former_partitionings(
     columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> Iterator[Sequence[_Part]]:
-    """Return the partitionings that the lake can have of the table itself: that of the schema which it was brought up
-    to; any that the table had for a lake without a map.
+    """Return the partitionings that the lake may still have: that of the schema it was migrated to, or any former one
+    for a lake without a map.
     """
     former = [
         (i, _partition_parts(fields, table_spec.schemas[i], columns, table_spec))
@@ -317,7 +316,7 @@ def _former_partitionings(
 def _partition_parts(
     layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> list[_Part] | None:
-    """Return the fields of a partitioning, and the bucket behind them; None where the lake lacks a column."""
+    """Return the fields of a partitioning, followed by the bucket, or None if the lake has no such column."""
     parts_of_layout = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]
     if table_spec.bucket_key:
         column_id = table_spec.schema.column(table_spec.bucket_key[0]).id
@@ -354,13 +353,13 @@ def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> 
 
 
 def _last_field_id(metadata: TableMetadata) -> int:
-    """Return the greatest id that a field of any spec ever had."""
+    """Return the greatest field id of any spec, past ones included."""
     field_ids = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
     return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *field_ids)
 
 
 def _free_name(lake: Schema, source_id: int, suffix: str, names: set[str]) -> str:
-    """Return a name for a new field that neither a column, but for the field's own, nor another field has."""
+    """Return a name for a new field that is used by no other column or field."""
     source = lake.find_field(source_id).name
     columns = {field.name.casefold() for field in lake.fields if suffix or field.field_id != source_id}
     name = f"{source}_{suffix}" if suffix else source

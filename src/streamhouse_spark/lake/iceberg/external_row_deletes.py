@@ -1,9 +1,8 @@
-"""Deletion of rows of other engines' files, which were named by file and position in an older snapshot, or had offsets
-in it.
+"""Deletion of rows in files of other engines, named by file and position, or by offset, in an older snapshot.
 
-A file that is still there has the row at its position. Where another engine replaced the file, its rows lie in files
-that came since: there as many rows are deleted as are equal to deleted ones by all columns. Equal rows cannot be told
-apart by anybody, so these are the deleted ones; fewer are there where that engine deleted some itself.
+A file that still exists has the row at its position. If another engine replaced the file, its rows are in newer files:
+there, as many rows are deleted as equal the deleted ones in all columns. Equal rows are indistinguishable, so these are
+the deleted ones. There may be fewer if that engine deleted some itself.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ _NO_OFFSETS: Final = OffsetRange(0, 0)
 def write_file_deletes(
     place: IcebergTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
-    """Write files of deleted positions for rows without offsets, as `LakeTable.delete_rows` says. Positions that are
-    deleted in the context's snapshot stay so, and are not counted again.
+    """Write position deletes for rows without offsets, as `LakeTable.delete_rows` does. Positions already deleted in
+    the context's snapshot stay deleted and are not counted again.
 
-    ``moved`` are rows that had offsets while they were deleted.
+    ``moved`` are rows that had offsets when they were deleted.
     """
     if not pending.file_deletes and not moved.rows:
         return []
@@ -74,8 +73,8 @@ def _planned_snapshot(
 ) -> Snapshot:
     """Return the snapshot that the round began with.
 
-    It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
-    go, too. Raises `CommitConflictError`.
+    It must have applied exactly the expected deletions: otherwise rows that equal deleted ones would be deleted too.
+    Raises `CommitConflictError`.
     """
     planned = table.metadata.current_snapshot()
     if planned is None or planned.snapshot_id != spec.snapshot_id:
@@ -101,7 +100,7 @@ def _tasks_by_name(place: IcebergTableBinding, table: Table, snapshot: Snapshot)
 def _write_position_deletes(
     place: IcebergTableBinding, table: Table, spec: IcebergFileSpec, task: FileScanTask, positions: Positions
 ) -> LakeFile | None:
-    """Write the file of deleted positions of a data file; None where all of them are deleted there."""
+    """Write the position delete file of a data file, or return None if all positions are deleted already."""
     file = describe_live_file(task, table, ())
     access = place.files_at(file.location)
     new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
@@ -126,10 +125,10 @@ def _find_rewritten_rows(
     pending: PendingDeletes,
     moved: RewrittenRows,
 ) -> dict[str, Positions]:
-    """Find rows of files that are no longer live in those that came since: name → positions.
+    """Find rows of replaced files in newer files: name → positions.
 
-    The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
-    its offsets on.
+    The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has
+    the rows after its offsets.
     """
     lost = {name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live}
     how = own_projection(table.metadata, place.spec)
@@ -160,7 +159,7 @@ def _has_offsets(place: IcebergTableBinding, location: str) -> bool:
 def _group_rows_by_file(
     place: IcebergTableBinding, table: Table, before: Mapping[str, FileScanTask], moved: RewrittenRows
 ) -> FileRows:
-    """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
+    """Group rows at offsets by the files that had them. Raises `LakeMismatchError` if a row is in no file."""
     left, rows_of_file = dict(moved.rows), {}
     for name, task in before.items():
         at = task.file.file_path
@@ -182,7 +181,7 @@ def _make_split(table: Table, task: FileScanTask) -> LakeSplit:
 
 
 def list_data_files(place: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:
-    """Return the locations of all data files of a snapshot, the same each time. Raises `SnapshotExpiredError`."""
+    """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
     table = place.require()
     snapshot = require_snapshot(table.metadata, snapshot_id)
     with lake_metadata(table.location()):

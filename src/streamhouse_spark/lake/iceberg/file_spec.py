@@ -1,4 +1,4 @@
-"""The facts of the Iceberg table that a task needs to write data files for it."""
+"""Properties of the Iceberg table that a task needs to write its data files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WITHOUT_BOUNDS: Final = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
 
 @dataclass(frozen=True)
 class IcebergFileSpec:
-    """The facts of the Iceberg table that a task needs. Shipped as JSON; shared by all files of a round."""
+    """Properties of the Iceberg table that a task needs. Sent as JSON; shared by all files of a round."""
 
     schema: Schema
     spec: PartitionSpec
@@ -126,7 +126,7 @@ class IcebergFileSpec:
             return self.data_location
         record = partition_record(self.spec, self.schema, key)
         path = PartitionPaths(self.spec).partition_to_path(record, self.schema)
-        # Values are already escaped; only their length can still be more than a file system takes.
+        # Values are already escaped; only their length may exceed the limit of a file system.
         return "/".join([self.data_location, *(part[:PATH_PART_CHARS_MAX] for part in path.split("/"))])
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
@@ -156,7 +156,7 @@ class IcebergFileSpec:
 
 
 def _tick_bounds(footer: pq.FileMetaData, place: int) -> tuple[int, int] | None:
-    """Return the lowest and the highest date or timestamp of a column as integers; None if they are not known."""
+    """Return the lowest and highest date or timestamp of a column as integers, or None if unknown."""
     lows, highs = [], []
     for group in range(footer.num_row_groups):
         column = footer.row_group(group).column(place)
@@ -181,7 +181,7 @@ class _Part:
 
     @classmethod
     def of(cls, field: IcebergField, source: str, kind: PrimitiveType) -> _Part:
-        """Raises `LakeMismatchError` for a transform that no table of ours has."""
+        """Raise `LakeMismatchError` for a transform that no table of the package has."""
         is_bucket = isinstance(field.transform, BucketTransform)
         own = PartitionField(source) if is_bucket else to_own_field(field.transform, source)
         if own is None:

@@ -1,4 +1,4 @@
-"""The data files of a snapshot by bucket, and those that can hold rows of given keys."""
+"""Data files of a snapshot by bucket, and the selection of those that may hold given keys."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def describe_live_file(task: FileScanTask, table: Table, key_ids: Sequence[int])
 
 
 def row_deletes_of(delete: DataFile) -> str | None:
-    """Return the data file that a file of deleted positions of ours is about; None for one of another engine."""
+    """Return the data file of a position delete file of the package, or None for another engine's."""
     location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
     return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
 
 
 class KeyedFilter:
-    """A filter of data files by the keys of a changelog's range."""
+    """A filter of data files by the keys of a changelog range."""
 
     def __init__(self, file_spec: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
         self._file_spec = file_spec
@@ -87,11 +87,11 @@ class KeyedFilter:
             for position, field in enumerate(file_spec.spec.fields)
             if isinstance(field.transform, IdentityTransform)
             and field.source_id in names
-            and not pa.types.is_floating(types[field.source_id])  # zeros and NaNs of one key are several partitions
+            and not pa.types.is_floating(types[field.source_id])  # equal zeros and NaNs fall into several partitions
         }
 
     def add_keys(self, rows: pa.RecordBatch) -> None:
-        """Note rows of the range, with the columns of the table."""
+        """Add the keys of rows of the range, which have the table's columns."""
         for name, values_of_name in zip(self._names, self._seen, strict=True):
             values_of_name.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
@@ -101,11 +101,11 @@ class KeyedFilter:
             values.update(None if value is None else to_bytes(field_type, value) for value in parts)
 
     def probe(self) -> KeyIndexProbe | None:
-        """Return the column by which the keys of the noted rows are looked for first."""
+        """Return the column to search first for the collected keys."""
         return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
 
     def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
-        """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
+        """Return False only if no row of the file has one of the keys, which must be the collected ones."""
         if file.spec_id == self._file_spec.spec.spec_id:
             may_match = (file.partition[position] in values for position, (_, values) in self._partitions.items())
             if not all(may_match):
@@ -114,7 +114,7 @@ class KeyedFilter:
         return not low or keys.reaches(low, high)
 
     def _bounds(self, file: LiveFile) -> tuple[bytes, bytes]:
-        """Return the least and the greatest beginning of the file's keys; empty if nothing is known."""
+        """Return the least and greatest key prefix of the file; empty if unknown."""
         lows, highs = [], []
         for field_id, arrow in self._keys:
             field_type = self._file_spec.schema.find_type(field_id)
@@ -127,7 +127,7 @@ class KeyedFilter:
 
 
 def _as_key(value: object, arrow: pa.DataType) -> pa.Array | None:
-    """Return a bound as a value of the column; None if there is none, or, for floats, none that holds for NaN."""
+    """Return a bound as a value of the column, or None if there is none. A float bound does not hold for NaN."""
     if value is None or pa.types.is_floating(arrow):
         return None
     try:

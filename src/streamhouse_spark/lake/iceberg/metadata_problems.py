@@ -1,4 +1,4 @@
-"""Damaged and missing metadata of an Iceberg table that reads of its newest snapshot do not meet."""
+"""Damaged and missing metadata of an Iceberg table that reads of its latest snapshot do not notice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ REWRITTEN = "reads go on without it, and the next commit writes it again"
 
 
 def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
-    """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
+    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
+    concurrently.
+    """
     table = place.find()
     if table is None:
         return

@@ -1,4 +1,4 @@
-"""The metadata tables of an Iceberg table, under pyiceberg's names, in types that Spark has."""
+"""Metadata tables of an Iceberg table, under pyiceberg's names, with types that Spark supports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METADATA_TABLES: Final = (
 
 
 def metadata_table(table: Table, name: str) -> pa.Table:
-    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
+    """Return a metadata table. Raises `InvalidNameError` with the existing names."""
     if name not in METADATA_TABLES:
         near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -61,8 +61,8 @@ def _read_table(tables: InspectTable, name: str) -> pa.Table:
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """Tell whether there are manifests: a snapshot whose changes cancel each other has none, which pyiceberg's tables
-    of files do not expect.
+    """Return whether there are manifests. A snapshot whose changes cancel out has none, which pyiceberg's file tables
+    do not handle.
     """
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
@@ -75,7 +75,7 @@ def _without_snapshots(table: Table) -> Table:
 
 
 class _Inspect(InspectTable):
-    """pyiceberg's metadata tables; those of a table without snapshots are empty instead of an error."""
+    """pyiceberg's metadata tables, except that a table without snapshots gives empty tables instead of errors."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         if snapshot_id is None and self.tbl.metadata.current_snapshot() is None:
@@ -89,7 +89,7 @@ class _NoSnapshot(Snapshot):
 
 
 class _InspectEntries(_Inspect):
-    """pyiceberg's table of entries, which needs counts: a file without them, as one of deleted positions, gets {}."""
+    """pyiceberg's entries table, which requires counts: a file without them, such as position deletes, gets {}."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         snapshot = super()._get_snapshot(snapshot_id)
@@ -137,8 +137,8 @@ def _convert_for_spark(table: pa.Table) -> pa.Table:
 
 
 def _is_empty_struct(data_type: pa.DataType) -> bool:
-    """Tell whether the type is an empty struct, which Spark lacks: the partition of an unpartitioned table, and metrics
-    of nested columns.
+    """Return whether the type is an empty struct, which Spark does not support: the partition of an unpartitioned
+    table, and metrics of nested columns.
     """
     return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
 
@@ -154,5 +154,5 @@ def _drop_empty_structs(column: pa.Array) -> pa.Array:
 
 def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_timestamp(data_type):
-        return pa.timestamp("us", tz="UTC")  # pyiceberg gives UTC without saying so
+        return pa.timestamp("us", tz="UTC")  # pyiceberg returns UTC without a time zone
     return canonical_type(data_type, column=column)

@@ -1,7 +1,7 @@
-"""The metadata versions of a table made of files only: keys, and the search for the newest one.
+"""Metadata versions of a table in the file catalog: keys, and the search for the latest.
 
-It is found from the hint on, two looks for each time that the distance doubles, never by a listing. "N+1 is absent"
-means the newest only if the newest floor is at most N, where floors were read afterwards, or less than a minute before:
+The search starts at the hint and needs two reads per doubling of the distance, never a listing. "N+1 is absent" proves
+that N is the latest only if the latest floor is at most N. The floor is read afterwards, or less than a minute before:
 versions are deleted only a day after a floor above them was stored.
 """
 
@@ -26,7 +26,7 @@ DROPPED: Final = 10**20 - 1
 FLOOR_CHECK_AFTER_MS: Final = 60_000
 _KNOWN_MAX: Final = 1024
 _STEPS_AHEAD: Final = 5
-"""Versions from a known one on that are asked for before the hint is followed."""
+"""Versions after a known one that are requested before the hint is followed."""
 _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 
 
@@ -35,24 +35,24 @@ class LatestVersion:
     number: int
     data: bytes
     is_behind_hint: bool
-    """Whether the hint may name an older one."""
+    """Whether the hint may name an older version."""
     checked_ms: int = 0
-    """Boot time at which it was asked for."""
+    """Boot time at which it was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownVersion:
-    """A version that this process has seen, which stands for the hint where requests take long."""
+    """A version that this process has read, used instead of the hint on a remote store."""
 
     number: int
     is_hinted: bool
-    """Whether the hint named it, or a newer one, at some time."""
+    """Whether the hint has named this or a later version."""
 
 
 def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
-    """Return the newest version of a table: never an older one, however wrong the hint is; None without a table.
+    """Return the latest version of a table, even if the hint is wrong, or None without a table.
 
-    ``from_number`` is a known version: the hint is not looked at.
+    ``from_number`` is a known version: then the hint is not read.
     """
     prefetched = _cache.get(storage, key)
     if prefetched is not None and (
@@ -85,10 +85,9 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
 @contextmanager
 def cache_metadata_for_round() -> Iterator[None]:
-    """Let steps of this thread that follow one another take the newest version as the first of them found it.
+    """Let this thread reuse the first version that it reads for the rest of a round.
 
-    A commit puts the version behind the one that was found, and is refused where the table went on; of a store whose
-    requests take no time it looks for itself.
+    A commit writes the successor of that version, and fails if the table changed. On a local store nothing is cached.
     """
     if _cache.versions is not None:
         yield
@@ -101,13 +100,13 @@ def cache_metadata_for_round() -> Iterator[None]:
 
 
 def forget_cached_version() -> None:
-    """Have the next step of `cache_metadata_for_round` look for itself."""
+    """Make the next step within `cache_metadata_for_round` read the version itself."""
     if _cache.versions:
         _cache.versions.clear()
 
 
 class _LookupCache(threading.local):
-    """The newest versions that this thread has found within `cache_metadata_for_round`, by table."""
+    """The latest versions that this thread has read within `cache_metadata_for_round`, by table."""
 
     versions: dict[tuple[str, str], LatestVersion] | None = None
 
@@ -128,7 +127,7 @@ def _read_hinted(storage: Storage, key: str) -> _KnownVersion | None:
 
 
 def parse_version_hint(storage: Storage, key: str) -> int | None:
-    """Return the number that the hint names; None without a hint."""
+    """Return the number in the hint, or None without a hint."""
     try:
         number = int(storage.read(hint_key(key)))
     except (StorageError, ValueError):
@@ -143,7 +142,7 @@ def put_hint(storage: Storage, key: str, number: int) -> None:
 
 
 def repair_hint(storage: Storage, key: str, number: int) -> None:
-    """Point the hint to a version, unless it names that one or a newer one."""
+    """Point the hint to a version, unless it names that or a later one."""
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
@@ -151,17 +150,17 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
 
 
 def newest_floor(storage: Storage, key: str) -> int:
-    """Return the version below which all are void; 0 if there is none."""
+    """Return the floor, below which all versions are void, or 0."""
     return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
 
 
 def _find_version_and_floor(
     storage: Storage, world: World, key: str, start: int
 ) -> tuple[tuple[int, bytes] | None, int]:
-    """Return version ``start`` or its newest successor, None if ``start`` is absent, and the floor.
+    """Return version ``start`` or its latest successor, or None if ``start`` is absent, and the floor.
 
-    Versions are deleted oldest first, so none is missing between two existing ones. Where many requests may be under
-    way, the floor is asked for together with the versions.
+    Versions are deleted oldest first, so there are no gaps. On a store with concurrent requests the floor is read
+    together with the versions.
     """
     ahead = Prefetch(storage)
     if not ahead.is_useful:
@@ -181,9 +180,7 @@ def _find_version_and_floor(
 
 
 def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
-    """Return ``start``, or a later version that the hint names where that is there, asked for ahead with those behind
-    it.
-    """
+    """Return ``start``, or the later version of the hint if it exists, prefetched with its successors."""
     second = version_key(key, start + 1)
     if ahead.is_known_absent(version_key(key, start)) or ahead.is_known_absent(second):
         return start
@@ -197,7 +194,7 @@ def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
 
 
 def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
-    """Return version ``start`` or its newest successor; None if ``start`` is absent."""
+    """Return version ``start`` or its latest successor, or None if ``start`` is absent."""
 
     def read(number: int) -> tuple[int, bytes] | None:
         try:
@@ -210,7 +207,7 @@ def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes
 
 
 class _KnownVersions:
-    """The newest version that this process has seen, by table."""
+    """The latest version that this process has read, by table."""
 
     def __init__(self) -> None:
         self._versions: OrderedDict[tuple[str, str], _KnownVersion] = OrderedDict()
@@ -221,12 +218,12 @@ class _KnownVersions:
             return self._versions.get((storage.url, key))
 
     def forget(self, storage: Storage, key: str) -> bool:
-        """Forget the version of a table, which is no longer there. Tell whether one was known."""
+        """Forget the version of a table that no longer exists. Returns whether one was cached."""
         with self._lock:
             return self._versions.pop((storage.url, key), None) is not None
 
     def note(self, storage: Storage, key: str, version: _KnownVersion) -> None:
-        if not isinstance(storage, ReadsMany):  # reading the hint costs next to nothing
+        if not isinstance(storage, ReadsMany):  # reading the hint is cheap
             return
         with self._lock:
             self._versions[storage.url, key] = version

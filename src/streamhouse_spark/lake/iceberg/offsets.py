@@ -1,7 +1,7 @@
-"""The log offsets that a lake table holds: in the summaries of the package's snapshots, found through the parent chain.
+"""Log offsets of a lake table: in the summaries of the package's snapshots, found along the parent chain.
 
-The summary is the truth. The tag `COMMIT_USER` moves in the same commit, so that no engine's expiry drops the newest
-snapshot with offsets; it counts only where an expiry cut the chain before any offsets were found.
+The summary is authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest
+snapshot with offsets. It is used only if an expiry cut the chain before any offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> LakeOffsets | None:
-    """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
+    """Return the offsets of a snapshot: its own, or those of the nearest ancestor with offsets."""
     for ancestor in iter_ancestor_snapshots(metadata, snapshot):
         offsets = own_offsets(ancestor, table_uuid, metadata.location)
         if offsets is not None:
@@ -30,9 +30,9 @@ def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) 
 
 
 def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> LakeOffsets | None:
-    """Return the offsets of the current snapshot; None if the table never had any.
+    """Return the offsets of the current snapshot, or None if the table never had any.
 
-    Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
+    Raises `LakeRolledBackError` if the tag has later offsets than the current snapshot.
     """
     head = metadata.current_snapshot()
     offsets = offsets_at(metadata, head, table_uuid) if head else None
@@ -57,7 +57,7 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
 
 
 def iter_ancestor_snapshots(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
-    """Return the snapshot and its ancestors, as far as they are kept."""
+    """Return the snapshot and its ancestors, as far as they are retained."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current: Found | None = snapshot
     while current is not None:
@@ -67,8 +67,8 @@ def iter_ancestor_snapshots(metadata: AnySnapshots[Found], snapshot: Found) -> I
 
 
 def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
-    """Tell whether a snapshot is known to have each data file of other engines that an ancestor has, as it was: every
-    commit in between is the package's, and added files or wrote its own ones again.
+    """Return whether a snapshot provably retains each data file of other engines of an ancestor, unchanged: every
+    commit since is the package's, and added files or rewrote only its own.
     """
     newest = metadata.snapshot_by_id(newer)
     for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
@@ -84,7 +84,7 @@ def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newe
 
 
 def iter_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and its ancestors with their offsets, as far as they are kept."""
+    """Return a snapshot and its ancestors with their offsets, as far as they are retained."""
     newest = metadata.snapshot_by_id(snapshot_id)
     for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         yield describe_snapshot(ancestor, offsets_at(metadata, ancestor, table_uuid))
@@ -113,15 +113,13 @@ def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> LakeOf
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time, see `streamhouse_spark.lake.timestamp_correction`."""
+    """Return the snapshot's own time; see `streamhouse_spark.lake.timestamp_correction`."""
     summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
     return own_ms(snapshot.timestamp_ms, summary)
 
 
 def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
-    """Return the time at which a snapshot became the current one; for one that an engine rolled back to, the time of
-    that.
-    """
+    """Return the time at which a snapshot became current; after a rollback to it, the time of the rollback."""
     snapshot = metadata.snapshot_by_id(entry.snapshot_id)
     if snapshot is None or snapshot.timestamp_ms != entry.timestamp_ms:
         return entry.timestamp_ms
@@ -129,7 +127,7 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
 
 
 def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
-    """Return the snapshot with the offsets that were found for it."""
+    """Return the snapshot with its offsets."""
     if lake_offsets is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
     offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)

@@ -1,4 +1,4 @@
-"""Files of deleted positions, one for each data file: every reader of Iceberg v2 leaves these rows out."""
+"""Position delete files, one per data file: every reader of Iceberg v2 applies them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def write_deletes(
     num_duplicates: int = 0,
     num_dropped: int = 0,
 ) -> LakeFile:
-    """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
-    former ones.
+    """Write a file that names these positions of the data file, ascending and at least one, and replaces its earlier
+    ones.
 
-    Its bounds name the data file, so that readers of others need not open it. Durable when this returns.
+    Its bounds name the data file, so that readers of other files need not open it. It is durable on return.
     """
     directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec.spec_id else spec.data_location
     location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
@@ -75,7 +75,7 @@ def write_deletes(
 
 
 def has_own_name(location: str) -> bool:
-    """Tell whether a file of deleted positions has a name that `write_deletes` gives."""
+    """Return whether a position delete file has a name that `write_deletes` gives."""
     return _NAME.search(location) is not None
 
 

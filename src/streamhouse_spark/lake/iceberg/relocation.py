@@ -1,9 +1,8 @@
-"""Relocation of an Iceberg table of the catalog of files: all its metadata names the files at their present locations.
+"""Relocation of an Iceberg table of the file catalog: all its metadata names the files at their present locations.
 
-Data files stay as they are. Written anew, under new names, are the manifest lists of all snapshots, their manifests,
-and the files of deleted positions, whose rows name data files. **Commit point:** the metadata version that names them;
-a crash before it leaves files that nobody names, which removing orphans takes. The metadata log no longer names the
-former versions, because these name the old locations.
+Data files stay. Manifest lists of all snapshots, manifests, and position deletes, whose rows name data files, are
+rewritten under new names. **Commit point:** the metadata version that names them; a crash before it leaves orphan
+files. The metadata log drops the former versions, because these name the old locations.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
 _POSITIONS: Final = 1
-"""The content code of a file of deleted positions in a manifest."""
+"""The content code of a position delete file in a manifest."""
 
 
 class IcebergRelocation:
@@ -66,7 +65,7 @@ class IcebergRelocation:
         return {files.key_of(location) for location in locations if files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Relocate the table. With ``new_uuid`` it belongs to that table from now on, and has an id of its own.
+        """Relocate the table. With ``new_uuid`` it belongs to that table afterwards, and gets a new id.
 
         Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
         """
@@ -74,7 +73,7 @@ class IcebergRelocation:
         def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if owner not in (self._place.spec.table_uuid, new_uuid):
-                return None  # another table's
+                return None  # it is another table's
             changed = metadata
             if move is not None:
                 files = _MetadataFiles(self._place, metadata, move)
@@ -108,7 +107,7 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
 
 
 class _MetadataFiles:
-    """Writes the metadata files of all snapshots anew, each once."""
+    """Rewrites the metadata files of all snapshots, each once."""
 
     def __init__(self, place: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
         self._place = place
@@ -152,7 +151,7 @@ class _MetadataFiles:
         try:
             path, size_bytes = self._delete_file(file["file_path"])
         except ObjectNotFoundError:
-            if record["status"] == 2:  # it was removed, and no snapshot that is left needs it
+            if record["status"] == 2:  # it was removed, and no remaining snapshot needs it
                 return moved
             raise
         changed = {**moved["data_file"], "file_path": path, "file_size_in_bytes": size_bytes}
@@ -161,7 +160,7 @@ class _MetadataFiles:
         return {**moved, "data_file": changed}
 
     def _delete_file(self, path: str) -> tuple[str, int]:
-        """Write the same positions with the present names of the data files; whole in memory."""
+        """Rewrite the positions with the present names of the data files; the file is in memory as a whole."""
         if path not in self._deletes:
             where = self._move.of(path)
             self._deletes[path] = _rename_data_files(self._files, where, self._new_name(where), self._move)
@@ -191,7 +190,7 @@ class _MetadataFiles:
 
 
 def _null_value(optional: Any) -> Any:
-    """Return None, if the schema allows it: the file's parts begin elsewhere now."""
+    """Return None, if the schema allows it, for byte offsets that no longer hold."""
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 

@@ -1,4 +1,4 @@
-"""Planning reads of an Iceberg table: the files of a snapshot, and the columns in them."""
+"""Scan planning of an Iceberg table: the files of a snapshot and their columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 def projection(
     lake: Schema, mapping: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
+    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
     return projection_of(
         lake_schema(lake),
         mapping,
@@ -46,7 +46,7 @@ def projection(
 
 
 def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of all columns of the table from its newest files."""
+    """Return the projection of all columns of the table from its latest files."""
     return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
 
 
@@ -63,10 +63,10 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
-    """List the data files of a snapshot in the partitions chosen, all by default, each with its deletes.
+    """List the data files of a snapshot in the partitions of ``chosen``, all by default, each with its deletes.
 
-    Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
-    and deletes that cannot be read here, `SnapshotExpiredError`.
+    Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
+    deletes, `SnapshotExpiredError`.
     """
 
     def is_in_scan(entry: ManifestEntry) -> bool:
@@ -103,7 +103,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
-    """Tell whether a file of deleted positions names positions of this one data file only."""
+    """Return whether a position delete file names positions of this data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
 

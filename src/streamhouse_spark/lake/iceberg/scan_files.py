@@ -1,4 +1,4 @@
-"""Iceberg data files as planners need them: decoded statistics, partitions by column, and columns that need no ids."""
+"""Iceberg data files for planners: decoded statistics, partitions by column, and columns that need no ids."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def scan_files(
     node: Node = ALWAYS_TRUE,
     only_buckets: Collection[int] | None = None,
 ) -> tuple[ScanFile, ...]:
-    """Find the data files of the snapshot that can hold rows of the filter, from the manifests that can name such
-    files.
+    """Return the data files of the snapshot that can match the filter, from manifests that can match.
 
-    Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
-    Files of partitions that tell another bucket than ``only_buckets`` are left out.
+    Statistics cover the filter's columns and ``statistics_of``, columns of the table that ``how`` reads. Leaves out
+    files in partitions of other buckets than ``only_buckets``.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
@@ -90,8 +89,8 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
 
 
 def _num_deleted(task: FileScanTask) -> int | None:
-    """Return how many rows are deleted; None where a file names positions of several files, or several files perhaps
-    one position twice.
+    """Return the number of deleted rows. None if a delete file covers several data files, or several files may name a
+    position twice.
     """
     if not task.delete_files:
         return 0
@@ -123,9 +122,9 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
 def columns_same_by_name(
     metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]
 ) -> frozenset[str]:
-    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
+    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it.
 
-    ``schemas`` are all of the table: other engines forget older ones of the lake.
+    ``schemas`` are all of the table: other engines drop older ones of the lake.
     """
     fields = [field for schema in metadata.schemas for field in schema.fields]
     older = {column for schema in schemas.values() for column in schema.columns}
@@ -141,14 +140,14 @@ def columns_same_by_name(
 
 
 def _columns_never_changed(before: Column, column: Column) -> bool:
-    """Tell whether a column of some schema of the table is either not concerned or exactly the column."""
+    """Return whether a column of another schema of the table is unrelated to the column or identical to it."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True
     return (before.id, before.name) == (column.id, column.name) and is_stored_alike(before, column)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Return whether a field of another schema of the lake is unrelated to the column or identical to it."""
     if field.name.casefold() != name.casefold() and field.field_id != field_id:
         return True
     is_column = field.name == name and field.field_id == field_id

@@ -1,6 +1,4 @@
-"""Schemas and partition specs between a streamhouse table and Iceberg, and the conditions under which two of
-them fit.
-"""
+"""Schemas and partition specs between a streamhouse table and Iceberg, and whether they fit."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
 PATH_ID = 2147483546
-"""Field of the data file's path in files of deleted positions (Iceberg specification, reserved field ids)."""
+"""Field of the data file's path in position deletes (Iceberg specification, reserved field ids)."""
 FORMAT_VERSION = 2
 
 _FROM_ARROW: dict[pa.DataType, ice.IcebergType] = {
@@ -71,7 +69,7 @@ _TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
 def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
     """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
 
-    Iceberg has no identifier of floating point: such a key is not told to other engines.
+    Iceberg has no floating-point identifiers: such a key is not declared to other engines.
     """
     keys = [position for position, column in enumerate(schema.columns, start=1) if column.name in set(primary_key)]
     is_declared = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
@@ -111,13 +109,13 @@ def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
 
 
 def nested_field_finder(schema: Schema) -> InnerOf:
-    """Return the function that gives the fields inside a column of the schema; none of an unknown one."""
+    """Return the function that returns the nested fields of a column of the schema; none for an unknown one."""
     types = {field.field_id: field.field_type for field in schema.fields}
     return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
 
 def nested_field_ids(field_type: ice.IcebergType) -> dict[Path, int]:
-    """Return the ids of the fields of structs inside a type, by their paths in small letters."""
+    """Return the ids of nested struct fields of a type, by their lowercase paths."""
     match field_type:
         case ice.ListType():
             return {(ELEMENT, *path): i for path, i in nested_field_ids(field_type.element_type).items()}
@@ -148,7 +146,9 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
-    """Tell whether a column of the Arrow type has this Iceberg type in the lake; tinyint and smallint are int there."""
+    """Return whether the lake stores a column of the Arrow type as this Iceberg type; tinyint and smallint are int
+    there.
+    """
     return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
 
 
@@ -234,7 +234,7 @@ def partition_spec(
 
 
 def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
-    """Return Iceberg's transform of a table's field."""
+    """Return Iceberg's transform of a table's partition field."""
     if part.transform == "identity":
         return IdentityTransform()
     if part.transform == "truncate":
@@ -244,7 +244,7 @@ def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
 
 
 def to_own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
-    """Return a field of a spec in a table's own terms; None for one that has none, such as a bucket."""
+    """Return a field of a spec in the table's terms, or None if there is none, such as for a bucket."""
     if isinstance(transform, IdentityTransform):
         return own.PartitionField(column)
     if isinstance(transform, TruncateTransform):
@@ -266,12 +266,14 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
 
 @dataclass(frozen=True, slots=True)
 class PartitionPaths:
-    """The path of a partition as pyiceberg's `PartitionSpec` gives it, also for dates and times that Python lacks."""
+    """Partition paths as pyiceberg's `PartitionSpec` gives them, also for dates and times that Python cannot
+    represent.
+    """
 
     spec: PartitionSpec
 
     def partition_to_path(self, partition: Record, schema: Schema) -> str:
-        """Return the path; the method has pyiceberg's name because its collector of summaries calls it."""
+        """Return the path; pyiceberg's summary collector calls this method by its name."""
         kinds = partition_types(self.spec, schema)
         values = (partition[place] for place in range(len(kinds)))
         return "/".join(map(_path_part, self.spec.fields, kinds, values))
@@ -292,15 +294,15 @@ def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes
 
 
 def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
-    """Return the column that new partitions are cut into so many buckets by; None for none. Files of another spec may
-    be in as many buckets by another column.
+    """Return the source column of ``num_buckets`` buckets in new partitions, or None. Files of another spec may use
+    another column.
     """
     fields = (field for field in metadata.spec().fields if _truncates(field, num_buckets))
     return next((field.source_id for field in fields), None)
 
 
 def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_id: int | None) -> int | None:
-    """Return the bucket, by the column of `bucket_source`, of all rows of a file; None if its partition does not
+    """Return the bucket of all rows of a file, by the column of `bucket_source`, or None if its partition does not
     determine it.
     """
     for position, field in enumerate(spec.fields):
@@ -330,8 +332,8 @@ def find_differences(
     spec_schema: Schema,
     primary_key: Collection[str] = (),
 ) -> list[str]:
-    """Return the differences of the lake table, with the columns ``lake`` and the partitions ``lake_spec``, from the
-    one for ``schema``; empty if it fits.
+    """Return how the lake table, with columns ``lake`` and partitions ``lake_spec``, differs from the one for
+    ``schema``; empty if it fits.
     """
     problems = []
     if metadata.format_version != FORMAT_VERSION:

@@ -43,7 +43,7 @@ MANIFEST_BYTES_TARGET = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the current snapshot, whatever that is by the commit."""
+    """A change of the snapshot that is current at the commit."""
 
     operation: Operation
     added: Sequence[LakeFile] = ()
@@ -53,13 +53,13 @@ class Change:
     removed_deletes: Sequence[str] = ()
     """Locations of delete files, each of which must be live."""
     removes_all: bool = False
-    """Whether all data and delete files go that the table has when the change is made."""
+    """Whether the commit removes all data and delete files of the table."""
     summary: Mapping[str, str] = field(default_factory=dict)
     moves_tag: bool = True
     joins_manifests: bool = False
-    """Whether all manifests are joined as `manifest_groups` does, not only runs of small ones."""
+    """Whether to merge all manifests as `manifest_groups` does, not only runs of small ones."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Properties that the table gets in the same commit."""
+    """Properties that the commit sets on the table."""
 
 
 class SnapshotBuilder:
@@ -76,7 +76,7 @@ class SnapshotBuilder:
         self._snapshot_id = int(world.ids.new_uuid()[:16], 16) >> 1
         self._num_manifests = 0
         self._written: dict[str, bytes] = {}
-        """Location → bytes of files that are stored together, before anything names them."""
+        """Location → bytes of files that are stored together, before any metadata names them."""
 
     def build(self) -> tuple[Snapshot, tuple[TableUpdate, ...]]:
         manifests, removed = self._manifests()
@@ -116,7 +116,7 @@ class SnapshotBuilder:
         return snapshot, tuple(updates)
 
     def _manifests(self) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return the new snapshot's manifests, and the files that it no longer has."""
+        """Return the new snapshot's manifests, and the removed files."""
         parents = manifests_of(self._table.io, self._parent) if self._parent else []
         parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
         if self._change.removes_all:
@@ -155,10 +155,9 @@ class SnapshotBuilder:
     def _exclude_removed(
         self, content: ManifestContent, manifests: Iterable[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return the parent's manifests of a kind without the removed files, and those files.
+        """Return the parent's manifests of one kind without the removed files, and those files.
 
-        Manifests of delete files that lose some are joined into one: each round replaces delete files of many earlier
-        ones.
+        Delete manifests that lose files are merged into one: each round replaces delete files of many earlier ones.
         """
         is_data = content == ManifestContent.DATA
         manifests = [m for m in manifests if m.content == content]
@@ -196,7 +195,7 @@ class SnapshotBuilder:
         return _manifest_entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
     def _delete_all(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
+        """Return manifests that mark each data file as deleted. No delete file is needed then."""
         retained, removed = [], []
         self._expect(manifests)
         for manifest in manifests:
@@ -208,10 +207,10 @@ class SnapshotBuilder:
         return retained, removed
 
     def _merge_manifests(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
-        """Join small manifests, newest first, so that their number grows with the logarithm of the commits.
+        """Merge small manifests, newest first, so that their number grows with the logarithm of the commits.
 
-        A run of at least `MANIFESTS_MIN_TO_MERGE` is joined; it stops at a manifest that is much larger than all the
-        newer ones together, which would be rewritten for little.
+        Merges a run of at least `MANIFESTS_MIN_TO_MERGE`. The run ends before a manifest much larger than all newer
+        ones together, which is not worth a rewrite.
         """
         if self._change.joins_manifests:
             return [self._join_manifests(content, group) for group in manifest_groups(manifests)]
@@ -235,7 +234,7 @@ class SnapshotBuilder:
         return [self._join_manifests(content, run), *(m for m in manifests if m.manifest_path not in joined)]
 
     def _join_manifests(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        """Write one manifest with the live entries of several, which are of one partition spec."""
+        """Write one manifest with the live entries of several of one partition spec."""
         if len(manifests) == 1:
             return manifests[0]
         self._expect(manifests)
@@ -286,7 +285,7 @@ class SnapshotBuilder:
             USER_PROPERTY: COMMIT_USER,
             COMMIT_PROPERTY: self._commit_uuid,
         }
-        # pyiceberg adds up totals for appends and overwrites only; a replace adds up like an overwrite.
+        # pyiceberg computes totals for appends and overwrites only; a replace counts like an overwrite.
         adds_up_as = Operation.APPEND if self._change.operation == Operation.APPEND else Operation.OVERWRITE
         previous = self._parent.summary if self._parent else None
         totals = update_snapshot_summaries(Summary(adds_up_as, **properties), previous)
@@ -297,9 +296,7 @@ class SnapshotBuilder:
 
 
 def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
-    """Group manifests of one kind and partition spec, of `MANIFEST_BYTES_TARGET` together unless one alone is
-    larger.
-    """
+    """Group manifests of one kind and partition spec, up to `MANIFEST_BYTES_TARGET` together unless one is larger."""
     groups: list[list[ManifestFile]] = []
     filling: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
     for manifest in manifests:
@@ -314,7 +311,7 @@ def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
-    """Writes a manifest of delete files, which the list of manifests and its own header mark as such."""
+    """Writes a manifest of delete files, marked as such in its header and in the manifest list."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -325,7 +322,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: TableMetadata) -> SetSnapshotRefUpdate:
-    """Point a reference at a snapshot; its retention stays as it was."""
+    """Point a reference at a snapshot, and keep its retention."""
     old = metadata.refs.get(name)
     return SetSnapshotRefUpdate.model_validate(
         {

@@ -1,5 +1,5 @@
-"""Reads of an Iceberg table's snapshots, see `LakeTable`. They need Iceberg's library; the newest snapshot alone does
-not.
+"""Reads of an Iceberg table's snapshots; see `LakeTable`. They load Iceberg's library, which the latest snapshot alone
+does not need.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def snapshot_as_of(place: IcebergTableBinding, timestamp_ms: int) -> LakeSnapsho
             f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
             f"kept is from {first} ms; choose a later time"
         )
-    # The last in the log's order: while a clock is behind, all snapshots get the time of the newest before them.
+    # The last in log order: while a clock is slow, all snapshots get the time of their predecessor.
     return _describe_snapshot(place, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
 
 
@@ -120,7 +120,7 @@ def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snap
     except LakeMismatchError:
         if snapshot.snapshot_id == metadata.current_snapshot_id:
             raise
-        return describe_snapshot(snapshot, None)  # of a table that had the lake before
+        return describe_snapshot(snapshot, None)  # of a former owner of the lake
     if offsets is None and snapshot.snapshot_id == metadata.current_snapshot_id:
         offsets = newest_offsets(metadata, uuid)
     return describe_snapshot(snapshot, offsets)

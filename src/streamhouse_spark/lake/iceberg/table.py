@@ -58,7 +58,7 @@ __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
 class IcebergLake(LakeTable):
-    """See `LakeTable`."""
+    """The `LakeTable` of Iceberg."""
 
     has_file_names = True
 
@@ -104,7 +104,7 @@ class IcebergLake(LakeTable):
         return snapshot(self.place, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` naming the existing ones."""
+        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` with the existing names."""
         from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot_by_name
 
         return snapshot_by_name(self.place, name)

@@ -1,4 +1,4 @@
-"""One tiering round in the lake: the context of its tasks, and the commit that is fenced by the offsets."""
+"""One tiering round in the lake: the context of its tasks, and the commit fenced by offsets."""
 
 from __future__ import annotations
 
@@ -119,9 +119,7 @@ def commit_round(
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
-    """Require that nothing was committed since positions were looked up: rows may have moved to other files, or be
-    deleted.
-    """
+    """Require that nothing was committed since positions were looked up: rows may have moved or been deleted."""
     if metadata.current_snapshot_id != planned:
         raise CommitConflictError(
             f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
@@ -142,7 +140,7 @@ def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
 def require_written(
     place: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
 ) -> None:
-    """Require that the files exist as written, and that no cleaning since then took them for orphans."""
+    """Require that the files exist as written, and that no orphan removal since may have deleted them."""
     if file_spec.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
             f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
@@ -165,11 +163,11 @@ def write_row_deletes(
     *,
     with_older: bool,
 ) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write files of deleted positions for the rows at these offsets, durable when this returns. Returns them, and the
-    rows that may be in files without offsets.
+    """Write position deletes for the rows at these offsets. Returns the files, which are durable, and the rows that may
+    be in files without offsets.
 
-    They are looked for in files that a round has written, and with ``with_older`` in those of the context's snapshot.
-    Positions that are deleted there stay so, and are not counted again.
+    Searches the files that a round has written, and with ``with_older`` those of the context's snapshot. Positions
+    already deleted there stay deleted and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     files = place.files_at(spec.data_location)

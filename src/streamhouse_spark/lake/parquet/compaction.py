@@ -1,7 +1,7 @@
-"""Compaction of a log table's lake, whatever its format: the small files to join, and writing them as one.
+"""Compaction of a log table's lake, in any format: selects small files and merges them.
 
-Neighbours in offset order are joined, with nothing of their bucket and partition in between. So the offsets of all rows
-are known afterwards as before, and a range that the hot log no longer has is read from fewer files.
+Merges files adjacent in offset order, with no file of their bucket and partition in between. All offsets stay known,
+and a range below the log start offset is read from fewer files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 COMPACT_FILES_MIN = 5
-"""Fewest small neighbours that are worth a rewrite."""
+"""Minimum number of small adjacent files worth a rewrite."""
 DELETED_SHARE_MIN = 0.1
-"""Share of deleted rows above which files are written again without them; below it reading costs little more."""
+"""Share of deleted rows above which a file is rewritten without them; below it, reads cost little more."""
 SMALL_GROUP_BYTES_MAX: Final = 8 << 20
 COMPACT_BYTES_MAX = 1 << 30
-"""Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
+"""Byte limit of one call, so that a tiering service returns to its rounds. The next call continues."""
 SPREAD_BYTES_MAX: Final = 16 << 30
-"""The same, where others write the groups of one call side by side."""
+"""The same if several processes write the groups of a call in parallel."""
 
 
 class SizedFile(Protocol):
@@ -54,11 +54,11 @@ class StoredFile:
     size_bytes: int
     num_rows: int
     place: tuple[Any, ...]
-    """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
+    """The lake's bucket and partition. Files may be merged if these are equal and they are of one log bucket."""
     deletes: tuple[str, ...] = ()
-    """Files that name its deleted rows."""
+    """Position delete files that name its rows."""
     own_deletes: tuple[str, ...] = ()
-    """Files among them that name no rows of other files."""
+    """Those of them that name rows of no other file."""
     num_deleted: int = 0
 
 

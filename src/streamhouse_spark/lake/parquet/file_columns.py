@@ -1,4 +1,4 @@
-"""The columns of a table in one lake file: found by field id, and brought into the table's types."""
+"""Columns of a table in one lake file: found by field id and cast to the table's types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class FileColumns:
-    """The projection's columns in one file, and their conversion to the table's types."""
+    """The projection's columns in one file, and their casts to the table's types."""
 
     def __init__(
         self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
@@ -68,10 +68,10 @@ class FileColumns:
             column.name: None if name is None else file_schema.field(name)
             for name, column in zip(stored_fields, projection.schema.columns, strict=True)
         }
-        """Column of the table → that of the file; None for one that the file lacks."""
+        """Column of the table → column of the file; None if the file does not have it."""
         self.names = [name for name in stored_fields if name is not None]
         if not self.names:
-            # Something must be read to know how many rows there are: the narrowest column.
+            # At least one column must be read to get the number of rows: the narrowest.
             self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -83,12 +83,12 @@ class FileColumns:
 
 
 def field_ids_text(field_ids: Iterable[int]) -> str:
-    """Return the ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
+    """Return the ids of a file's columns for its footer: a flipped bit in an id would read as a column of nulls."""
     return ",".join(str(field_id) for field_id in field_ids)
 
 
 def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
-    """Return the fields inside the column of that name, with their paths from there."""
+    """Return the nested fields of the column with that name, by their paths inside it."""
     begin = "" if name is None else join_path((name,)) + "."
     return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
 
@@ -96,8 +96,8 @@ def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
 def _make_column_cast(
     stored: pa.Field, target: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
 ) -> Fitting:
-    """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
-    column that was changed inside, ``names`` their names in a file without them.
+    """Return the function that casts a file's column to the table's type. ``ids`` are the nested field ids of a column
+    that changed inside, ``names`` their names in a file without ids.
     """
     if is_variant(target) and not stored.type.equals(target):
         if not has_its_fields(stored.type):
@@ -106,7 +106,7 @@ def _make_column_cast(
                 f"({stored.type}), which are not read here; rewrite the file without shredding"
             )
         return as_variant
-    if is_variant(stored.type) and not is_variant(target):  # a struct of another engine, with just these fields
+    if is_variant(stored.type) and not is_variant(target):  # another engine's struct with exactly these fields
         loose = pa.struct([field.with_nullable(True) for field in stored.type])
         fitted = _make_column_cast(stored.with_type(loose), target, ids, location, names)
         return lambda column: fitted(column.cast(loose))
@@ -125,7 +125,7 @@ def _make_column_cast(
 
 
 def _nested_ids(data_type: pa.DataType) -> list[int | None]:
-    """Return the field ids of the fields of structs inside a file's column, each before those inside it."""
+    """Return the ids of nested struct fields of a file's column, parents first."""
     field_ids_inside: list[int | None] = []
     for child in parts_of(data_type):
         if pa.types.is_struct(data_type):

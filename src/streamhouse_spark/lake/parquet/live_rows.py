@@ -1,4 +1,4 @@
-"""The rows of data files that are not deleted, by their offsets or else by their positions; no row is read."""
+"""Live rows of data files, by offset or by position; reads no rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LiveRows:
 
 
 def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
-    """Return the rows of the files that these splits are of, from their footers and files of deleted positions.
+    """Return the live rows of the files of these splits, from footers and position deletes.
 
     ``writers`` are the tables whose files have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
     """
@@ -41,7 +41,7 @@ def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collectio
 
 
 def rows_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetRuns]:
-    """Return bucket → offsets of the files whose rows have some."""
+    """Return bucket → offsets of the files whose rows have offsets."""
     parts: dict[int, list[OffsetRuns]] = {}
     for file in files:
         if file.bucket is not None:

@@ -1,4 +1,4 @@
-"""Deleted rows of data files that another engine replaced, and equal rows in the files that came instead."""
+"""Deleted rows of data files that another engine replaced, and equal rows in the new files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Positions = npt.NDArray[np.int64]
 def read_rows_at(
     files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetRuns], projection: LakeProjection
 ) -> pa.Table:
-    """Read the rows at positions of whole files, each under its name, but for those that are deleted there.
+    """Read the rows at positions of whole files, each under its name, without those deleted there.
 
-    Raises `SnapshotExpiredError` where a file is gone.
+    Raises `SnapshotExpiredError` if a file is missing.
     """
     parts = [projection.schema.arrow.empty_table()]
     for name, runs in runs_at.items():
@@ -36,9 +36,9 @@ def read_rows_at(
 def find_equal_rows(
     files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
 ) -> Iterator[tuple[str, Positions]]:
-    """Find rows that equal some of these by all columns, as often as they are there, in files with their names.
+    """Find rows of files, by name and position, that equal ``rows`` in all columns, each of ``rows`` once.
 
-    Of more equal rows than are wanted, those of the first files are found.
+    If more rows are equal, those of the first files are returned.
     """
     left = RowMultiset(rows)
     for name, split in newer:
@@ -54,7 +54,7 @@ Codes = npt.NDArray[np.int64]
 
 
 class RowMultiset:
-    """Rows of a schema, some of them equal, and how many of each are still to be found."""
+    """A multiset of rows, with the number of each row still to match."""
 
     def __init__(self, rows: pa.Table) -> None:
         codes = encode_rows(rows)
@@ -67,7 +67,7 @@ class RowMultiset:
         return int(self._counts.sum())
 
     def take_matches(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return which rows of a batch are some of those that are left, each once; these are found then."""
+        """Return which rows of a batch match a remaining row each, and remove these from the multiset."""
         num_rows = self._rows.num_rows
         rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
         codes = encode_rows(pa.concat_tables([self._rows, rows]))
@@ -86,7 +86,7 @@ class RowMultiset:
 
 
 def encode_rows(rows: pa.Table) -> Codes:
-    """Return a number from 0 on for each row: the same for equal rows, and for no others."""
+    """Return a number from 0 for each row, equal exactly for equal rows."""
     codes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         codes = _combine_codes(codes, _encode(_combine_chunks(column)))
@@ -94,7 +94,7 @@ def encode_rows(rows: pa.Table) -> Codes:
 
 
 def _encode(values: pa.Array) -> Codes:
-    """Return a number for each value: null is a value, NaN is NaN, and zeros of both signs are two."""
+    """Return a number for each value. Null is a value, NaN equals NaN, and zeros of both signs differ."""
     if isinstance(values, pa.ExtensionArray):
         return _encode(values.storage)
     kind = values.type
@@ -123,7 +123,7 @@ def _encode_floats(values: pa.Array) -> Codes:
 
 
 def _encode_lists(values: pa.Array) -> Codes:
-    """Tell lists by the numbers of what is in them, which are bytes of one value."""
+    """Encode lists by the numbers of their elements, as one binary value each."""
     as_lists = values.cast(pa.list_(values.type.value_type)) if pa.types.is_large_list(values.type) else values
     offsets = as_lists.offsets.cast(pa.int64()).to_numpy()
     if pa.types.is_map(values.type):
@@ -136,7 +136,7 @@ def _encode_lists(values: pa.Array) -> Codes:
 
 
 def _encode_nulls(codes: Codes, values: pa.Array) -> Codes:
-    """Tell nulls from all other values."""
+    """Give nulls a number of their own."""
     return np.where(values.is_valid().to_numpy(zero_copy_only=False), codes + 1, 0) if values.null_count else codes + 1
 
 

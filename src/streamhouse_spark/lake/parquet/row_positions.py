@@ -1,4 +1,4 @@
-"""Rows of a data file with their numbers in it, of the row groups that can hold a wanted row."""
+"""Rows of a data file with their row numbers, from the row groups that can match."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def read_numbered(
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Read the batches of `read_split`, each with the row numbers in the file.
 
-    Row groups are left out for which the footer, or the mask, tells that no filter wants a row of them, and of the
-    others rows that it does not want, where these are many. Raises as `read_split`.
+    Skips row groups that cannot match by the footer or the mask, and large runs of rows that the mask excludes. Raises
+    as `read_split` does.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
@@ -51,14 +51,12 @@ def read_numbered(
 
 
 def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
-    """Return those of the row groups with a row that the filter may want, told by its columns, which are read first."""
+    """Return the row groups with a row that may match. Reads the filter's columns first."""
     names = mask.columns.intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
     filter_columns = projection.of_columns(names)
-    if (
-        mask.of(_empty_batch(filter_columns.schema.arrow)) is None
-    ):  # as of an expression of Arrow: each row may be wanted
+    if mask.of(_empty_batch(filter_columns.schema.arrow)) is None:  # e.g. an Arrow expression: every row may match
         return chosen
     hits = np.zeros(len(chosen.places), np.bool_)
     for place, batch in opened.rows(opened.columns(filter_columns), chosen):

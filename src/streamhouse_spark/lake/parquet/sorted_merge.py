@@ -1,4 +1,4 @@
-"""Merging files of keyed rows into one sequence, in the order of the keys, each key once."""
+"""Merge of primary-key files into one sequence in key order, each key once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, read_row_groups, r
 
 
 class MergedRows:
-    """The live rows of some files. Of rows with the same key, which only other engines write, that of the newest file
-    counts.
+    """The live rows of several files. For rows with equal keys, which only other engines write, the latest file's row
+    wins.
 
-    Memory is bounded by a row group of each file that is sorted by the key, as the package's are. Others are sorted
-    first, part by part (`streamhouse_spark.lake.parquet.sorted_merge`), on this host's disk if they are large.
+    Memory is bounded by one row group per file that is sorted by key, as the package's are. Other files are sorted
+    first in runs (`split_into_sorted_runs`), spilled to the local disk if they are large.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class MergedRows:
         key_ids: Sequence[int],
         key_indexes: Sequence[int],
     ) -> None:
-        """Take files. ``key_indexes`` are the indexes of the key's columns, which have the ids ``key_ids``, in the
-        projection.
+        """Take files, oldest first. ``key_indexes`` are the indexes in the projection of the key columns, which have
+        the ids ``key_ids``.
         """
         self._files = files
         self._oldest_first = oldest_first
@@ -64,9 +64,7 @@ class MergedRows:
                     yield rows
 
     def _sorted_sequences(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
-        """Return the rows in sequences of ascending keys; of a key that two of them have, the later one has the newer
-        row.
-        """
+        """Return the rows as sequences of ascending keys. For equal keys the later sequence has the newer row."""
         batches = self._count_rows(read_row_groups(self._files, file, self._projection))
         if read_sort_fields(self._files, file.location) == self._order:
             return [batches]
@@ -78,7 +76,7 @@ class MergedRows:
             yield batch
 
     def _merge_batch(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return `_merged` as one batch, of few rows."""
+        """Return `_merge` of a few rows as one batch."""
         merged = list(self._merge(parts))
         schema = self._projection.schema.arrow
         if not merged:
@@ -86,7 +84,7 @@ class MergedRows:
         return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
 
     def _merge(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Merge rows by key, of equal ones the last."""
+        """Merge rows by key; the last of equal keys wins."""
         if not parts:
             return
         if len(parts) == 1 and _is_ascending(self._keys(parts[0])):
@@ -130,7 +128,7 @@ class KeyCursor:
         return True
 
     def take(self, bound: bytes) -> pa.RecordBatch:
-        """Take the rows up to the key ``bound``, which is not beyond the loaded ones."""
+        """Take the rows up to the key ``bound``, which must be within the loaded rows."""
         return self.take_with_keys(bound)[0]
 
     def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
@@ -143,7 +141,7 @@ class KeyCursor:
 
 
 def _is_ascending(keys: pa.BinaryArray) -> bool:
-    """Tell whether each key is larger than the one before."""
+    """Return whether the keys strictly ascend."""
     numbers = as_numbers(keys)
     if numbers is not None:
         return bool((numbers[1:] > numbers[:-1]).all())
@@ -152,7 +150,7 @@ def _is_ascending(keys: pa.BinaryArray) -> bool:
 
 
 RUN_BYTES_MAX = 128 << 20
-"""Bytes in memory that are sorted at once."""
+"""Bytes in memory sorted at once."""
 
 
 def split_into_sorted_runs(
@@ -161,11 +159,10 @@ def split_into_sorted_runs(
     folder: Path,
     batch_rows: int,
 ) -> list[Iterator[pa.RecordBatch]]:
-    """Return the rows as runs, in the order of the rows, each of them sorted by ``sort`` and given in batches of
-    ``batch_rows``.
+    """Split rows into runs, in order, each sorted by ``sort`` and returned in batches of ``batch_rows``.
 
-    One run stays in memory. More lie in files of ``folder``, which are mapped while they are read; they are only for
-    this process, and go with the folder.
+    A single run stays in memory. Several are written to files in ``folder`` and memory-mapped; they are private to this
+    process and deleted with the folder.
     """
     runs: list[Iterator[pa.RecordBatch]] = []
     waiting: list[pa.RecordBatch] = []
