@@ -1,13 +1,13 @@
-"""Adoption of a Paimon table with rows as the lake of a new table: its requirements, and the claim.
+"""Adoption of a Paimon table with rows as the lake of a new table: requirements and claim.
 
-The claim is two files. The next schema's file, by put-if-absent, has the lake's owner, the map of columns, and Paimon's
-defaults as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot's file, of the same
-data files, which has the offsets up to which it holds the table. It is refused if the lake has another snapshot than
-the examined one, another schema than the claim's, or another owner. An empty snapshot above it keeps writers that
-rename from taking its place. A crash in between leaves a lake that a table without a name has claimed.
+The claim is two files. The next schema file, by put-if-absent, holds the owner, the column map, and Paimon's defaults
+as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot file, of the same data files,
+with the start offsets. It fails if the lake's snapshot differs from the examined one, the schema from the claim's, or
+the owner. An empty snapshot above it keeps writers that rename from replacing it. A crash in between leaves a lake
+claimed by a table without a name.
 
-Sequence numbers of the rows need nothing that is stored: each round begins behind the largest that is live
-(`paimon_keyed.sequence_shifts`).
+Sequence numbers of the rows need no stored state: each round starts after the largest live one
+(`merge_changes.sequence_shifts`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _KEPT_BY_RELEASE = "write-only"
 """The option that a claim sets while it holds: other writers do not compact, so that files keep offsets."""
 
 SEQUENCE_MAX = 1 << 62
-"""Largest sequence number of a table to adopt: rows that are tiered later take numbers behind it, of 64 bits."""
+"""Largest sequence number of a table to adopt: rows tiered later take 64-bit numbers above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class PaimonAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Refuses rows of which two have one sequence number, and rows in another bucket than
-        their key's.
+        """Read the rows by bucket. Rejects two rows with one sequence number, and rows in another bucket than their
+        key's.
         """
         place = self._place(spec)
         table = place.require()
@@ -147,11 +147,11 @@ class PaimonAdoption:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Claim the lake table, see the module."""
+        """Claim the lake table; see the module."""
         place = self._place(spec)
         place.require_home("adoption")
         claimed = _put_claim(place, examined)
-        # An engine that expires snapshots keeps those that hold offsets.
+        # An engine that expires snapshots keeps those with offsets.
         place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
         def validated(table: PaimonTable) -> Change:
@@ -167,8 +167,8 @@ class PaimonAdoption:
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
-        """Give up the lake table. **Commit point:** the next schema's file, without the owner. The tag and consumer
-        that kept snapshots go before it.
+        """Release the lake table. **Commit point:** the next schema file, without the owner. The tag and consumer that
+        retained snapshots are deleted before it.
         """
         place = self._place(spec)
         place.require_home("releasing the lake table")
@@ -190,7 +190,7 @@ class PaimonAdoption:
 
 
 def _make_spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
-    """Return the spec that the lake table would have if it were made for a table with its columns."""
+    """Return the spec of the lake table as if it were created for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
         "",
@@ -240,7 +240,7 @@ def _describe_layout(lake: PaimonSchema) -> tuple[str, ...]:
 
 
 def _version(snapshot: Snapshot | None) -> str | None:
-    """Return the snapshot's manifest list. Names of manifest lists are never used again."""
+    """Return the snapshot's manifest list, whose name is unique."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
@@ -258,7 +258,7 @@ def _schema_changed_error(location: str) -> CommitConflictError:
 
 
 def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
-    """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
+    """Store the schema with the lake's owner; it is durable on return. Raises `CommitConflictError`."""
     table, spec = place.require(), place.spec
     _require_unchanged(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
@@ -269,7 +269,7 @@ def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> Paimon
     }
     claimed = _next_schema(table.schema, options, place.world.clock.now_ms())
     if find_differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
-        raise _schema_changed_error(table.location)  # its columns are others now
+        raise _schema_changed_error(table.location)  # its columns changed
     place.put_schema(claimed)
     now = place.require()
     if now.schema.id != claimed.id or now.owner != spec.table_uuid:
@@ -286,7 +286,7 @@ def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchem
 
 
 def _schema_before_claim(table: PaimonTable) -> PaimonSchema:
-    """Return the newest schema from before the claim."""
+    """Return the latest schema from before the claim."""
     free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
     return table.schemas[max(free, default=0)]
 
@@ -301,7 +301,7 @@ def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestR
 
 
 def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, rows: pa.Table) -> None:
-    """Refuse a row in another bucket than its key's: it would have a double once it changes."""
+    """Reject a row in another bucket than its key's: it would become a duplicate once it changes."""
     if not spec.bucket_key or not rows.num_rows:
         return
     buckets = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
@@ -317,7 +317,7 @@ def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, ro
 
 _POSTPONED_BUCKETS = -2
 _EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
-"""Option → its default, the only value that is read and written here."""
+"""Option → its default, the only value supported."""
 _REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
 
 
@@ -335,7 +335,7 @@ class Layout:
 
 
 def read_layout(lake: PaimonSchema) -> Layout:
-    """Return the layout. Without ``bucket-key`` the buckets of a table with a primary key are those of the key within a
+    """Return the layout. Without ``bucket-key``, a primary-key table is bucketed by the key columns outside the
     partition.
     """
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
@@ -370,7 +370,7 @@ def _find_keyed_problems(lake: PaimonSchema, bucket: int, text: str) -> list[str
 
 
 def find_option_problems(lake: PaimonSchema) -> list[str]:
-    """Return the options, beside those of `paimon_schema.differences`, by which rows would be elsewhere or others."""
+    """Return the options, besides those of `schema.find_differences`, that move or change rows."""
     problems = [
         f"option {name} is {lake.options[name]}, expected {expected}"
         for name, expected in {**_EXPECTED_OPTIONS, **(KEYED_OPTIONS if lake.primary_keys else {})}.items()
@@ -386,7 +386,7 @@ def find_option_problems(lake: PaimonSchema) -> list[str]:
 
 
 def options_of_adopted_table(lake: PaimonSchema, spec: LakeTableSpec, *, write_only: bool) -> dict[str, str]:
-    """Return the table's options with Paimon's defaults made explicit, and without those of an older owner."""
+    """Return the table's options with Paimon's defaults made explicit, without those of a former owner."""
     options = {k: v for k, v in lake.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
     own = {**bucket_options(spec), **(KEYED_OPTIONS if spec.primary_key else {})}
     return {**options, **own, **({"write-only": "true"} if write_only else {})}

@@ -1,9 +1,10 @@
-"""Snapshots of the package: manifests made by Paimon's classes, validated on every attempt, committed by put-if-absent.
+"""Snapshot commits of the package: manifests made by Paimon's classes, validated on every attempt, committed by
+put-if-absent.
 
-An attempt loads the newest state, validates against exactly that, writes manifests on top of it, and puts the snapshot
-of the next number. So nothing can come between the validation and the commit: not on the first attempt, and not on a
-retry. The snapshot carries the uuid of the commit, so that an outcome which the storage cannot tell is looked up. No
-error path deletes a file: files of a lost attempt are named by nobody.
+An attempt loads the latest state, validates the change against it, writes manifests, and puts the snapshot with the
+next number. So no commit can come between validation and commit, on any attempt. The snapshot carries the uuid of the
+commit: if the storage does not report the outcome, the snapshot shows it. No error path deletes a file: files of a lost
+attempt are orphans.
 """
 
 from __future__ import annotations
@@ -39,48 +40,47 @@ ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
 MANIFEST_BYTES_TARGET = 8 << 20
 REMOVED_SHARE_MIN = 0.1
-"""Share of removed files among those that large manifests name, from which on the large ones are rewritten without
-them."""
+"""Share of removed files in large manifests from which they are rewritten without them."""
 NOT_BEFORE_PROPERTY = "streamhouse-files-not-before-ms"
-"""Rounds planned before this store time may not commit, cleaning may have taken their files."""
+"""Rounds planned before this store time must not commit, because orphan removal may have deleted their files."""
 SNAPSHOT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the newest snapshot, whatever that is by the commit."""
+    """A change of the snapshot that is latest at the commit."""
 
     added: Sequence[LakeFile] = ()
     removes_all: bool = False
-    """Whether all data files go that the table has when the change is made."""
+    """Whether the commit removes all data files of the table."""
     removed: Sequence[ManifestEntry] = ()
-    """Data files that go; if one of them has gone before, the change is refused."""
+    """Data files to remove; the change fails if one of them is no longer live."""
     removed_at: Collection[str] = ()
-    """Locations of data files that go in the same way."""
+    """Locations of data files to remove in the same way."""
     is_overwrite: bool = False
-    """Whether rows go, with the removed files."""
+    """Whether rows are removed with the removed files."""
     is_compaction: bool = False
-    """Whether the change has the same rows in other files: nothing is new to readers of changes."""
+    """Whether the change has the same rows in other files, so that change readers skip it."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 Validation = Callable[[PaimonTable], Change]
-"""Checks that the change may be made on this state, and returns the change. Raises the obstacle otherwise."""
+"""Validates the change against this state and returns it. Raises the obstacle otherwise."""
 
 
 def files_not_before_ms(place: PaimonTableBinding, snapshot: Snapshot | None) -> int:
-    """Return the clean-up time in the nearest snapshot of the package, as each of them repeats it; 0 if no file was
-    ever cleaned up.
+    """Return the orphan cutoff of the nearest snapshot of the package, which each repeats; 0 if there was no orphan
+    removal.
     """
     own = place.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
 def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot:
-    """Make the change in one snapshot, on the newest one by then.
+    """Commit the change in one snapshot on top of the latest one.
 
-    Raises the errors of ``validate``, `CommitConflictError` if others win too often or one of them took the snapshot's
-    place by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
+    Raises the errors of ``validate``, `CommitConflictError` if other writers win too often or one replaced the snapshot
+    by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
     """
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
@@ -104,7 +104,7 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
 
 
 def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
-    """Return the validated change. The lists of manifests on which it will be built are read meanwhile."""
+    """Return the validated change. Prefetches the manifest lists, which the new snapshot builds on."""
     changes: list[Change] = []
     steps: list[Callable[[], object]] = [
         lambda: changes.append(validate(table)),
@@ -116,14 +116,14 @@ def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Va
 
 
 def _publish(place: PaimonTableBinding, snapshot: Snapshot) -> None:
-    """Tell other engines of a snapshot that was just put, and check that none of them has replaced it."""
+    """Write the hints for a snapshot that was just put, and check that no other writer has replaced it."""
     steps = (place.snapshots.write_hints, place.snapshots.require_not_replaced)
     for _ in at_once(place.storage, lambda step: step(snapshot), steps):
         pass
 
 
 def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
-    """Write new files, each under its location, at the same time where that helps."""
+    """Write new files, each under its location, concurrently if that helps."""
 
     def write(file: tuple[str, bytes]) -> None:
         location, data = file
@@ -136,7 +136,7 @@ def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> 
 
 
 def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
-    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
+    """Raise ``error`` unless there is a newer snapshot: only then may metadata of the parent be missing."""
     newest = place.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
@@ -146,7 +146,7 @@ def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: Sna
 
 
 class _SnapshotBuilder:
-    """Makes the manifests and manifest lists of one attempt, in memory."""
+    """Builds the manifests and manifest lists of one attempt, in memory."""
 
     def __init__(self, place: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
         self._table = table
@@ -162,7 +162,7 @@ class _SnapshotBuilder:
         self._lists = ManifestListManager(store)
 
     def build(self) -> tuple[Snapshot, dict[str, bytes]]:
-        """Return the snapshot, and location → bytes of the files that it names, which are to be stored before it."""
+        """Return the snapshot, and location → bytes of the files to store before it."""
         parent = self._table.snapshot
         with paimon_metadata(self._table.location):
             changes = [*self._removed_entries(), *(self._entry(file) for file in self._change.added)]
@@ -217,7 +217,7 @@ class _SnapshotBuilder:
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in removed]
 
     def _live_entries_to_remove(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
-        """Return the files that the change removes. Raises `CommitConflictError` where another commit removed one."""
+        """Return the files that the change removes. Raises `CommitConflictError` if another commit removed one."""
         present = {key_of(entry) for entry in live}
         lost = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
         by_location = {self._reader.location(entry): entry for entry in live} if self._change.removed_at else {}
@@ -242,10 +242,10 @@ class _SnapshotBuilder:
         )
 
     def _merge_manifests(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
-        """Join small manifests once they are many, without the files that were added and removed among them.
+        """Merge small manifests once there are many, without files that were added and removed among them.
 
-        So a commit reads and writes as much after many rounds as after few: a list of at most this many small
-        manifests, and now and then the files that they name.
+        So the cost of a commit does not grow with the number of rounds: it is bounded by the small manifests, and
+        sometimes the files that they name.
         """
         small = [m for m in manifests if m.file_size < MANIFEST_BYTES_TARGET]
         if len(small) < MANIFESTS_MIN_TO_MERGE:

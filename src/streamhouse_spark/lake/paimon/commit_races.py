@@ -33,7 +33,7 @@ from streamhouse_spark.lake.parquet.reader import owner_of
 
 
 def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the newest one holds rows
+    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the latest one holds rows
     that are not durable yet.
     """
     table = _find_own_table(place)
@@ -51,11 +51,11 @@ def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
 
 
 def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
-    """Commit an empty snapshot above ``snapshot``, or return ``snapshot`` if another has come above it.
+    """Commit an empty snapshot above ``snapshot``, or return ``snapshot`` if it already has a successor.
 
-    A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
-    in the offsets. A snapshot with a successor is safe: the successor was made from it. Raises `CommitConflictError` if
-    ``snapshot`` is lost: do it again.
+    A slow Paimon writer could still rename its own snapshot over the latest one, and undo it without a trace in the
+    offsets. A snapshot with a successor is safe, because the successor builds on it. Raises `CommitConflictError` if
+    ``snapshot`` is lost; retry.
     """
 
     def is_latest() -> bool:
@@ -80,10 +80,8 @@ def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
 
 
 def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless there is one, or another has come above
-    it.
-    """
-    # The successor first: a snapshot that is still ours behind that look was so when the successor was made from it.
+    """Wait as `LakeTable.settle` does. Commits an empty snapshot unless there is one, or another successor."""
+    # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
     above = place.snapshots.find(snapshot.id + 1)
     stored = place.snapshots.find(snapshot.id)
     if stored is None or describe_snapshot(place, stored) != snapshot:
@@ -113,18 +111,18 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
         if entry.kind == ADD
     )
     beyond = (location for location in live if _is_beyond(location, offsets))
-    # Another table may have had this lake before, and its offsets are not these.
+    # A former owner of this lake has other offsets.
     return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
-    """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
+    """Return whether a file, by its name, is the package's and has offsets above the held ones."""
     file_end = parse_file_end(location)
     return file_end is not None and file_end[1] > offsets.get(file_end[0], 0)
 
 
 def _covers_predecessor(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
-    """Tell whether the newest snapshot holds and lacks the rows that the one below does, which has a successor."""
+    """Return whether the latest snapshot has the same rows and deletions as the one below, which has a successor."""
     return (
         same_offsets(below.offsets, newest.offsets)
         and same_offsets(below.starts, newest.starts)

@@ -1,10 +1,10 @@
-"""Bringing a Paimon table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
-commenting.
+"""Schema evolution: migrates a Paimon table to the columns of the streamhouse table (add, rename, drop, widen,
+comment).
 
-Existing files stay as they are: each names the schema that it was written with, and columns are found in it by field
-id, which a rename keeps and a drop retires for good. **Commit point:** put-if-absent of the next schema's file, with
-the fields and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
-planned before the change is refused by the commit's own validation, and planned again.
+Existing files are not rewritten: each names its schema, and columns match by field id, which a rename keeps and a drop
+retires permanently. **Commit point:** put-if-absent of the next schema file, with the fields and the column map. It is
+retried until it succeeds, before the next round commits. The commit of a round planned before the change fails
+validation, and the round is planned again.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _LIST_OPTIONS = ("bucket-key",)
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """The required schema of the lake."""
+    """The target schema of the lake."""
 
     schema: PaimonSchema
-    """The lake's own schema if nothing is to be changed."""
+    """The lake's current schema if nothing changes."""
     differences: tuple[str, ...]
-    """Changes by another engine that keep the lake from being brought up."""
+    """Changes by another engine that prevent the migration."""
 
 
 def paimon_columns(
     lake: PaimonSchema, spec: LakeTableSpec, schemas: Mapping[int, PaimonSchema] | None = None
 ) -> ColumnMap:
-    """Return the map of columns of a lake table, by its newest schema; ``schemas`` are all of the lake, for readers of
-    its files. Raises `CorruptDataError`.
+    """Return the column map of a lake table, by its latest schema; ``schemas`` are all of the lake, for readers of its
+    files. Raises `CorruptDataError`.
     """
     columns = column_map.column_map(
         lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
@@ -72,19 +72,19 @@ def paimon_columns(
 
 
 def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
-    """Return the map with what other engines changed inside columns."""
+    """Return the map with nested changes of other engines."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
     forms = [{f.id: nested_field_ids(f.type) for f in schema.fields} for schema in (*older, lake)]
     return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
-    """Require what `column_map.require_brought_up` does; ``lake`` is the newest schema."""
+    """Require what `column_map.require_migrated` does; ``lake`` is the latest schema."""
     column_map.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
-    """Make the lake's newest schema as `column_map.brought_up` has its fields."""
+    """Return the lake's latest schema with the fields of `column_map.migrate_columns`."""
     columns_before = paimon_columns(lake, spec)
     ids = itertools.count(1 + _highest_id(lake, columns_before.fields.values()))
 
@@ -109,7 +109,7 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
         where=spec.location,
     )
     is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)
-    # A lake without a map stays without one until its columns change: it is known by its names until then.
+    # A lake without a map stays without one until its columns change: they match by name until then.
     if differences or (is_same and columns_before.schema_id in (None, spec.schema_id)):
         return Evolved(lake, tuple(differences))
     columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
@@ -137,10 +137,10 @@ def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, no
 
 
 def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]) -> DataField:
-    """Return the field with the column's name and comment, nullable if the column is, and with its type if that is a
-    wider one, or the column was changed inside.
+    """Return the field with the column's name, comment and nullability, and with its type if that is wider or the
+    column changed inside.
 
-    ``inner`` has the fields inside the column, in the table → in the lake.
+    ``inner`` maps nested fields of the table to those of the lake.
     """
     field = _with_comment(field, column)
     kind = _widen_type(field.type, column.type)
@@ -155,7 +155,7 @@ def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_i
 def _widen_type(kind: DataType, target: pa.DataType) -> DataType:
     try:
         before = arrow_type(kind, "")
-    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
+    except (SchemaMismatchError, ValueError):  # another engine's type; the difference is reported later
         return kind
     return paimon_type(target, itertools.count(), nullable=kind.nullable) if is_widening(before, target) else kind
 
@@ -163,9 +163,9 @@ def _widen_type(kind: DataType, target: pa.DataType) -> DataType:
 def _migrate_type(
     before: DataType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> DataType:
-    """Return the lake's type with the fields that the table has inside a column now.
+    """Return the lake's type with the column's current nested fields.
 
-    Fields that another engine added stay, behind the table's own; the difference is reported later.
+    Fields added by another engine stay after the table's own; the difference is reported later.
     """
     match before:
         case ArrayType() if pa.types.is_list(after):
@@ -200,8 +200,6 @@ def _field_names(lake: PaimonSchema) -> list[tuple[int, str]]:
 
 
 def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
-    """Return the highest field id, dropped fields included, in case another engine has counted only the
-    remaining ones.
-    """
+    """Return the highest field id, dropped fields included, in case another engine counted only the remaining ones."""
     counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
     return max([counted, *(i for field in mapped for i in (field.id, *field.inner.values()))])

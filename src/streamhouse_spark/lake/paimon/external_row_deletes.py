@@ -1,11 +1,11 @@
-"""Rows of a Paimon table of a log that have no offsets: their names, and their deletion by file and position.
+"""Rows without offsets in a Paimon lake of a log table: their names, and their deletion by file and position.
 
-A file that has some is written again without them, as those with offsets are (`lake/paimon/row_deletion.py`); its other
-rows have no offsets there either. Where another engine replaced the file since the rows were deleted, as many rows as
-are equal to them are deleted in the files that came instead.
+A file with such rows is rewritten without the deleted ones, like files with offsets (`lake/paimon/row_deletion.py`).
+Its other rows still have no offsets. If another engine replaced the file since, as many rows as equal the deleted ones
+are deleted from the new files.
 
-**Commit point:** that of the round, whose snapshot follows the one in which the rows were looked for, and no other: a
-row that equals a deleted one would go twice.
+**Commit point:** that of the round. Its snapshot must directly follow the one in which the rows were searched:
+otherwise a row that equals a deleted one could be deleted twice.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ _NO_ROWS = OffsetRuns.dense(0, 0)
 
 
 def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
-    """Return the locations of all data files of a snapshot, the same each time. Raises `SnapshotExpiredError`."""
+    """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
     reader = MetadataReader(table, PaimonFiles(place.files))
     return sorted(map(reader.location, reader.live_entries(place.snapshots.require(snapshot_id, table.snapshot))))
 
 
 def mark_of(place: PaimonTableBinding, snapshot_id: int) -> str | None:
-    """Return the name of a snapshot that no other has; None where it is gone.
+    """Return a unique name of a snapshot, or None if it has expired.
 
-    A writer that renames its own snapshot over it, or one that takes its number behind a rollback, gives another.
+    The name changes if another writer renames its snapshot over it, or takes its number after a rollback.
     """
     snapshot = place.snapshots.find(snapshot_id)
     return None if snapshot is None else snapshot_name(snapshot)
 
 
 def retains_external_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Tell whether a snapshot is known to have each data file without offsets that an older one has: every commit in
-    between is the package's, and added files, or wrote none but its own ones again.
+    """Return whether a snapshot provably retains each data file without offsets of an older one: every commit since is
+    the package's, and added files or rewrote only its own.
     """
     return older <= newer and all(
         _retains_external_files(place.snapshots.find(number)) for number in range(newer, older, -1)
@@ -69,8 +69,8 @@ def retains_external_files(place: PaimonTableBinding, older: int, newer: int) ->
 
 
 def adds_only_own_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Tell whether each row without an offset that a snapshot has is known to be one of an older one: every commit in
-    between is the package's.
+    """Return whether each row without an offset provably comes from an older snapshot: every commit since is the
+    package's.
     """
     return older <= newer and all(_is_own(place.snapshots.find(number)) for number in range(newer, older, -1))
 
@@ -91,9 +91,10 @@ def _retains_external_files(snapshot: Snapshot | None) -> bool:
 def rewrite_external_files(
     place: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
-    """Write files without offsets again that have rows which were deleted, as `LakeTable.delete_rows` says.
+    """Rewrite files without offsets that have deleted rows, as `LakeTable.delete_rows` does.
 
-    ``moved`` are rows that had offsets while they were deleted. Returns the new files, and one for each file that goes.
+    ``moved`` are rows that had offsets when they were deleted. Returns the new files, and one entry for each removed
+    file.
     """
     if not pending.file_deletes and not moved.rows:
         return []
@@ -125,8 +126,8 @@ def _planned_snapshot(
 ) -> Snapshot:
     """Return the snapshot that the round began with.
 
-    It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
-    go, too. Raises `CommitConflictError`.
+    It must have applied exactly the expected deletions: otherwise rows that equal deleted ones would be deleted too.
+    Raises `CommitConflictError`.
     """
     planned = table.snapshot
     if planned is None or snapshot_name(planned) != spec.planned_on:
@@ -160,7 +161,7 @@ def _file_to_rewrite(file: ExternalFileRewrite, spec: PaimonFileSpec) -> LakeFil
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotFiles:
-    """The data files of a snapshot, by their names."""
+    """The data files of a snapshot, by name."""
 
     place: PaimonTableBinding
     table: PaimonTable
@@ -182,7 +183,7 @@ class _SnapshotFiles:
         return LakeSplit(location, entry.file.file_size, entry.file.row_count, field_names=names)
 
     def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
-        """Return a file of this snapshot to be written again. Raises `LakeMismatchError`."""
+        """Return the rewrite of a file of this snapshot. Raises `LakeMismatchError`."""
         location, entry = self.entries[name]
         if entry.total_buckets != spec.num_buckets:
             raise LakeMismatchError(
@@ -206,10 +207,10 @@ class _SnapshotFiles:
 
 
 def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
-    """Find rows of files that are no longer live in those that came since: name → positions.
+    """Find rows of replaced files in newer files: name → positions.
 
-    The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
-    its offsets on.
+    The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has
+    the rows after its offsets.
     """
     lost = {
         name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live.entries
@@ -235,8 +236,8 @@ def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: R
 
 
 def _files_with_lost_rows(live: _SnapshotFiles, recorded: int, lost: FileRows) -> _SnapshotFiles:
-    """Return the files of the newest snapshot that has those in which rows were deleted: the recorded one, or one below
-    where that of another engine took its place. Raises `SnapshotExpiredError`.
+    """Return the files of the latest snapshot that has the lost files: the recorded one, or one below if another engine
+    replaced that. Raises `SnapshotExpiredError`.
     """
     snapshot: Snapshot | None = live.place.snapshots.require(recorded, live.table.snapshot)
     while snapshot is not None:
@@ -248,7 +249,7 @@ def _files_with_lost_rows(live: _SnapshotFiles, recorded: int, lost: FileRows) -
 
 
 def _group_rows_by_file(before: _SnapshotFiles, moved: RewrittenRows) -> FileRows:
-    """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
+    """Group rows at offsets by the files that had them. Raises `LakeMismatchError` if a row is in no file."""
     left, deleted = dict(moved.rows), {}
     for name, own in before.read_offsets_of([name for name in before.entries if _may_hold_rows(name, left)]):
         if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_ROWS))):

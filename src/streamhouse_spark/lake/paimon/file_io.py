@@ -1,6 +1,6 @@
-"""pypaimon's `FileIO` over the warehouse's `Storage`, and its decoders' errors as errors of the package.
+"""pypaimon's `FileIO` over the warehouse's `Storage`, and the translation of its decoders' errors.
 
-Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them, durably and
+Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them durably
 before it names them.
 """
 
@@ -25,18 +25,18 @@ MANIFEST_FOLDER = "manifest"
 
 
 class PaimonFiles(FileIO):  # type: ignore[misc]
-    """The files of lake tables in the warehouse, by location."""
+    """Files of lake tables in the warehouse, by location."""
 
     def __init__(self, files: StorageFiles) -> None:
         self.files = files
         self.written: dict[str, bytes] = {}
         """Location → bytes written there."""
         self.sizes: dict[str, int] = {}
-        """Location → bytes of a metadata file, by the file that names it."""
+        """Location → size of a metadata file, from the file that names it."""
         self._ahead: dict[str, bytes] = {}
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
-        """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
+        """Prefetch metadata files that are never rewritten, by location and size, if the store is remote."""
         self._ahead |= prefetch_metadata(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
 
     def new_input_stream(self, path: str) -> io.BytesIO:
@@ -120,7 +120,7 @@ class _BufferedOutput(io.BytesIO):
 
 @contextmanager
 def paimon_metadata(location: str) -> Iterator[None]:
-    """Wrap decoding of metadata: pypaimon's errors on damaged or vanished files become errors of the package."""
+    """Wrap decoding of metadata: translate pypaimon's errors on damaged or missing files into errors of the package."""
     try:
         yield
     except StreamhouseError:

@@ -1,9 +1,9 @@
-"""A task of a tiering round for a Paimon table with a primary key: a range of changes becomes sorted files.
+"""A tiering task of a primary-key Paimon table: turns a range of changes into sorted files.
 
-Of each key only the last change of the range is written, deletions too. Nothing is looked for in older files: readers
-merge, and take the row with the largest sequence number. That number is the change's offset in its bucket of the log,
-so it rises by construction, and no truncation gives it again. A foreign writer takes the numbers behind the largest
-that it finds, which are offsets of later changes: then all later numbers of the bucket are shifted behind its.
+Writes only the last change of each key in the range, deletions included. Older files are not searched: readers merge,
+and take the row with the largest sequence number. That number is the change's offset in its log bucket, so it only
+grows, and a truncation never reuses one. A foreign writer takes the numbers after the largest that it finds, which are
+offsets of later changes: then all later numbers of the bucket are shifted above its.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def write_changes(
     offsets: OffsetRange,
     changes: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
-    """Write data files of level 0, durable when this returns.
+    """Write data files of level 0. They are durable on return.
 
-    ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. Memory is
-    bounded by the range.
+    ``changes`` are those of ``offsets``, in order: the change type, then the table's columns. Memory is bounded by the
+    range.
     """
     spec = KeyValueFileSpec.from_json(context.lake)
     last = LatestChanges.of(changes, context.schema.arrow, context.key_indexes)
@@ -47,7 +47,8 @@ def write_changes(
 
 
 def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:
-    """Return how far the sequence numbers of changes from ``offsets`` on lie behind their offsets, if that is not 0.
+    """Return, per bucket, how far sequence numbers of changes after ``offsets`` are shifted above their offsets, if not
+    0.
 
     ``entries`` are the live files of the snapshot that holds ``offsets``.
     """

@@ -1,4 +1,4 @@
-"""Sections of a Paimon table with a primary key: files to merge for a read, and files to read directly."""
+"""Sections of a primary-key Paimon table: files that a read must merge, and files that it can read directly."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ OWN_PREFIX = "data-"
 
 
 def is_own_keyed_name(name: str) -> bool:
-    """Tell whether a file of a table with a primary key is the package's, by its name."""
+    """Return whether a file of a primary-key table is the package's, by its name."""
     return is_keyed_file(name.removeprefix(OWN_PREFIX))
 
 
 def is_raw(entry: ManifestEntry) -> bool:
-    """Tell whether the file has each of its keys once and deletes none, so that it can be read directly.
+    """Return whether the file has unique keys and no deletes, so that it can be read directly.
 
-    Not all files that another engine wrote at level 0 have their number of deletions.
+    Files that another engine wrote at level 0 may not have their number of deletes.
     """
     file = entry.file
     return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
 
 
 def group_files(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
-    """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
+    """Return the files of each partition and bucket. Raises `LakeMismatchError` for a file without keys."""
     groups: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:
         if not entry.file.min_key.values:
@@ -44,7 +44,7 @@ def group_files(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[
 
 
 def group_sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
-    """Group files of one partition and bucket, so that only those of one section can have keys in common."""
+    """Group files of one partition and bucket into sections: files of different sections share no keys."""
     ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
     overlapping: list[list[ManifestEntry]] = []
     highest: tuple[Any, ...] = ()
@@ -58,7 +58,7 @@ def group_sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]
 
 
 def merge_scan_files(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
-    """Return files of one section as one that is merged while it is read."""
+    """Return files of one section as one that is merged on read."""
     first = files[0]
     return ScanFile(
         location=first.location,
@@ -73,7 +73,7 @@ def merge_scan_files(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
 
 
 def _common_statistics(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
-    """Return the statistics of the rows of all files: a file is left out only with all others of its section."""
+    """Return the statistics of all files together: a file is skipped only with its whole section."""
     names = set.intersection(*(set(of_file) for of_file in statistics))
     return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(names)}
 

@@ -1,7 +1,8 @@
-"""Data files of a Paimon table with a primary key: rows sorted by key, each with its sequence number and kind.
+"""Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
 
-Such a file is one of a sorted run of Paimon's merge tree: beside the table's columns it has the key's once more, and a
-number that tells the newest row of a key. A round writes level 0: other files may have its keys too.
+Such a file is part of a sorted run of Paimon's merge tree. Besides the table's columns it has a copy of the key
+columns, and a number that identifies the latest row of a key. A round writes level 0: other files may have its keys
+too.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ KEY_PREFIX: Final = "_KEY_"
 SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
 KIND: Final = SpecialFields.VALUE_KIND
 LEVEL_MAX: Final = 5
-"""Level of files that are merged with all others: with Paimon's default of six levels it is the last one."""
+"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
 _COMPACTED: Final = 1
 """``file_source`` of a file that compaction made."""
 
 
 def key_fields(schema: PaimonSchema) -> list[DataField]:
-    """Return the columns that tell rows of one partition apart, in the order of the key."""
+    """Return the columns that identify rows within a partition, in key order."""
     by_name = {field.name: field for field in schema.fields}
     return [by_name[name] for name in schema.primary_keys if name not in schema.partition_keys]
 
 
 def merge_projection(key: LakeProjection) -> LakeProjection:
-    """Return `MergedFiles.by` for a projection of the key's columns."""
+    """Return `MergedFiles.by` for a projection of the key columns."""
     own = (Column(SEQUENCE.id, SEQUENCE.name, pa.int64(), False), Column(KIND.id, KIND.name, pa.int8(), False))
     return LakeProjection(
         TableSchema((*key.schema.columns, *own)),
@@ -70,7 +71,7 @@ class KeyValueFileSpec(PaimonFileSpec):
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        values = PaimonFileSpec.file_schema.func(self)  # by `super()` it would be kept under this very name
+        values = PaimonFileSpec.file_schema.func(self)  # with `super()` the cached value would have this very name
         keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
         own = [_file_field(SEQUENCE, pa.int64()), _file_field(KIND, pa.int8())]
         return pa.schema([*keys, *own, *values])
@@ -87,11 +88,11 @@ def write_key_values(
     *,
     level: int,
 ) -> list[LakeFile]:
-    """Write rows of one bucket, durable when this returns.
+    """Write rows of one bucket; they are durable on return.
 
-    ``batches`` have the table's columns, then the sequence number and the kind; over all of them the keys of a
-    partition ascend, each once. ``offsets`` are those of the changes behind the rows. Memory is bounded by a batch and
-    a row group. Raises `LakeMismatchError` for a key that Paimon's libraries cannot hold.
+    ``batches`` have the table's columns, then the sequence number and the kind; the keys of a partition strictly ascend
+    over all batches. ``offsets`` are those of the underlying changes. Memory is bounded by a batch and a row group.
+    Raises `LakeMismatchError` for a key that Paimon's libraries do not support.
     """
     splitter: PartitionSplitter | None = None
     written: list[LakeFile] = []
@@ -113,7 +114,7 @@ def write_key_values(
 
 
 class _RunWriter:
-    """The files of one bucket and partition, one after the other, whose keys ascend."""
+    """Writes the consecutive files of one bucket and partition, whose keys ascend."""
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class _RunWriter:
 
 
 class _RunStatistics:
-    """Facts of the rows of a file, collected while they are written."""
+    """Statistics of the rows of a file, collected while they are written."""
 
     def __init__(self, spec: KeyValueFileSpec) -> None:
         self._fields = spec.key_fields
@@ -208,7 +209,7 @@ class _RunStatistics:
 
 
 def _widen_bounds(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return bounds of the values of both."""
+    """Return bounds that cover both pairs of bounds."""
     low = pc.min(pa.array([left[0], right[0]], left[0].type)) if left[0] != right[0] else left[0]
     high = pc.max(pa.array([left[1], right[1]], left[1].type)) if left[1] != right[1] else left[1]
     return low, high
@@ -221,7 +222,7 @@ def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
 
 
 def describe_keyed_file(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) -> DataFileMeta:
-    """Return Paimon's description of a file, with the facts for the merge tree."""
+    """Return Paimon's description of a file, with its merge tree metadata."""
     fields = key_fields(schema)
 
     def row(values: Sequence[bytes]) -> GenericRow:

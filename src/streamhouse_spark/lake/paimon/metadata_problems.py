@@ -1,4 +1,4 @@
-"""Damaged and missing metadata of a Paimon table that reads of its newest snapshot do not meet."""
+"""Damaged and missing metadata of a Paimon table that reads of its latest snapshot do not notice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ REWRITTEN = "reads go on without it, and the next round writes it again"
 
 
 def find_metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
-    """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
+    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
+    concurrently.
+    """
     table = place.find()
     if table is None or table.snapshot is None:
         return
@@ -59,7 +61,7 @@ def _find_snapshot_problems(place: PaimonTableBinding, table: PaimonTable, numbe
 
 
 def _find_file_problems(place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
-    """Read all manifests of a snapshot. Raises what reads of it raise."""
+    """Read all manifests of a snapshot. Raises the errors of a read."""
     if snapshot is not None:
         MetadataReader(table, PaimonFiles(place.files)).live_entries(snapshot)
     yield from ()

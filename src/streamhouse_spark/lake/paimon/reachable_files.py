@@ -1,7 +1,7 @@
-"""The files of a Paimon table that something still needs: snapshots, tags and branches.
+"""Files of a Paimon table that a snapshot, tag or branch still needs.
 
-Tags and branches can only be found by listing, by any engine. So can snapshots, but the newest ones are read one by
-one downwards, so that no listing that lags hides one of them.
+Tags and branches can only be found by listing, by any engine. Snapshots too, but the latest ones are read one by one
+downwards, so that a stale listing hides none of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 
 def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return the snapshots that follow each other without a gap up to the newest one, oldest first. ``listed`` has the
-    numbers that a listing showed.
-    """
+    """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers of a listing."""
     older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
     read = {s.id: s for s in at_once(place.storage, place.snapshots.find, older) if s is not None}
     snapshots = [newest]
@@ -39,15 +37,15 @@ def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[i
 
 
 def find_strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
+    """Return snapshots below a gap, which a delayed writer put after their numbers had expired. They do not count."""
     below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in at_once(place.storage, place.snapshots.find, below) if s is not None]
 
 
 def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
-    """Return the snapshots of tags, and branches with their tags.
+    """Return the snapshots of tags, and of branches with their tags.
 
-    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
+    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which is not supported.
     """
     location, storage = place.spec.location, place.storage
     looks: list[Callable[[], list[str]]] = [
@@ -78,7 +76,7 @@ class ReachableFiles:
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the needed files. Raises `CommitConflictError` if a snapshot was expired meanwhile, `CorruptDataError`
+        """Return the needed files. Raises `CommitConflictError` if a snapshot expired concurrently, `CorruptDataError`
         for damage.
         """
         names: set[str] = set()
@@ -100,9 +98,7 @@ class ReachableFiles:
         return names
 
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
-        """Return the snapshots, all of whose metadata is about to be read, and is read at the same time where that
-        helps.
-        """
+        """Return the snapshots, with their metadata prefetched concurrently if the store is remote."""
         expected = list(snapshots)
         if isinstance(self._place.storage, ReadsMany):
             self._reader.expect_all(expected)
@@ -123,7 +119,7 @@ class ReachableFiles:
 
     def _files(self, entry: ManifestEntry) -> list[str]:
         key = key_of(entry)
-        if key not in self._locations:  # most snapshots have most files
+        if key not in self._locations:  # most snapshots share most files
             location = self._reader.location(entry)
             folder = location.rpartition("/")[0]
             self._locations[key] = [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
@@ -142,7 +138,7 @@ class ReachableFiles:
 
 
 class _CachingReader(MetadataReader):
-    """A reader that keeps manifests, because snapshots share most of them. Statistics of files are left out."""
+    """A reader that caches manifests, because snapshots share most of them. Omits file statistics."""
 
     def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
         super().__init__(table, files)
@@ -150,13 +146,13 @@ class _CachingReader(MetadataReader):
         self._lists: dict[str, list[ManifestFileMeta]] = {}
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
-        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit makes one of its own
+        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit writes its own
         if name not in self._lists:
             self._lists[name] = super().manifests(snapshot)
         return self._lists[name]
 
     def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
-        """Read the lists of these snapshots, and then the manifests in them. What is absent shows later."""
+        """Prefetch the manifest lists of these snapshots, then their manifests. A missing file raises later."""
         new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
         lists = [named for snapshot in new for named in manifest_lists(snapshot)]
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)

@@ -1,11 +1,11 @@
-"""Deletion of single rows in a Paimon table of a log: files that have some are written again without them.
+"""Deletion of single rows in a Paimon lake of a log table: rewrites files without them.
 
-Every reader of Paimon reads such files right. Deletion vectors would cost less, and are an option of the table that
-Paimon's readers of streams leave out.
+Every Paimon reader reads such files correctly. Deletion vectors would cost less, but Paimon's streaming readers ignore
+that table option.
 
-**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets. It
-is refused, on every attempt, where one of the files is no longer live: then the rows lie elsewhere. The offsets of rows
-stay, and those of deleted ones are in no file.
+**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets.
+Every attempt fails if one of the files is no longer live, because then the rows are elsewhere. Rows keep their offsets;
+those of deleted rows are in no file.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _NO_ROWS: Final = OffsetRuns.dense(0, 0)
 def rewrite_files_without(
     place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetRuns]
 ) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write the files of the newest snapshot that have rows at these offsets again, without them.
+    """Rewrite the files of the latest snapshot that have rows at these offsets, without these rows.
 
-    Returns the new files with one for each file that goes, see `DeletedRows`, and the rows that may be in files without
-    offsets. Durable when this returns.
+    Returns the new files with one entry for each removed file, see `DeletedRows`, and the rows that may be in files
+    without offsets. The files are durable on return.
     """
     table = place.require()
     if table.snapshot is None or not rows:
@@ -73,7 +73,7 @@ def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
 def _find_touched_files(
     place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
 ) -> tuple[list[FileRewrite], RewrittenRows]:
-    """Find the files that have some of the rows. Only footers of files are read that can have some by their names."""
+    """Find the files that have some of the rows. Reads only footers of files that can have some by their names."""
     reader = MetadataReader(table, PaimonFiles(place.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
@@ -99,6 +99,6 @@ def _find_touched_files(
 
 
 def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
-    """Tell whether a file of another engine may be of a bucket that has some of the rows."""
+    """Return whether a file of another engine may be of a bucket with some of the rows."""
     is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
     return not is_bucketed or entry.bucket in rows

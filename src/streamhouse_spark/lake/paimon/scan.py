@@ -1,4 +1,4 @@
-"""Planning reads of a Paimon table: the files of a snapshot, and the columns in them."""
+"""Scan planning of a Paimon table: the files of a snapshot and their columns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def projection(
     columns: Sequence[str] | None,
     schema: TableSchema | None,
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
+    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
     types = {field.id: field.type for field in lake.fields}
     return projection_of(
         lake_schema(lake),
@@ -60,22 +60,20 @@ def projection(
         columns,
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
-        # Where the lake lacks the column, its name there may be another's: then one that no file has.
+        # If the lake does not have the column, its name may be another's: then use one that no file has.
         ambiguous=lambda name: name or "",
         inner_of=nested_field_finder(lake.fields),
     )
 
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of all columns of the table from its newest files."""
+    """Return the projection of all columns of the table from its latest files."""
     mapping = paimon_columns(table.schema, spec, table.schemas)
     return projection(table.schema, mapping, spec.schema, None, spec.schema)
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of the primary key's columns, in its order, from files of the lake under one of its
-    schemas.
-    """
+    """Return the projection of the primary key columns, in key order, from files under one of the lake's schemas."""
     return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
 
 
@@ -88,13 +86,11 @@ def scan_files(
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """Find the data files of the snapshot that can hold rows of the filter, in the order of their offsets.
+    """Return the data files of the snapshot that can match the filter, in offset order.
 
-    Statistics are those of the filter's columns and of ``statistics_of``. ``how`` reads all columns of ``lake`` that
-    matter. Manifests are read only where one of their partitions can match.
-
-    With a primary key, files that have keys in common, or deletions, are one. Raises `LakeMismatchError` for files that
-    cannot be read here.
+    Statistics cover the filter's columns and ``statistics_of``. ``how`` reads all relevant columns of ``lake``. Reads
+    only manifests with a matching partition. With a primary key, files that share keys or have deletes are returned as
+    one. Raises `LakeMismatchError` for unsupported files.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     statistics_columns = {*statistics_of, *node.columns()}
@@ -158,7 +154,7 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
 
 
 def _bound(bounds: InternalRow, place: int) -> Any:
-    """Return a bound; None for a date or time of another engine's file that Python lacks."""
+    """Return a bound, or None for another engine's date or time that Python does not support."""
     try:
         return to_plan_value(bounds.get_field(place))
     except OverflowError:
@@ -166,11 +162,11 @@ def _bound(bounds: InternalRow, place: int) -> Any:
 
 
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, *, inside: bool = False) -> FieldNames:
-    """Return the column names of a file of another engine, which may have no field ids, from the schema of the file;
-    ``inside`` tells that columns were changed inside, and then also the names there.
+    """Return the column names of another engine's file, which may have no field ids, from the schema of the file.
+    ``inside`` adds nested names, for columns that changed inside.
 
-    Returns none if that schema is ``lake``, by which files are read, no column was changed inside, and none is VARIANT:
-    Paimon's Java writes such a column without its id, beside others that have theirs.
+    Returns none if that schema is ``lake``, no column changed inside, and none is VARIANT, which Paimon's Java library
+    writes without field id.
     """
     name = entry.file.file_name
     if is_own_name(name) or is_own_keyed_name(name):
@@ -186,7 +182,7 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
 
 
 def columns_same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
-    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
     fields = [field for schema in table.schemas.values() for field in schema.fields]
     columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
     return frozenset(
@@ -199,7 +195,7 @@ def columns_same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[s
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Return whether a field of another schema of the table is unrelated to the column or identical to it."""
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))

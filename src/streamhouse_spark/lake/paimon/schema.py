@@ -1,4 +1,4 @@
-"""Schemas between a streamhouse table and Paimon, and the conditions under which two of them fit."""
+"""Schemas between a streamhouse table and Paimon, and whether they fit."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ _FOREIGN_OPTIONS: Final = (
     "deletion-vectors.enabled",
     "row-tracking.enabled",
 )
-"""Options with which files lie elsewhere, or hold other rows than those in them."""
+"""Options that move files, or make them hold other rows."""
 KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
-"""Options of a keyed table. The log has net changes, whatever merge engine made them: the newest row of a key
-counts."""
+"""Options of a primary-key table. The log has net changes of any merge engine, so the latest row of a key wins."""
 _FOREIGN_KEYED_OPTIONS: Final = (
     "deduplicate.ignore-delete",
     "ignore-delete",
@@ -68,7 +67,7 @@ _FOREIGN_KEYED_OPTIONS: Final = (
     "rowkind.field",
     "sequence.field",
 )
-"""Options with which another row of a key than the newest counts, or none."""
+"""Options that make another row of a key win than the latest, or none."""
 
 
 def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
@@ -88,7 +87,7 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
             **bucket_options(spec),
             **(KEYED_OPTIONS if spec.primary_key else {}),
             "file.format": "parquet",
-            "partition.legacy-name": "false",  # dates as text, as readers of other languages write them
+            "partition.legacy-name": "false",  # dates as text, as readers in other languages write them
             "write-only": "true",  # other writers do not compact: files keep their offsets
             TABLE_UUID_PROPERTY: spec.table_uuid,
             COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
@@ -110,7 +109,7 @@ def new_field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
 
 
 def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True) -> DataType:
-    """Return the Paimon type. ``ids`` gives the fields of structs their ids."""
+    """Return the Paimon type. ``ids`` provides the ids of nested fields."""
     is_type = pa.types
     if is_type.is_decimal(arrow):
         return AtomicType(f"DECIMAL({arrow.precision}, {arrow.scale})", nullable)
@@ -126,18 +125,18 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
 
 
 def nested_field_finder(fields: Sequence[DataField]) -> InnerOf:
-    """Return the function that gives the fields inside a column, one of ``fields``; none of an unknown one."""
+    """Return the function that returns the nested fields of a column of ``fields``; none for an unknown one."""
     types = {field.id: field.type for field in fields}
     return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
 
 def nested_field_ids(data_type: DataType) -> dict[Path, int]:
-    """Return the ids of the fields of rows inside a type, by their paths in small letters."""
+    """Return the ids of nested row fields of a type, by their lowercase paths."""
     return {tuple(name.casefold() for name in path): i for path, i in nested_field_paths(data_type)}
 
 
 def nested_field_paths(data_type: DataType) -> list[tuple[Path, int]]:
-    """Return the paths and ids of the fields of rows inside a type, each before those inside it."""
+    """Return the paths and ids of nested row fields of a type, parents first."""
     match data_type:
         case ArrayType():
             return [((ELEMENT, *path), i) for path, i in nested_field_paths(data_type.element)]
@@ -178,8 +177,8 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:
-    """Return the type of a table for a column of the lake. Raises `SchemaMismatchError`, or ``ValueError``, for a type
-    that a table cannot have.
+    """Return the table type of a lake column. Raises `SchemaMismatchError`, or ``ValueError``, for a type that a table
+    cannot have.
     """
     if is_variant(data_type):
         return VARIANT
@@ -189,7 +188,7 @@ def arrow_type(data_type: DataType, column: str) -> pa.DataType:
 
 
 def is_variant(data_type: DataType) -> bool:
-    """Tell whether a column of the lake is VARIANT."""
+    """Return whether a column of the lake is VARIANT."""
     return isinstance(data_type, AtomicType) and plain_type(data_type) == _FROM_ARROW[VARIANT]
 
 
@@ -205,7 +204,7 @@ def _contains_variant(data_type: DataType) -> bool:
 
 
 def file_schema(lake: PaimonSchema) -> pa.Schema:
-    """Return the Arrow schema of a data file, with the field ids of the columns and of the fields inside them."""
+    """Return the Arrow schema of a data file, with field ids on every level."""
     return pa.schema([_file_field(f) for f in lake.fields])
 
 
@@ -229,12 +228,12 @@ def _file_type(data_type: DataType) -> pa.DataType:
 
 
 def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:
-    """Tell whether a column of the Arrow type has this Paimon type in the lake."""
+    """Return whether the lake stores a column of the Arrow type as this Paimon type."""
     return plain_type(paimon_type(arrow, itertools.count())) == plain_type(lake_type)
 
 
 def plain_type(data_type: DataType) -> str:
-    """Return the type without field ids and comments, and without its own nullability."""
+    """Return the type without field ids, comments and its own nullability."""
     match data_type:
         case ArrayType():
             return f"ARRAY<{_nested_type(data_type.element)}>"
@@ -250,7 +249,7 @@ def _nested_type(data_type: DataType) -> str:
 
 
 def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
-    """Return the differences of a Paimon table from the lake table of ``spec``; empty if it fits."""
+    """Return how a Paimon table differs from the lake table of ``spec``; empty if it fits."""
     problems = []
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in spec.schema.columns:

@@ -67,7 +67,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 
 
 class PaimonLake(LakeTable):
-    """See `LakeTable`."""
+    """The `LakeTable` of Paimon."""
 
     has_file_names = True
     leaves_out_deleted = True
@@ -130,7 +130,7 @@ class PaimonLake(LakeTable):
         return describe_past_snapshot(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
+        """Return the snapshot of a tag. Raises `SnapshotExpiredError` with the existing names."""
         self._require_table(f"no tag '{name}'")
         snapshot = self.place.snapshots.snapshot_of_tag(name)
         if snapshot is None:

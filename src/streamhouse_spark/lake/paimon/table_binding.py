@@ -1,4 +1,4 @@
-"""Location and ownership of the Paimon table of one streamhouse table: created, adopted, opened, dropped."""
+"""Location and ownership of the Paimon table of one streamhouse table: create, adopt, open, drop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from streamhouse_spark.storage.put_if_absent import slot_of_bytes
 
 ATTEMPTS_MAX = 5
 _SCHEMAS_AHEAD = 3
-"""Schemas that are asked for at once: most tables have one or two."""
+"""Schemas requested at once: most tables have one or two."""
 _SCHEMA = "schema/schema-"
 
 
@@ -48,7 +48,7 @@ class PaimonTable:
     schemas: Mapping[int, PaimonSchema]
     """All schemas that it ever had, by id."""
     snapshot: Snapshot | None
-    """The newest snapshot."""
+    """The latest snapshot."""
 
     @property
     def schema(self) -> PaimonSchema:
@@ -80,7 +80,7 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
 
 
 class _TableCache(threading.local):
-    """The states that this thread has found within `cache_metadata_for_round`, by table; None outside of it."""
+    """The states that this thread has read within `cache_metadata_for_round`, by table; None outside of it."""
 
     tables: dict[tuple[str, str], PaimonTable] | None = None
 
@@ -90,7 +90,7 @@ _cache = _TableCache()
 
 @contextmanager
 def cache_metadata_for_round() -> Iterator[None]:
-    """Let steps of this thread that follow one another take the newest state as the first of them found it."""
+    """Let this thread reuse the first state that it reads for the rest of a round."""
     before, _cache.tables = _cache.tables, _cache.tables or {}
     try:
         yield
@@ -99,7 +99,7 @@ def cache_metadata_for_round() -> Iterator[None]:
 
 
 class PaimonTableBinding:
-    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class PaimonTableBinding:
         self._home = WarehouseIdentity(storage)
 
     def require_home(self, doing: str) -> None:
-        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
-        `WarehouseMovedError`, and for a branch `InvalidOptionError`.
+        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
+        and `InvalidOptionError` for a branch.
         """
         self.spec.require_own(doing)
         self._home.require(f"{doing} of {self.spec.path}")
@@ -142,8 +142,8 @@ class PaimonTableBinding:
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the newest state, or None if there is no lake table; within `cache_metadata_for_round` the state
-        that its first step read. Raises `CorruptDataError`.
+        """Return the latest state, or None if there is no lake table. Within `cache_metadata_for_round` returns the
+        first state read. Raises `CorruptDataError`.
         """
         key = (self.storage.url, self.spec.location)
         if _cache.tables is not None and key in _cache.tables:
@@ -154,7 +154,7 @@ class PaimonTableBinding:
         return table
 
     def forget_cached_table(self) -> None:
-        """Have the next step of `cache_metadata_for_round` look for itself."""
+        """Make the next step within `cache_metadata_for_round` read the state itself."""
         if _cache.tables is not None:
             _cache.tables.pop((self.storage.url, self.spec.location), None)
 
@@ -179,7 +179,7 @@ class PaimonTableBinding:
         return PaimonTable(self.location, schemas, newest)
 
     def require(self) -> PaimonTable:
-        """Return the result of `find` for a table that has to exist. Raises `LakeMismatchError`."""
+        """Return the result of `find` for a table that must exist. Raises `LakeMismatchError`."""
         table = self.find()
         if table is None:
             raise LakeMismatchError(
@@ -188,14 +188,14 @@ class PaimonTableBinding:
         return table
 
     def create_or_evolve(self) -> None:
-        """Create or fit the table. **Commit point:** put-if-absent of the schema's file, of the first one or of one
-        with other columns.
+        """Create or migrate the table. **Commit point:** put-if-absent of the schema file, the first or one with other
+        columns.
         """
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
                 self._require_free()
-                # Before there is anything to expire: an engine that expires snapshots keeps those that hold offsets.
+                # Put before there is anything to expire: an engine that expires snapshots keeps those with offsets.
                 self.storage.put(self.snapshots.consumer_key, consumer_text(1))
                 self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
@@ -214,7 +214,7 @@ class PaimonTableBinding:
         )
 
     def migrate_columns(self) -> None:
-        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
+        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
             return
@@ -223,10 +223,10 @@ class PaimonTableBinding:
             self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
-        """Drop the lake table, only if it is this table's. Its owner's mark is deleted last, so that a failed drop can
-        be repeated.
+        """Drop the lake table if it is this table's. The owner's mark is deleted last, so that a failed drop can be
+        repeated.
 
-        Without ``purge`` only the schemas go: then there is no table, and its files stay.
+        Without ``purge`` only the schemas are deleted: then there is no table, and its files stay.
         """
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
@@ -261,7 +261,7 @@ class PaimonTableBinding:
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:
-        """Store the ``schema`` under its id, unless another has that id: the next look shows which it was."""
+        """Store the ``schema`` under its id, unless another has that id: the next read shows which one it was."""
         self.forget_cached_table()
         data = JSON.to_json(schema, indent=2).encode()
         slot_of_bytes(self.storage, self.schema_key(schema.id), data).take(data).is_won()

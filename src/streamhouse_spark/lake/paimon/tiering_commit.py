@@ -1,4 +1,4 @@
-"""One tiering round in a Paimon lake: the context of its tasks, and the commit that is fenced by the offsets."""
+"""One tiering round in a Paimon lake: the context of its tasks, and the commit fenced by offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.lake.paimon.merge_changes import require_newest, sequence
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
-"""In a snapshot of the package that removes files: each of them was one with offsets."""
+"""In a snapshot of the package that removes files: all of them had offsets."""
 
 
 def write_context(place: PaimonTableBinding) -> WriteContext:
@@ -32,7 +32,7 @@ def write_context(place: PaimonTableBinding) -> WriteContext:
     file_spec = PaimonFileSpec(
         table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(place, table)
     )
-    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # options that no task could read are told here
+    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises here for options that no task could read
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
@@ -44,7 +44,7 @@ def _sequence_shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[i
 
 
 def snapshot_name(snapshot: Snapshot | None) -> str | None:
-    """Return a name that no other snapshot has, of any table; None without one."""
+    """Return a name unique among the snapshots of all tables, or None without a snapshot."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
@@ -97,9 +97,9 @@ def commit_round(
 
 
 def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | None:
-    """Return the offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
+    """Return the offsets of a snapshot: its own, or those of the nearest one below with offsets.
 
-    Raises `LakeRolledBackError` if that one was expired.
+    Raises `LakeRolledBackError` if that one has expired.
     """
     below: Snapshot | None = snapshot
     while below is not None:
@@ -119,9 +119,9 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
 def carry_offsets(
     place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_without_offsets: int = 0
 ) -> dict[str, str]:
-    """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
+    """Return the properties of a snapshot with the rows of this one, which may be another engine's.
 
-    ``dropped_rows`` counts newly absent rows, ``dropped_without_offsets`` those of them without offsets. Raises as
+    ``dropped_rows`` counts newly missing rows, ``dropped_without_offsets`` those of them without offsets. Raises as
     `offsets_at` does.
     """
     offsets = offsets_at(place, snapshot) if snapshot is not None else None
@@ -145,7 +145,9 @@ def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnap
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and those below it with their offsets, as far as they are kept. Raises as `offsets_at` does."""
+    """Return a snapshot and those below it with their offsets, as far as they are retained. Raises as `offsets_at`
+    does.
+    """
     snapshot = place.snapshots.find(snapshot_id)
     while snapshot is not None:
         yield describe_snapshot(place, snapshot)
@@ -153,10 +155,10 @@ def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[Lake
 
 
 def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    """Describe a snapshot for reads of the past, as `describe_snapshot` does: without offsets if those below were
-    expired, or are those of a table that had the lake before.
+    """Describe a snapshot for time travel, as `describe_snapshot` does, but without offsets if those below have expired
+    or belong to a former owner of the lake.
 
-    The former happens for a snapshot of another engine that only a tag keeps.
+    The former happens for another engine's snapshot that only a tag retains.
     """
     try:
         return describe_snapshot(place, snapshot)
@@ -165,8 +167,8 @@ def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Lak
 
 
 def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
-    """Require that files written for the shape may be committed: the schema is the same, and none of them can have been
-    cleaned up.
+    """Require that files written for the shape may be committed: the schema is the same, and orphan removal cannot have
+    deleted them.
 
     Raises `CommitConflictError`.
     """

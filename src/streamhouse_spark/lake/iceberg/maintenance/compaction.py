@@ -1,4 +1,4 @@
-"""Compaction of Iceberg tables without a primary key: small adjacent files, deleted rows, clusters and manifests."""
+"""Compaction of Iceberg lakes of log tables: small adjacent files, deleted rows, clusters and manifests."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(Portable):
-    """All that a process needs to write a group; a `GroupWriter`."""
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
 
     how: Clustering | None
-    """None to join files in the order of offsets."""
+    """None to merge files in offset order."""
     context: WriteContext
     projection: LakeProjection
 
@@ -87,8 +87,8 @@ def compact(
 
 
 def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
-    """Return the lake table and its newest snapshot, brought up to the table's schema but for a dry run; None where
-    there is none.
+    """Return the lake table and its latest snapshot, or None. Migrates the lake to the table's schema, except for a dry
+    run.
     """
     if not dry_run:
         place.migrate_columns()
@@ -111,11 +111,11 @@ def rewrite(
     dry_run: bool,
     run: RunGroups | None = None,
 ) -> tuple[CompactReport, int | None]:
-    """Write groups of files of a snapshot again; returns the report and the id of the new snapshot.
+    """Rewrite groups of files of a snapshot; returns the report and the id of the new snapshot.
 
-    The groups are written in this process, or as ``run`` does. **Commit point:** the lake's metadata version; after a
-    crash before it the new files are orphans. Raises `CommitConflictError` if rows were deleted, or one of the files
-    was replaced, since the groups were planned.
+    Writes in this process, or by ``run``. **Commit point:** the lake's metadata version; a crash before it leaves the
+    new files as orphans. Raises `CommitConflictError` if rows were deleted or files replaced since the groups were
+    planned.
     """
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
@@ -144,11 +144,11 @@ def rewrite(
 def plan_compaction(
     place: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
 ) -> list[CompactGroup]:
-    """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between, and
-    each file of which many rows are deleted, with ``purge`` any.
+    """Plan the merge of small files with adjacent offset ranges, with no file of their partition in between, and the
+    rewrite of files with many deleted rows, with ``purge`` any.
 
-    Files of an older partition spec are joined with each other alone, and written by the newest. Files of other engines
-    are left alone, and so is a snapshot that has deletes of another kind: deleted rows could come back.
+    Files of an older partition spec are merged only with each other, and written by the latest. Skips files of other
+    engines, and a snapshot with other kinds of deletes, whose deleted rows could return.
     """
     with_deletes = find_files_with_deletes(table, snapshot)
     if with_deletes is None:
@@ -158,7 +158,7 @@ def plan_compaction(
     purged = list(
         select_files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
     )
-    # One that is as large as those which are left alone stands between its neighbours.
+    # A purged file counts as large, so that its neighbours are not merged across it.
     current = [
         replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
         if file.deletes
@@ -173,7 +173,7 @@ def plan_compaction(
 
 
 def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
-    """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
+    """Return the data files of a snapshot with their position deletes, or None if it has other kinds of deletes."""
     if not _delete_manifests(snapshot, table):
         manifests = manifests_of(table.io, snapshot)
         expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
@@ -190,8 +190,8 @@ def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDe
 def make_compaction_change(
     table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
-    """Return the change to the same rows in other files, with the offsets of ``metadata``, so that older snapshots can
-    go.
+    """Return the change to the same rows in other files. It carries the offsets of ``metadata``, so that older
+    snapshots can expire.
 
     Raises `CommitConflictError` if rows were deleted since it was planned.
     """
@@ -224,13 +224,13 @@ def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
 
 
 def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
-    """Tell whether a snapshot may have deletes that an older one lacks: manifests of deletes that it does not have."""
+    """Return whether a snapshot may have deletes that an older one does not have, by its delete manifests."""
     deletes = _delete_manifests(head, table)
     return bool(deletes) and not deletes <= _delete_manifests(planned, table)
 
 
 def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
-    """Return the paths of the manifests that name files of deletes."""
+    """Return the paths of the manifests that name delete files."""
     deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
     return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
@@ -245,7 +245,7 @@ def cluster(
 ) -> tuple[CompactReport, int | None]:
     """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
 
-    A dry run reports all that a call after another would do, with the number of files that is aimed at.
+    A dry run reports the work of all following calls, with the planned number of files.
     """
     newest = find_current(place, dry_run=dry_run)
     if newest is None:
@@ -281,7 +281,7 @@ def cluster(
 
 
 def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """See `LakeTable.rewrite_manifests`. Whatever is committed meanwhile is joined as well."""
+    """Rewrite manifests as `LakeTable.rewrite_manifests` does, those of concurrent commits included."""
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -305,14 +305,14 @@ def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestR
 
 @dataclass(frozen=True, slots=True)
 class FileWithDeletes:
-    """A data file of a snapshot, and the files that may name deleted rows of it."""
+    """A data file of a snapshot, and the files that may name its deleted rows."""
 
     data: DataFile
     deletes: tuple[DataFile, ...]
 
     @property
     def deleted_share_max(self) -> float:
-        """The share of its rows that are deleted, or less: files of other engines may name rows of other files too."""
+        """An upper bound of the share of deleted rows: files of other engines may name rows of other files too."""
         return sum(delete.record_count for delete in self.deletes) / max(self.data.record_count, 1)
 
     def stored(self) -> StoredFile:
@@ -326,10 +326,9 @@ class FileWithDeletes:
 def select_files_to_purge(
     with_deletes: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
 ) -> Iterator[CompactGroup]:
-    """Return a group for each file of which more than this share of the rows is deleted, if a tiering round of the
-    table wrote it.
+    """Return a group for each file of the table with more than this share of deleted rows.
 
-    The offsets of the rows that are left stay known. A file without such rows is a group without rows.
+    The offsets of the remaining rows stay known. A file without live rows is a group without rows.
     """
     for file in with_deletes:
         if not file.deletes or file.deleted_share_max <= share_min:
@@ -344,7 +343,7 @@ def select_files_to_purge(
 
 
 def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
-    """Return the file with the offsets of its rows that are not deleted, and how many are."""
+    """Return the file with the offsets of its live rows, and the number of deleted rows."""
     positions = read_deleted_positions(files, stored.location, stored.deletes)
     live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))
     return replace(own, runs=live), len(positions)

@@ -1,8 +1,7 @@
-"""Compaction of a table with a primary key: files of a bucket and partition are rewritten as few, sorted by key,
-without deletes.
+"""Compaction of a primary-key table: rewrites files of a bucket and partition as few, sorted by key, without deletes.
 
-All files of a bucket and partition are written again, or none: so a key that another engine added a second time has one
-row afterwards, that of its newest file. The commit is refused once the lake has another snapshot than the planned one.
+All files of a bucket and partition are rewritten, or none: so a key that another engine added twice has one row
+afterwards, that of its latest file. The commit fails if the lake has another snapshot than the planned one.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ from streamhouse_spark.storage.base import Storage
 
 SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
-"""Number of small files that are joined even if the bucket and partition is large beside them."""
+"""Number of small files that are merged even into a large bucket and partition."""
 SMALL_BYTES_SHARE_MIN = 0.1
 FOREIGN_BYTES_MAX = 256 << 20
-"""Bytes of other engines' files in a bucket and partition above which they are no reason to compact: they are sorted
-first."""
+"""Bytes of other engines' files in a bucket and partition above which they trigger no compaction, because they must be
+sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class KeyedGroup(Portable):
     bucket: int
     files: tuple[LiveFile, ...]
     num_deleted: int
-    """Deleted positions, each file that names them counted once."""
+    """Number of deleted positions; each file that names them is counted once."""
 
     @property
     def num_rows(self) -> int:
@@ -82,14 +81,14 @@ class KeyedGroup(Portable):
         return sum(file.size_bytes for file in self.files)
 
     def is_worth_it(self, target_bytes: int, *, purge: bool = False) -> bool:
-        """Tell whether a rewrite is worth it, also for files of other engines: they may have keys a second time that
-        never change again. With ``purge`` any deleted row is reason enough.
+        """Return whether a rewrite is worth it, also for files of other engines, which may have duplicates of keys that
+        never change again. With ``purge`` any deleted row suffices.
         """
         if purge and self.num_deleted:
             return True
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
-        # The others are joined with the largest: alone it is no reason to write a bucket again.
+        # Small files are merged with the largest, but a large file alone is no reason to rewrite a bucket.
         sizes = sorted(file.size_bytes for file in self.files)
         small = [size for size in sizes[:-1] if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
@@ -101,7 +100,7 @@ class KeyedGroup(Portable):
 class KeyedCompaction:
     groups: tuple[KeyedGroup, ...]
     removed_deletes: tuple[str, ...]
-    """Delete files that apply to no data file any more, once the groups are rewritten."""
+    """Delete files that apply to no data file after the groups are rewritten."""
 
     @property
     def num_deleted(self) -> int:
@@ -114,7 +113,7 @@ class KeyedCompaction:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRewriteTask(Portable):
-    """All that a process needs to write a group; a `GroupWriter`."""
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -123,7 +122,7 @@ class KeyedRewriteTask(Portable):
     location: str
 
     def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Raises `CommitConflictError` if the files do not hold the rows that were read."""
+        """Rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were read."""
         context, spec = self.context, IcebergFileSpec.from_json(self.context.lake)
         splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
         files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
@@ -192,9 +191,9 @@ def _compact_keyed(
 def plan_keyed_compaction(
     table: Table, snapshot: Snapshot, table_spec: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
 ) -> KeyedCompaction:
-    """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged with each
-    other alone, and written by the newest; those of a spec of another engine, without the table's buckets, are left
-    alone. The lake need not have the columns of the table's schema yet.
+    """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged only with
+    each other, and written by the latest. Skips files of another engine's spec without the table's buckets. The lake
+    may still have older columns than the table.
     """
     tasks = plan_tasks(table, snapshot)
     ages, deletes = _list_ages_and_deletes(table, snapshot)

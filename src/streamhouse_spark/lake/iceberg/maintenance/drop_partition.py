@@ -1,9 +1,9 @@
-"""Dropping partitions of an Iceberg table of a log, in one snapshot with unchanged offsets.
+"""Partition drops in an Iceberg lake of a log table, in one snapshot with unchanged offsets.
 
-**Commit point:** the metadata version with that snapshot. It is validated, on every attempt, against the very snapshot
-that the files were looked up in, so no file comes or goes unseen; where another snapshot came first, files are looked
-up again. Files whose rows were all appended before the drop go whole; one that also has later rows, because somebody
-tiered or merged meanwhile, is written again with these rows alone.
+**Commit point:** the metadata version with that snapshot. Every attempt validates that it is based on the snapshot
+whose files were selected; after another commit, files are selected again. Files whose rows were all appended before the
+drop are removed whole. A file that also has later rows, after concurrent tiering or compaction, is rewritten with these
+rows.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _make_change(
 def _find_files_to_drop(
     place: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> tuple[FilesToDrop[DataFile], Sequence[DataFile]]:
-    """The data files that go, and the delete files that have nothing left to delete then."""
+    """Return the data files to remove, and the delete files that then apply to no file."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
     chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
     deletes: list[DataFile] = []
@@ -169,7 +169,7 @@ def _list_live_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[Manifes
 
 
 def _partition_values(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
-    """Return the values of the columns that the file is partitioned by."""
+    """Return the values of the file's partition columns."""
     values = {}
     for position, field in enumerate(spec.fields):
         name = schema.find_column_name(field.source_id)

@@ -76,7 +76,7 @@ def expire(
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, some in groupby(files, key=_depth):  # data, what names them, what names that
+    for _, some in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
         for _ in at_once(place.storage, delete, list(some)):
             pass
     return ExpireReport(doomed, tuple(files))
@@ -85,8 +85,8 @@ def expire(
 def find_expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
-    """Return the snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the one with
-    the offsets.
+    """Return the snapshots that can expire: not the latest ``keep_last``, not of a tag or branch, not the one with the
+    offsets.
     """
     head = metadata.current_snapshot()
     if head is None:
@@ -113,8 +113,8 @@ def find_expirable(
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
     """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
 
-    Dropping a snapshot drops each tag and branch of it, so the commit is refused if one changed since the snapshots
-    were chosen. Raises `CommitConflictError` if the table changed meanwhile, `CommitStateUnknownError`.
+    Dropping a snapshot drops its tags and branches, so the commit fails if one changed since the selection. Raises
+    `CommitConflictError` if the table changed concurrently, `CommitStateUnknownError`.
     """
     requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
@@ -128,9 +128,7 @@ def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]
 
 
 def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
-    """Return every file that the snapshots need: manifest lists, manifests, data and delete files; in no
-    special order.
-    """
+    """Return every file that the snapshots need, unordered: manifest lists, manifests, data and delete files."""
     needed: dict[str, None] = {}
     manifests: dict[str, ManifestFile] = {}
 
@@ -152,14 +150,14 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only the removed snapshots needed, data first, so that after a crash the rest can still be
+    """Return the files that only removed snapshots needed, data first, so that after a crash the rest can still be
     found.
     """
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
     doomed = [location for location in list_files(table, expired) if location not in retained]
-    if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
+    if isinstance(table.io, StorageFileIO):  # files outside the warehouse belong to other engines
         files = table.io.files
         doomed = select_own_files(
             (expired_location for expired_location in doomed if files.holds(expired_location)), files, before.properties
@@ -168,7 +166,7 @@ def find_unreachable_files(table: Table, before: TableMetadata, after: TableMeta
 
 
 def _depth(location: str) -> tuple[bool, bool]:
-    """Tell data files from manifests and those from lists of manifests: each is named by files of the next kind."""
+    """Rank data files before manifests before manifest lists: each is named by files of the next kind."""
     return location.endswith(".avro"), "/snap-" in location
 
 
@@ -189,10 +187,10 @@ class AssertRefs(ValidatableTableRequirement):
 
 
 def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
-    """Return the requirements that every tag and branch is unchanged, and there are no others.
+    """Return the requirements that the set of tags and branches is unchanged.
 
-    A REST catalog checks requirements itself, and knows none of the latter: there a tag that is made between planning
-    and commit is not seen, unless it has the name of an existing one.
+    A REST catalog checks requirements itself, and supports only those on existing names: a new tag created between
+    planning and commit goes unnoticed there.
     """
     refs_before = {MAIN_BRANCH: None, **_refs(planned)}
     each = tuple(AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": i}) for name, i in refs_before.items())

@@ -1,6 +1,6 @@
-"""The snapshots in a table's metadata, as far as log offsets are found by them. Iceberg's library is not needed.
+"""Snapshots in a table's metadata, as far as log offsets need them, parsed without Iceberg's library.
 
-`ParsedSnapshots` has these parts of the library's metadata under the same names, so that `offsets` reads either.
+`ParsedSnapshots` has these parts of the library's metadata under the same names, so that `offsets` works with both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionE
 
 
 class AnySnapshot(Protocol):
-    """A snapshot of either reader."""
+    """A snapshot, parsed here or by the library."""
 
     @property
     def snapshot_id(self) -> int: ...
@@ -37,7 +37,7 @@ class AnySnapshot(Protocol):
 
 
 class AnyRef(Protocol):
-    """A tag or a branch of either reader."""
+    """A tag or branch, parsed here or by the library."""
 
     @property
     def snapshot_id(self) -> int: ...
@@ -48,7 +48,7 @@ Found_co = TypeVar("Found_co", bound=AnySnapshot, covariant=True)
 
 
 class AnySnapshots(Protocol[Found_co]):
-    """Metadata with its snapshots, of either reader."""
+    """Metadata with its snapshots, parsed here or by the library."""
 
     @property
     def location(self) -> str: ...
@@ -72,7 +72,7 @@ class AnySnapshots(Protocol[Found_co]):
 
 @dataclass(frozen=True, slots=True)
 class ParsedSnapshot:
-    """See `AnySnapshot`."""
+    """An `AnySnapshot` parsed here."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -83,14 +83,14 @@ class ParsedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRef:
-    """See `AnyRef`."""
+    """An `AnyRef` parsed here."""
 
     snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSnapshots:
-    """See `AnySnapshots`."""
+    """`AnySnapshots` parsed here."""
 
     location: str
     properties: Mapping[str, str]
@@ -110,9 +110,10 @@ _lock = new_lock()
 
 
 def read_snapshots(data: bytes) -> ParsedSnapshots | None:
-    """Read metadata of format version 2; None for all else and for damage, which Iceberg's library has words for.
+    """Parse metadata of format version 2, or return None for other versions and damage, which Iceberg's library
+    reports.
 
-    Looked up by content, so never out of date.
+    The cache is keyed by content, so never stale.
     """
     with _lock:
         snapshots = _parsed.get(data)

@@ -1,4 +1,4 @@
-"""Compaction of a Paimon table of a log: adjacent small files of a bucket and partition are joined."""
+"""Compaction of a Paimon lake of a log table: merges adjacent small files of a bucket and partition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(Portable):
-    """All that a process needs to write a group; a `GroupWriter`."""
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -59,8 +59,8 @@ def compact_log(
     """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
-    repeats the offsets. Validated on every attempt: all removed files are live, the schema is the one that was read and
-    written with, no rows were deleted.
+    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
+    were deleted.
     """
     if not dry_run:
         place.migrate_columns()
@@ -69,7 +69,7 @@ def compact_log(
         return CompactReport(), None
     place.require_owner(table)
     if table.snapshot.index_manifest is not None:
-        return CompactReport(), None  # rows that another engine deleted could come back
+        return CompactReport(), None  # rows that another engine deleted could return
     num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {

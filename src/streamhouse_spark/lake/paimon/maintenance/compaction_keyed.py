@@ -1,10 +1,10 @@
-"""Compaction of a Paimon table with a primary key: all files of a bucket and partition are merged into one sorted run.
+"""Compaction of a primary-key Paimon table: merges all files of a bucket and partition into one sorted run.
 
-Its files lie at the last level, each key once and no deletion among them, so that readers which do not merge read them
-right. All files of a bucket and partition are written again, or none: only so deletions may be left out.
+Its files are at the last level, with unique keys and no deletes, so that readers which do not merge read them
+correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
 
-**Commit point:** the snapshot's file, as of a round. On every attempt the files that go are still live, and no file
-beside them has rows that may be older than theirs.
+**Commit point:** the snapshot file, as of a round. Every attempt validates that the removed files are still live, and
+that no other file has rows that may be older than theirs.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.storage.base import Storage
 
 UNMERGED_SHARE_MIN = 0.1
-"""Share of the rows of a bucket and partition that are in unmerged files; below it reading costs little more."""
+"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
 UNMERGED_FILES_MAX = 50
-"""Number of unmerged files that are merged even if the bucket and partition is large beside them."""
+"""Number of unmerged files that are merged even into a large bucket and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class KeyedGroup:
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
     def is_worth_it(self, *, purge: bool) -> bool:
-        """Tell whether enough of the rows cannot be read directly at the last level; with ``purge`` any of them."""
+        """Return whether enough of the rows cannot be read directly at the last level; with ``purge`` any suffice."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
         if purge and unmerged:
@@ -114,7 +114,7 @@ class GroupFiles(Portable):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRewriteTask(Portable):
-    """All that a process needs to merge and write a group; a `GroupWriter`."""
+    """Everything that a process needs to merge and rewrite a group; a `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -122,7 +122,9 @@ class KeyedRewriteTask(Portable):
     """The lake's offsets."""
 
     def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Raises `CommitConflictError` if the files do not hold the rows that were planned."""
+        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were
+        planned.
+        """
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
@@ -144,7 +146,7 @@ class KeyedRewriteTask(Portable):
 def compact_keyed(
     place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
+    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed concurrently."""
     try:
         return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
@@ -190,7 +192,7 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
 
 
 class _GroupResolver:
-    """The groups as tasks take them, which write the lake's own columns."""
+    """Resolves groups for tasks, which write the lake's own columns."""
 
     def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
         self._table = table
@@ -230,8 +232,8 @@ def _require_untouched(
     removed: Sequence[ManifestEntry],
     limits: dict[tuple[tuple[object, ...], int], int],
 ) -> None:
-    """Require that the removed files still exist, and that all files beside them are newer: else a deletion that was
-    left out would be lost.
+    """Require that the removed files still exist, and that all other files are newer: otherwise an omitted delete would
+    be lost.
 
     Raises `CommitConflictError`.
     """

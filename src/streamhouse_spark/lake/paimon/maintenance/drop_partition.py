@@ -1,10 +1,9 @@
-"""Dropping partitions of a Paimon table of a log, in one snapshot with unchanged offsets.
+"""Partition drops in a Paimon lake of a log table, in one snapshot with unchanged offsets.
 
-**Commit point:** the snapshot's file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from taking
-its place. It is validated, on every attempt, against the very snapshot that the files were looked up in, so no file
-comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows were all appended
-before the drop go whole; one that also has later rows, because somebody tiered or merged meanwhile, is written again
-with these rows alone.
+**Commit point:** the snapshot file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from
+replacing it. Every attempt validates that it is based on the snapshot whose files were selected; after another commit,
+files are selected again. Files whose rows were all appended before the drop are removed whole. A file that also has
+later rows, after concurrent tiering or compaction, is rewritten with these rows.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _drop(
         if added:
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
-        # Files of other engines have no offsets: without any in the lake there is nothing to count.
+        # Files of other engines have no offsets: if the lake has none, there is nothing to count.
         rows, without_offsets = going.rows, going.foreign_rows
         carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_without_offsets=without_offsets)
         return Change(added, removed=going.files, is_overwrite=True, properties=carried if offsets is not None else {})
@@ -81,9 +80,7 @@ def _drop(
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
-    """Require that nothing was committed since the files were looked up. Names of manifest lists are never used
-    again.
-    """
+    """Require that nothing was committed since the files were selected. Names of manifest lists are unique."""
     newest = table.snapshot
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(

@@ -1,8 +1,8 @@
 """Expiry of snapshots of a Paimon table, and deletion of the files that only they needed.
 
-**Commit point** of each snapshot's end: the deletion of its file, oldest first. So a crash leaves snapshots that follow
-each other without a gap, as every reader of Paimon expects, and files that nobody names; removing orphans takes them.
-The files of expired snapshots go after the snapshots, data first, so that no visible snapshot lacks one.
+**Commit point** for each snapshot: the deletion of its file, oldest first. So a crash leaves contiguous snapshots, as
+every reader of Paimon expects, and orphan files. The files of expired snapshots are deleted after the snapshots, data
+first, so that no visible snapshot misses one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def expire(
     tagged: Collection[int] = (),
     claim: Claim | None = None,
 ) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
-    Snapshots go in the order of their numbers, so those behind a ``snapshot_of_tag`` one stay as well.
+    """Expire snapshots as `LakeTable.expire` does, except those that tags, branches and consumers of any engine need.
+    Snapshots expire in order, so those after a ``tagged`` one stay as well.
 
-    Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
+    Raises `CommitConflictError` if another process expired the same snapshots concurrently.
     """
     table = place.find()
     if table is None or table.snapshot is None:
@@ -59,11 +59,11 @@ def expire(
     reach = ReachableFiles(place, table)
     candidates = reach.files_of_dropped(doomed)
     if not dry_run:
-        reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # damage is found before anything is deleted
+        reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # finds damage before anything is deleted
         if claim is not None:
             claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *retained)])
         place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
-    # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
+    # Tags created from these snapshots until now count; from now on no reader can find the snapshots to tag them.
     files = _deletion_order(place, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(place)]))
     if not dry_run:
         for _, some in groupby(files, key=partial(_depth, place)):
@@ -74,10 +74,10 @@ def expire(
 def _first_retained(
     place: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
 ) -> int:
-    """Return the number of the oldest snapshot that stays. Consumers and tags need those ``waited_for``.
+    """Return the number of the oldest snapshot that stays. Consumers and tags need those in ``waited_for``.
 
-    Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
-    none has any, all stay, because only the first one proves that there never were any.
+    Snapshots expire from the oldest without gaps. The one with the offsets of the oldest retained one stays too. If
+    none has offsets, all stay, because only the first one proves that there never were any.
     """
     newest = snapshots[-1].id
     limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
@@ -109,13 +109,13 @@ def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
 
 
 def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
-    """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
-    put them.
+    """Sort data files first, then manifests, then their lists. Leaves out files outside the warehouse, which belong to
+    other engines.
     """
     inside = [location for location in locations if place.files.holds(location)]
     return sorted(inside, key=lambda file: (*_depth(place, file), file))
 
 
 def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
-    """Tell data files from manifests and those from their lists: each is named by files of the next kind."""
+    """Rank data files before manifests before their lists: each is named by files of the next kind."""
     return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file

@@ -1,10 +1,10 @@
-"""Deletion of files of a Paimon table that no snapshot needs, left by lost rounds, killed tasks and interrupted expiry.
+"""Removal of orphan files of a Paimon table, left by lost rounds, killed tasks and interrupted expiry.
 
-A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with a
-moment, the grace back, and every later snapshot of the package repeats it: a commit whose round was planned before that
-moment is refused by its own validation, and one that was validated before loses the number to this snapshot. Only then
-are files older than that moment deleted, if nothing needs them. **Commit point:** that snapshot; a crash after it
-leaves fewer orphans for the next run.
+A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with the
+cutoff time, the grace period ago, and every later snapshot of the package repeats it. A commit whose round was planned
+before the cutoff fails its own validation. A commit validated before loses the number to this snapshot. Only then are
+unneeded files older than the cutoff deleted. **Commit point:** that snapshot; a crash after it leaves fewer orphans for
+the next run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "sche
 def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
-    Returns their keys. Other files of other engines are left alone. Raises `InvalidOptionError` for a grace below ten
-    minutes, `CommitConflictError` when the table changed meanwhile.
+    Returns their keys. Keeps other files of other engines. Raises `InvalidOptionError` for a grace below ten minutes,
+    `CommitConflictError` if the table changed concurrently.
     """
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
@@ -97,7 +97,7 @@ def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]
 
 
 def _list_history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
-    """Return the snapshots up to the newest one; those below a gap are added to ``stray``."""
+    """Return the snapshots up to the latest one; those below a gap are added to ``stray``."""
     if table.snapshot is None:
         return []
     listed = place.snapshots.ids()
