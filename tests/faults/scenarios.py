@@ -35,7 +35,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet import clustering
-from streamhouse_spark.lake.parquet.file_writer import cluster_of
+from streamhouse_spark.lake.parquet.file_writer import parse_cluster_mark
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import staging
 from streamhouse_spark.log.commits import record
@@ -970,7 +970,7 @@ class OptimizeLake(CompactLake):
         run.append()
         run.tier()
         run.open().lake.optimize("id")
-        assert all(cluster_of(path) for path in run.open().lake.files()["file_path"].to_pylist())
+        assert all(parse_cluster_mark(path) for path in run.open().lake.files()["file_path"].to_pylist())
         super().recover(run)
 
 

@@ -18,7 +18,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.lake.iceberg.clones import clone as lake_cloning
+from streamhouse_spark.lake.iceberg import clone as lake_cloning
 from streamhouse_spark.log.lifecycle import clones, drop_table
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -13,7 +13,7 @@ from kit.hostile_input import MANY, changed_json, profile, refuses_or_answers
 from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.lake.avro_records import AvroFile, read_avro, write_avro
+from streamhouse_spark.lake.avro import AvroFile, read_avro, write_avro
 from streamhouse_spark.storage.memory import MemoryStorage
 
 EXAMPLES = [2, pytest.param(MANY, marks=pytest.mark.long)]

@@ -34,7 +34,7 @@ from streamhouse_spark.lake.iceberg.partitions import PartitionFilter as Iceberg
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
-from streamhouse_spark.lake.parquet.row_groups import groups_that_may_match
+from streamhouse_spark.lake.parquet.row_groups import select_matching_groups
 from streamhouse_spark.log.segments.segment_skipping import segment_may_match
 from streamhouse_spark.query.filter_parsing import parse_filter
 from streamhouse_spark.query.predicates import Node, to_plan_value
@@ -205,7 +205,7 @@ class Held:
             assert all(file_may_match(file, TABLE, node) for file in self.files)
             assert segment_may_match(self.state, self.segment, self.segment.offsets, node)
         for footer, columns in self.footers:
-            kept = groups_that_may_match(footer, range(len(matches)), columns, node)
+            kept = select_matching_groups(footer, range(len(matches)), columns, node)
             assert {row for row, match in enumerate(matches) if match} <= {*kept}
         batch = pa.RecordBatch.from_pylist(self.rows, SCHEMA)
         possible = RowMask(node).of(batch)

@@ -22,8 +22,8 @@ from kit.tables import tier, trim_tiered
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import Table
 from streamhouse_spark.kv.tablet_registry import close_tablets
+from streamhouse_spark.lake.iceberg import evolution
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
-from streamhouse_spark.lake.iceberg.metadata import partition_evolution
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.log.segments import segment_skipping, writer
 from streamhouse_spark.table import partitions as table_partitions
@@ -295,7 +295,7 @@ def test_merged_segments_that_take_the_newest_columns():
 
 @pytest.mark.long
 def test_a_field_that_takes_the_id_of_another():
-    with patched((partition_evolution, "_last_id", lambda _metadata: 999)), pytest.raises(AssertionError):
+    with patched((evolution, "_last_field_id", lambda _metadata: 999)), pytest.raises(AssertionError):
         check(HISTORY)
 
 
@@ -311,6 +311,6 @@ def test_files_that_are_dropped_whole_by_the_newest_spec():
         table_partitions._record(table, table.open_lake())
         return report.rows
 
-    plants = ((table_partitions, "_delete_rows", whole), (lake_drop, "_partition", by_the_newest))
+    plants = ((table_partitions, "_delete_rows", whole), (lake_drop, "_partition_values", by_the_newest))
     with patched(*plants), pytest.raises(AssertionError):
         check([("append", [(1, 0, "a"), (2, 1, "b")]), ("tier",), ("layout", ("land",)), ("drop", None, "b")], ())

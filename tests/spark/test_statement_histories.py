@@ -14,7 +14,7 @@ from spark.statements.history import History
 from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
 from streamhouse_spark.lake.iceberg import merge_changes
-from streamhouse_spark.lake.iceberg.maintenance import delete_compaction
+from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits.delete_vectors import NO_DELETIONS
 from streamhouse_spark.table import rollback
@@ -96,7 +96,7 @@ def tiering_by_key_forgets_rows_that_changed(patch):
 
 
 def compaction_brings_deleted_rows_back(patch):
-    patch.setattr(delete_compaction, "without_deleted", lambda _files, own, stored: (own, stored.num_rows))
+    patch.setattr(compaction, "exclude_deleted", lambda _files, own, stored: (own, stored.num_rows))
 
 
 def a_rollback_leaves_new_keys(patch):

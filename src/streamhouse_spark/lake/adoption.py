@@ -1,4 +1,4 @@
-"""Adoption of a lake table, in any format: examine it, read its rows by bucket, claim it."""
+"""Adoption of a lake table in any format: examine it, read its rows by bucket, claim it."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
 
 UNKNOWN_COLUMNS = TableSchema.of("unknown int")
-"""A spec for looking at a location before the columns of its table are known: only the location counts."""
+"""A spec to examine a location before the columns of its table are known: only the location counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionCandidate:
-    """A lake table that can be adopted, as it was when it was examined."""
+    """A lake table that can be adopted, as examined."""
 
     location: str
     schema: TableSchema
-    """The lake table's columns under ids of the new table."""
+    """The lake table's columns with ids of the new table."""
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]
     """Empty if the columns of a row do not determine its bucket."""
     num_buckets: int
     layout: tuple[str, ...]
-    """The layout of its files in the format's own terms: a partition spec, or the number of a schema."""
+    """The file layout in the format's own terms: a partition spec, or the number of a schema."""
     snapshot_id: int | None
     """None for a table without snapshots."""
     version: str | None
-    """A mark that differs from that of any other snapshot, also of a later one with the same number."""
+    """A mark unique to this snapshot, also among later ones with the same number."""
     num_rows: int
     num_files: int
     owner: str | None
     """Uuid of the streamhouse table that has claimed it."""
     key: tuple[str, ...]
-    """The columns that tell its rows apart for other engines, if it names some."""
+    """The columns that identify its rows for other engines, if it declares any."""
     is_keyed: bool = False
-    """Whether it keeps one row of each ``key`` itself, so that the new table has this primary key."""
+    """Whether it keeps one row per ``key``, so that the new table has this primary key."""
 
 
 class LakeAdoption(Protocol):
-    """The adoption of lake tables of one format, in one warehouse, for new tables."""
+    """Adoption of lake tables of one format, in one warehouse, for new tables."""
 
     @property
     def kind(self) -> str:
         """The name of such a lake table in messages."""
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Examine whether the lake table at ``place``, see `streamhouse_spark.core.paths.lake_location`, can be
-        adopted as ``path``. Changes nothing.
+        """Examine whether the lake table at ``place`` can be adopted as ``path``; see
+        `streamhouse_spark.core.paths.lake_location`. Changes nothing.
 
         Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
         """
@@ -62,19 +62,19 @@ class LakeAdoption(Protocol):
         """Require that the lake table fits a table with this primary key, or with none. Raises `LakeMismatchError`."""
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows of the examined snapshot, a table a bucket, in memory one after the other.
+        """Read the rows of the examined snapshot as one table per bucket, one in memory at a time.
 
-        Raises `LakeMismatchError` if the bucket of rows, or the newest row of a key, cannot be determined.
+        Raises `LakeMismatchError` if the bucket of a row, or the latest row of a key, cannot be determined.
         """
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Give the lake to the table, with all that it holds, below these offsets.
+        """Give the lake and its rows, below these offsets, to the table.
 
         Raises `CommitConflictError` if it changed since it was examined, `CommitStateUnknownError`.
         """
 
     def release(self, spec: LakeTableSpec) -> None:
-        """Give up the lake, if it is this table's: rows, files and snapshots stay.
+        """Release the lake if this table owns it: rows, files and snapshots stay.
 
-        Raises `CommitConflictError`: try again.
+        Raises `CommitConflictError`; retry.
         """

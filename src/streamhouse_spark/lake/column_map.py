@@ -1,9 +1,9 @@
-"""The map from columns of the table to fields of its lake table: exact, whatever their names.
+"""The map from columns of the table to fields of its lake table, independent of names.
 
-The map is a property of the lake table and changes in the same commit as the lake's schema. It keeps columns that were
-dropped, for readers of older states, and the table's schema that the lake was last brought up to: a process that knows
-only an older one leaves the lake alone. A lake table that is older than maps has none. It was made when columns could
-only be added, so each column is the field that has its first name.
+The map is a property of the lake table and changes in the same commit as the lake's schema. It keeps dropped columns,
+for readers of older states, and the table schema that the lake was last migrated to: a process with an older schema
+does not change the lake. A lake table without a map was written when columns could only be added, so each column maps
+to the field with its first name.
 """
 
 from __future__ import annotations
@@ -28,70 +28,70 @@ COLUMNS_PROPERTY = "streamhouse.columns"
 class LakeField:
     id: int
     name: str
-    """The package's name of the field: another name in the lake is another engine's."""
+    """The package's name of the field. A different name in the lake was set by another engine."""
     inner: Mapping[int, int] = field(default_factory=dict)
-    """Ids of the fields inside a column that was changed inside, in the table → in the lake. Dropped ones stay, for
-    readers of older states."""
+    """Nested field ids of a column that changed inside, in the table → in the lake. Dropped ones stay for readers of
+    older states."""
 
     def to_json(self) -> list[Any]:
-        inner = {str(own): there for own, there in sorted(self.inner.items())}
+        inner = {str(own): lake_id for own, lake_id in sorted(self.inner.items())}
         return [self.id, self.name, inner] if inner else [self.id, self.name]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> LakeField:
         field_id, name, *inner = value
-        found = {int(own): int(there) for own, there in inner[0].items()} if inner else {}
-        return cls(int(field_id), str(name), found)
+        inner_ids = {int(own): int(lake_id) for own, lake_id in inner[0].items()} if inner else {}
+        return cls(int(field_id), str(name), inner_ids)
 
 
 InnerOf = Callable[[int], Mapping[Path, int]]
-"""Gives the fields inside a lake's field of that id, path → id, with paths in small letters."""
+"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
 
 
-def no_nested_fields(_: int) -> Mapping[Path, int]:
-    """Serve as `InnerOf` where no column can be changed inside."""
+def find_no_nested_fields(_: int) -> Mapping[Path, int]:
+    """Serve as `InnerOf` if no column can change inside."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
     fields: Mapping[int, LakeField] = field(default_factory=dict)
-    """Column id → field. Columns that the lake never had are absent."""
+    """Column id → field. Columns that the lake never had are missing."""
     schema_id: int | None = None
-    """The table's schema to which the lake was brought up; None for a lake table without a map."""
+    """The table schema that the lake was last migrated to; None for a lake table without a map."""
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
-    """Ids of columns whose name is ambiguous, in a file without field ids."""
+    """Ids of columns whose name is ambiguous in a file without field ids."""
     first_names: Mapping[int, FieldNames] = field(default_factory=dict, compare=False)
-    """Column id → ids in the lake and first names of the fields inside, of columns that were changed inside: files that
-    were written before that may not have these ids."""
+    """Column id → lake ids and first names of nested fields, for columns that changed inside. Older files may not have
+    these ids."""
 
     elsewhere: Mapping[int, Mapping[Path, int]] = field(default_factory=dict, compare=False)
-    """Field id → the fields inside, path → id, of those that another engine changed inside at some time: as of the
-    newest schema of the lake that has the path."""
+    """Field id → nested fields, path → id, of fields that another engine changed inside, by the latest lake schema that
+    has the path."""
 
     def field_id(self, column_id: int) -> int | None:
-        found = self.fields.get(column_id)
-        return None if found is None else found.id
+        field = self.fields.get(column_id)
+        return None if field is None else field.id
 
     def columns(self) -> dict[int, int]:
         """Return field id → column id."""
-        return {found.id: column_id for column_id, found in self.fields.items()}
+        return {field.id: column_id for column_id, field in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
-        """Return the text for the lake table's property. It counts only for this table, should another adopt the lake
-        table later.
+        """Return the text for the lake table's property. It is valid only for this table, in case another adopts the
+        lake table.
         """
-        fields = {str(column_id): found.to_json() for column_id, found in sorted(self.fields.items())}
+        fields = {str(column_id): field.to_json() for column_id, field in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMap | None:
-        """Read the result of `to_text`; None if that was of another table. Raises `CorruptDataError`."""
+        """Parse the result of `to_text`. None if it is of another table. Raises `CorruptDataError`."""
         try:
             value = json.loads(text)
             if value["table"] != table_uuid:
                 return None
-            fields = {int(i): LakeField.from_json(found) for i, found in value["fields"].items()}
+            fields = {int(i): LakeField.from_json(field) for i, field in value["fields"].items()}
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
@@ -116,194 +116,196 @@ def column_map(
     spec: LakeTableSpec,
     *,
     where: str,
-    inner_of: InnerOf = no_nested_fields,
+    inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
-    """Return the lake table's map. ``fields`` are the present ids and names of its columns, ``inner_of`` gives the
-    present fields inside these.
+    """Return the lake table's map. ``fields`` are the current ids and names of its columns; ``inner_of`` returns their
+    current nested fields.
     """
     text = properties.get(COLUMNS_PROPERTY)
-    found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
-    found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
-    mapped = _with_first_inner(found, spec, inner_of)
+    mapping = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
+    mapping = ColumnMap(_match_original_names(fields, spec)) if mapping is None else mapping
+    mapped = _add_original_nested_ids(mapping, spec, inner_of)
     first = {
-        column_id: _first_names(_first_of(column_id, _oldest_first(spec)), there.inner)
-        for column_id, there in mapped.items()
-        if there.inner
+        column_id: _original_names_inside(_find_column(column_id, _schemas_oldest_first(spec)), lake_field.inner)
+        for column_id, lake_field in mapped.items()
+        if lake_field.inner
     }
-    return replace(found, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
+    return replace(mapping, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
 
 
-def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
-    """Return the map's fields, each of a column that was changed inside with the fields inside.
+def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
+    """Return the map's fields, with nested fields for columns that changed inside.
 
-    A map that does not have them is from before the first such change: the lake still has the names of then.
+    A map without these precedes the first such change: the lake still has the names of that time.
     """
-    schemas = _oldest_first(spec)
+    schemas = _schemas_oldest_first(spec)
     changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
-    found = dict(known.fields)
-    for column_id in changed & found.keys():
-        if not found[column_id].inner:
-            column = _as_the_lake_has_it(column_id, known, spec)
-            found[column_id] = replace(found[column_id], inner=_inner_by_name(column, inner_of(found[column_id].id)))
-    return found
+    fields = dict(mapping.fields)
+    for column_id in changed & fields.keys():
+        if not fields[column_id].inner:
+            column = _column_in_lake_schema(column_id, mapping, spec)
+            fields[column_id] = replace(
+                fields[column_id], inner=_match_nested_fields(column, inner_of(fields[column_id].id))
+            )
+    return fields
 
 
 def nested_fields_changed_by_lake(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
-    """Return the fields inside those of the lake's fields that differ in its schemas; ``forms`` has the fields inside
-    each field, by its id, of each schema, the present one last.
+    """Return the nested fields of lake fields that differ between schemas. ``forms`` has each schema's nested fields by
+    field id, the current schema last.
     """
-    found: dict[int, dict[Path, int]] = {}
+    changed_paths: dict[int, dict[Path, int]] = {}
     differing: set[int] = set()
     for form in forms:
         for field_id, inside in form.items():
-            if field_id in found and list(found[field_id].items()) != list(inside.items()):
+            if field_id in changed_paths and list(changed_paths[field_id].items()) != list(inside.items()):
                 differing.add(field_id)
-            found[field_id] = {**found.get(field_id, {}), **inside} if field_id in differing else dict(inside)
-    return {field_id: found[field_id] for field_id in differing}
+            changed_paths[field_id] = (
+                {**changed_paths.get(field_id, {}), **inside} if field_id in differing else dict(inside)
+            )
+    return {field_id: changed_paths[field_id] for field_id in differing}
 
 
-def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
+def _schemas_oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
     return [*(schema for _, schema in sorted(spec.schemas.items())), spec.schema]
 
 
-def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
+def _original_names_inside(column: Column, inner: Mapping[int, int]) -> FieldNames:
     return tuple((inner[own], join_path(path)) for own, path in _own_paths(column) if own in inner)
 
 
-def _as_the_lake_has_it(column_id: int, known: ColumnMap, spec: LakeTableSpec) -> Column:
-    """Return the column as of the schema that the lake was brought up to; the oldest for one without a map."""
-    then = spec.schemas.get(known.schema_id or 0)
-    return _first_of(column_id, (*((then,) if then else ()), *_oldest_first(spec)))
+def _column_in_lake_schema(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
+    """Return the column in the schema that the lake was migrated to, or in the oldest for a lake without a map."""
+    schema = spec.schemas.get(mapping.schema_id or 0)
+    return _find_column(column_id, (*((schema,) if schema else ()), *_schemas_oldest_first(spec)))
 
 
-def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
+def _find_column(column_id: int, schemas: Iterable[TableSchema]) -> Column:
     return next(column for schema in schemas for column in schema.columns if column.id == column_id)
 
 
-def _inner_by_name(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
-    """Map the fields inside a column to those of a lake's field that has the column's own names."""
-    found = {}
+def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
+    """Map the nested fields of a column to those of a lake field with equal names."""
+    field_ids = {}
     for own, path in _own_paths(column):
-        there = inside.get(tuple(name.casefold() for name in path))
-        if there is not None:
-            found[own] = there
-    return found
+        lake_id = inside.get(tuple(name.casefold() for name in path))
+        if lake_id is not None:
+            field_ids[own] = lake_id
+    return field_ids
 
 
 def _lake_field(
     column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
 ) -> LakeField:
-    """Return the lake's field of a column that has the column's own names inside, too. ``before`` had fields that were
-    dropped since.
+    """Return the lake field of a column whose nested names equal the lake's. ``before`` had fields that were dropped
+    since.
     """
     if column.field_ids is None:
         return LakeField(field_id, name)
     older = before.inner if before is not None else {}
-    return LakeField(field_id, name, {**older, **_inner_by_name(column, inside)})
+    return LakeField(field_id, name, {**older, **_match_nested_fields(column, inside)})
 
 
 def map_by_name(
     fields: Iterable[tuple[int, str]],
     schema: TableSchema,
     schema_id: int | None = None,
-    inner_of: InnerOf = no_nested_fields,
+    inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
     """Return the map of a lake table that has the schema's own names."""
     by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
-    found = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
+    matches = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
     mapped = {
-        i: _lake_field(column, *there, inner_of(there[0]) if column.field_ids is not None else {})
-        for i, (column, there) in found.items()
-        if there is not None
+        i: _lake_field(column, *match, inner_of(match[0]) if column.field_ids is not None else {})
+        for i, (column, match) in matches.items()
+        if match is not None
     }
     return ColumnMap(mapped, schema_id)
 
 
-def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
-    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
+def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
+    """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
 
-    ``fields`` are its present ones. Raises `CommitConflictError`: the table was altered since this round began, or the
+    ``fields`` are its current ones. Raises `CommitConflictError` if the table was altered since the round began, or the
     lake does not have the change yet.
     """
-    named = {known.field_id(column.id) for column in spec.schema.columns}
-    others = [name for field_id, name in fields if field_id not in named]
-    if known.schema_id not in (None, spec.schema_id) or others:
-        what = f"; there are {', '.join(others)} besides its columns" if others else ""
+    named = {mapping.field_id(column.id) for column in spec.schema.columns}
+    unmapped = [name for field_id, name in fields if field_id not in named]
+    if mapping.schema_id not in (None, spec.schema_id) or unmapped:
+        hint = f"; there are {', '.join(unmapped)} besides its columns" if unmapped else ""
         raise CommitConflictError(
-            f"lake table {where} has the columns of schema {known.schema_id}, {spec.path} was opened with "
-            f"schema {spec.schema_id}{what}; try again"
+            f"lake table {where} has the columns of schema {mapping.schema_id}, {spec.path} was opened with "
+            f"schema {spec.schema_id}{hint}; try again"
         )
 
 
-def require_not_newer(known: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
-    """Raise `CommitConflictError` if the lake is of a newer schema than the spec."""
-    if known.schema_id is not None and known.schema_id > spec.schema_id:
+def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
+    """Raise `CommitConflictError` if the lake has a newer schema than the spec."""
+    if mapping.schema_id is not None and mapping.schema_id > spec.schema_id:
         raise CommitConflictError(
-            f"lake table {where} has the columns of schema {known.schema_id}, schema {spec.schema_id} of "
+            f"lake table {where} has the columns of schema {mapping.schema_id}, schema {spec.schema_id} of "
             f"{spec.path} is older: it was altered since this round began; try again"
         )
 
 
-def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
-    """Describe the changes of another engine to the table's columns. ``here`` are the lake's present fields, id
-    → name.
-    """
-    found = []
+def find_external_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
+    """Describe changes of other engines to the table's columns. ``here`` are the lake's current fields, id → name."""
+    problems = []
     for column in spec.schema.columns:
-        mapped = known.fields.get(column.id)
+        mapped = mapping.fields.get(column.id)
         if mapped is None:
             continue
         name = here.get(mapped.id)
         if name is None:
-            found.append(
+            problems.append(
                 f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll the lake "
                 "table's metadata back, or drop the column here"
             )
         elif name not in (mapped.name, column.name):
-            found.append(
+            problems.append(
                 f"column '{mapped.name}' (field {mapped.id}) was renamed to '{name}' in the lake by another "
                 f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{name}' here"
             )
-    return found
+    return problems
 
 
-def _foreign_changes_inside(
-    known: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
+def _find_external_nested_changes(
+    mapping: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
 ) -> list[str]:
-    """Describe the changes of another engine inside columns that were changed inside here."""
-    found = []
+    """Describe changes of other engines inside columns that the table changed inside."""
+    problems = []
     for column in spec.schema.columns:
-        mapped = known.fields.get(column.id)
+        mapped = mapping.fields.get(column.id)
         if mapped is None or not mapped.inner or mapped.id not in lake:
             continue
-        here = {there: path for path, there in inside(lake[mapped.id]).items()}
-        before = dict(_own_paths(_as_the_lake_has_it(column.id, known, spec)))
+        here = {field_id: path for path, field_id in inside(lake[mapped.id]).items()}
+        before = dict(_own_paths(_column_in_lake_schema(column.id, mapping, spec)))
         for own, path in _own_paths(column):
-            there = mapped.inner.get(own)
-            if there is None:
+            field_id = mapped.inner.get(own)
+            if field_id is None:
                 continue
             name = join_path((column.name, *path))
-            if there not in here:
-                found.append(
-                    f"field '{name}' (field {there}) was dropped in the lake by another engine; roll the lake table's "
-                    "metadata back, or drop the field here"
+            if field_id not in here:
+                problems.append(
+                    f"field '{name}' (field {field_id}) was dropped in the lake by another engine; roll the lake "
+                    "table's metadata back, or drop the field here"
                 )
-            elif here[there][-1] not in {one[-1].casefold() for one in (path, before.get(own, path))}:
-                found.append(
-                    f"field '{name}' (field {there}) was renamed to '{here[there][-1]}' in the lake by another engine; "
-                    f"rename it to '{path[-1]}' there"
+            elif here[field_id][-1] not in {names[-1].casefold() for names in (path, before.get(own, path))}:
+                problems.append(
+                    f"field '{name}' (field {field_id}) was renamed to '{here[field_id][-1]}' in the lake by another "
+                    f"engine; rename it to '{path[-1]}' there"
                 )
-    return found
+    return problems
 
 
 def _own_paths(column: Column) -> list[tuple[int, Path]]:
-    """Return the ids of the fields inside a column, with their paths."""
+    """Return the ids of a column's nested fields, with their paths."""
     return list(zip(column.inner_ids, paths(column.type), strict=True))
 
 
 def migrate_columns(
     lake: Mapping[int, F],
-    known: ColumnMap,
+    mapping: ColumnMap,
     spec: LakeTableSpec,
     *,
     commented: Callable[[F, Column | None], F],
@@ -312,70 +314,72 @@ def migrate_columns(
     inside: Callable[[F], Mapping[Path, int]],
     where: str,
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
-    """Give the fields of a ``lake``, by id, with the names and types that the table's columns have now, without those
-    that it dropped, and with the nullable ones that the lake lacks behind the others.
+    """Migrate the fields of a ``lake``, by id, to the names, types and nullability of the table's columns. Drops fields
+    of dropped columns, and appends missing ones.
 
-    With the fields come those of all columns, and what another engine did to columns that keeps the lake from being
-    brought up. ``commented`` and ``as_column`` edit a field as its format does, ``added`` makes new ones, with their
-    ids, beside the fields of all columns so far; ``inside`` gives the fields inside one. Comments that the table does
-    not have are left alone. Raises `CommitConflictError` where the lake is of a newer schema than this one.
+    Returns the fields, the map's fields, and changes of other engines that prevent the migration. ``commented`` and
+    ``as_column`` edit a field in its format, ``added`` creates fields with ids, given the map's fields so far;
+    ``inside`` returns nested fields. Comments that the table does not have are kept. Raises `CommitConflictError` if
+    the lake has a newer schema than the spec.
     """
-    require_not_newer(known, spec, where=where)
+    require_not_newer(mapping, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
-    differences = foreign_changes(known, dict(named), spec) + _foreign_changes_inside(known, lake, spec, inside)
-    mapped = dict(known.fields)
-    if known.schema_id == spec.schema_id:  # names and types are the table's already
+    differences = find_external_changes(mapping, dict(named), spec) + _find_external_nested_changes(
+        mapping, lake, spec, inside
+    )
+    mapped = dict(mapping.fields)
+    if mapping.schema_id == spec.schema_id:  # names and types already match the table
         fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
-        stay = fields_that_stay(named, known, spec.schema, mapped)
+        stay = retained_fields(named, mapping, spec.schema, mapped)
         fields = {}
         for i, column in stay:
             if column is None:
                 fields[i] = lake[i]
                 continue
-            before = known.fields.get(column.id)
-            made = as_column(lake[i], column, before.inner if before is not None else {})
-            fields[i] = made
-            mapped[column.id] = _lake_field(column, i, column.name, inside(made), before)
+            before = mapping.fields.get(column.id)
+            changed_field = as_column(lake[i], column, before.inner if before is not None else {})
+            fields[i] = changed_field
+            mapped[column.id] = _lake_field(column, i, column.name, inside(changed_field), before)
     missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
-    for column, (field_id, made) in zip(missing, added(missing, dict(mapped)), strict=True):
-        fields[field_id] = made
-        mapped[column.id] = _lake_field(column, field_id, column.name, inside(made))
-    if known.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
+    for column, (field_id, changed_field) in zip(missing, added(missing, dict(mapped)), strict=True):
+        fields[field_id] = changed_field
+        mapped[column.id] = _lake_field(column, field_id, column.name, inside(changed_field))
+    if mapping.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
         own = [mapped[column.id].id for column in spec.schema.columns if column.id in mapped]
-        fields = _in_order(fields, own)
+        fields = _reorder_fields(fields, own)
     return list(fields.values()), mapped, differences + find_repeated_names(field.name for field in fields.values())
 
 
-def _in_order(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
-    """Return the fields with the table's own ones in the order of its columns, in the places that these have.
+def _reorder_fields(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
+    """Return the fields with the table's own ones in column order, in the places that these have.
 
-    Another engine's fields keep their places between them.
+    Fields of other engines keep their places between them.
     """
     in_turn = iter([i for i in own if i in fields])
     columns = set(own)
     return {i: fields[i] for i in (next(in_turn) if place in columns else place for place in fields)}
 
 
-def fields_that_stay(
-    fields: Iterable[tuple[int, str]], known: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+def retained_fields(
+    fields: Iterable[tuple[int, str]], mapping: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
-    """Return those of the lake's fields, ids and names, that the table's columns keep, each with its column.
+    """Return the lake fields to keep, by id and name, each with its column.
 
-    None stands for a field of another engine, which stays as it is; those of dropped columns go. A column without a
-    field takes the one that has its name. ``mapped`` follows.
+    None stands for a field of another engine, which stays unchanged. Fields of dropped columns are removed. A column
+    without a field takes the one with its name, and ``mapped`` is updated.
     """
-    of_field, now = known.columns(), {column.id: column for column in schema.columns}
-    found: list[tuple[int, Column | None]] = []
+    of_field, now = mapping.columns(), {column.id: column for column in schema.columns}
+    retained: list[tuple[int, Column | None]] = []
     for field_id, name in fields:
         column_id = of_field.get(field_id)
         column = schema.find(name) if column_id is None else now.get(column_id)
         if column_id is None and (column is None or column.id in mapped):
-            found.append((field_id, None))
+            retained.append((field_id, None))
         elif column is not None:
-            found.append((field_id, column))
+            retained.append((field_id, column))
             mapped[column.id] = LakeField(field_id, column.name)
-    return found
+    return retained
 
 
 def find_repeated_names(names: Iterable[str]) -> list[str]:
@@ -387,14 +391,14 @@ def find_repeated_names(names: Iterable[str]) -> list[str]:
     ]
 
 
-def _by_first_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
+def _match_original_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
     """Map columns by their first names. The oldest column of a name has the field: a newer one came after the older was
     dropped.
     """
     left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
-    for schema in (*(known for _, known in sorted(spec.schemas.items())), spec.schema):
+    for schema in (*(of_schema for _, of_schema in sorted(spec.schemas.items())), spec.schema):
         for column in schema.columns:
             first.setdefault(column.id, column.name)
-    found = {column_id: left.pop(name.casefold(), None) for column_id, name in sorted(first.items())}
-    return {column_id: there for column_id, there in found.items() if there is not None}
+    field_of = {column_id: left.pop(name.casefold(), None) for column_id, name in sorted(first.items())}
+    return {column_id: lake_field for column_id, lake_field in field_of.items() if lake_field is not None}

@@ -1,4 +1,4 @@
-"""Checks of a round inside the lake's commit, whatever the lake's format."""
+"""Validation of a round inside the lake's commit, in any format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamhouse_spark.errors import (
     LakeRolledBackError,
     ObjectNotFoundError,
 )
-from streamhouse_spark.lake.external_values import InconsistentMetadataError
+from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.model.values import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import LakeOffsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
@@ -31,19 +31,19 @@ class LogRange:
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     absent: Mapping[int, int] = field(default_factory=dict)
-    """Bucket → number of the new rows that no file has, because they were deleted before they were written."""
+    """Bucket → number of new rows in no file, because they were deleted before they were written."""
 
     def __str__(self) -> str:
         ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
         return f"offsets {{{', '.join(ranges)}}}"
 
 
-def require_offsets(location: str, found: LakeOffsets | None, expected: LogRange) -> None:
-    """Require that the lake holds the same rows as when the round was planned, since the same truncation.
+def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRange) -> None:
+    """Require that the lake holds the same rows, since the same truncation, as when the round was planned.
 
     Raises `CommitConflictError`, or `LakeRolledBackError` if it holds less.
     """
-    here = LogRange(found.starts, found.offsets) if found else LogRange()
+    here = LogRange(offsets.starts, offsets.offsets) if offsets else LogRange()
     if not same_offsets(here.starts, expected.starts):
         text = f"lake table {location}: it holds {here}, this round began with {expected}, before a truncation"
     elif moved := [b for b in sorted({*here.ends, *expected.ends}) if here.ends.get(b, 0) != expected.ends.get(b, 0)]:
@@ -58,8 +58,8 @@ def require_offsets(location: str, found: LakeOffsets | None, expected: LogRange
     raise CommitConflictError(f"{text}: another tiering service was faster; try again")
 
 
-def _is_below(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    return any(one.get(bucket, 0) < offset for bucket, offset in other.items())
+def _is_below(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
+    return any(left.get(bucket, 0) < offset for bucket, offset in right.items())
 
 
 def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeFile]) -> None:
@@ -83,8 +83,8 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
         pass
 
 
-def require_known(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
-    """Require that no row which is ``left`` to be deleted can be in the file ``foreign``, which has no offsets.
+def require_deletes_resolved(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
+    """Require that no row of ``left``, still to be deleted, can be in the file ``foreign``, which has no offsets.
 
     Raises `LakeMismatchError`.
     """
@@ -101,8 +101,8 @@ def require_dense(
     new: Mapping[int, int],
     absent: Mapping[int, int] = NOTHING_ABSENT,
 ) -> None:
-    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, without the
-    ``absent`` ones, which were deleted before.
+    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, minus ``absent``
+    rows.
     """
     rows: dict[int, int] = {}
     for file in files:

@@ -1,7 +1,7 @@
-"""Duplicates in the lake of a table with a primary key: more than one live row of a key.
+"""Duplicates in the lake of a primary-key table: more than one live row of a key.
 
-Only other engines add such rows. A round removes them when their key changes, compaction removes all of a bucket and
-partition. Both count them, and neither stops at them.
+Only other engines add them. A round removes them when their key changes; compaction removes all of a bucket and
+partition. Both count them and continue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_of_duplicates(table: str, healed_rows: int) -> None:
-    """Log the number of removed duplicates, if there are any."""
+    """Log the number of removed duplicates, if any."""
     if healed_rows:
         logger.warning(
             "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were taken "

@@ -1,4 +1,4 @@
-"""Reach data files outside the warehouse, in the storage of the catalog that the settings name."""
+"""Access to data files outside the warehouse, in the storage of the configured catalog."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
 
 CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Prefix of warehouse settings that are properties of a pyiceberg catalog to use instead of the files."""
+"""Prefix of warehouse settings that are properties of a pyiceberg catalog, used instead of the file catalog."""
 
 
 class CatalogFiles:
-    """Data files outside the warehouse, through pyiceberg's file access; read only, unless another catalog keeps them
-    there.
+    """Data files outside the warehouse, through pyiceberg's file access; read-only unless an external catalog keeps
+    them there.
     """
 
     def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
@@ -35,7 +35,7 @@ class CatalogFiles:
             raise ObjectNotFoundError.of(f"lake file {location}") from error
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        """Create a file. Raises `LakeMismatchError` if no catalog outside the warehouse is named."""
+        """Create a file. Raises `LakeMismatchError` if no external catalog is configured."""
         if not self._is_writable:
             raise LakeMismatchError(
                 f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
@@ -48,7 +48,7 @@ class CatalogFiles:
 
     @contextmanager
     def _create(self, location: str) -> Iterator[Sink]:
-        # A file that is cut short by an error stays behind: nothing names it, and orphan cleaning removes it.
+        # After an error a truncated file remains as an orphan, which orphan removal deletes.
         stream = self._io.new_output(location).create()
         try:
             yield _StreamSink(stream)
@@ -73,7 +73,7 @@ def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
 
 
 def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of pyiceberg's catalog and file access among the warehouse's settings."""
+    """Return the properties for pyiceberg's catalog and file access among the warehouse's settings."""
     storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "gcs.", "adls.", "client."))}
     named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
     return {**storage, **named}

@@ -1,4 +1,4 @@
-"""Access to the data files around a location: in the warehouse, or in a catalog's own storage."""
+"""Access to the data files around a location: in the warehouse, or in the storage of an external catalog."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 SMALL_BYTES_MAX: Final = 4 << 20
-"""So large a file is fetched whole: that takes no longer than its footer, and then its columns."""
+"""Files up to this size are fetched whole, which takes no longer than reading the footer and then the columns."""
 WINDOW_FILES: Final = 48
 WINDOW_BYTES: Final = 32 << 20
-"""Small files are fetched so many, and so many bytes, at once."""
+"""Byte and file limits of one concurrent fetch of small files."""
 _DELETES_BYTES: Final = 64 << 10
-"""Size that a file of deleted positions is taken for: no split says it, and the file is read whole in any case."""
+"""Assumed size of a position delete file: splits do not have it, and the file is read whole in any case."""
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
@@ -40,8 +40,8 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
 def files_of_group(
     storage: Storage, settings: Mapping[str, str], splits: Sequence[LakeSplit], size_bytes: int, location: str
 ) -> FileAccess:
-    """Return the access to files that are merged, and each opened several times: all at once where they are small
-    together and requests take long; else those around ``location``, one by one.
+    """Return the access to files that are merged, each opened several times. On a remote store small files are fetched
+    together; otherwise one by one, around ``location``.
     """
     if isinstance(storage, ReadsMany) and size_bytes <= WINDOW_BYTES:
         return FilesAhead(storage, settings, splits)
@@ -49,10 +49,10 @@ def files_of_group(
 
 
 class FilesAhead:
-    """The data files of one read, each by its location, with their sizes from the lake's metadata.
+    """The data files of one read, by location, with their sizes from the lake's metadata.
 
-    On a store with requests that take long, small files are fetched whole, with those behind them in the order of the
-    splits. Safe for threads. It holds the files of two windows at most, and those that are being read.
+    On a remote store small files are fetched whole, together with the next ones in the order of the splits.
+    Thread-safe. Holds at most two windows of files and those being read.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FilesAhead:
             deletes = {at: _DELETES_BYTES for s in chosen for at in s.position_deletes if self._inside.holds(at)}
             self._small = {at: size for at, size in sizes.items() if size <= SMALL_BYTES_MAX} | deletes
         self._ahead = OrderedDict(self._small)
-        """Small files that were not fetched yet, in the order in which they will be asked for."""
+        """Small files not fetched yet, in the order of use."""
         self._held: OrderedDict[str, bytes | None] = OrderedDict()
         self._window = first
         self._lock = new_lock()
@@ -87,44 +87,44 @@ class FilesAhead:
         if location in self._large:
             return self._inside.open_sized(location, self._large[location])
         if location not in self._small:
-            return self._around(location).open_input(location)
-        data = self._whole(location)
+            return self._files_around(location).open_input(location)
+        data = self._read_whole(location)
         if data is None:
             raise ObjectNotFoundError.of(f"{self._storage.url}/{self._inside.key_of(location)}")
         return pa.BufferReader(data)
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        return self._around(location).create(location)
+        return self._files_around(location).create(location)
 
     def is_named(self, name: str, location: str) -> bool:
-        return self._around(location).is_named(name, location)
+        return self._files_around(location).is_named(name, location)
 
-    def _around(self, location: str) -> FileAccess:
+    def _files_around(self, location: str) -> FileAccess:
         return lake_files(self._storage, self._settings, location)
 
-    def _whole(self, location: str) -> bytes | None:
+    def _read_whole(self, location: str) -> bytes | None:
         with self._lock:
             if location not in self._held:
                 self._fetch(location)
             return self._held[location]
 
     def _fetch(self, location: str) -> None:
-        """Fetch a small file with others that will be asked for, and forget those of the window before the last."""
+        """Fetch a small file with the next ones, and drop those of the window before the last."""
         assert self._many is not None
-        wanted, size_bytes = [location], self._small[location]
+        locations, size_bytes = [location], self._small[location]
         self._ahead.pop(location, None)
-        while self._ahead and len(wanted) < self._window:
+        while self._ahead and len(locations) < self._window:
             following, following_bytes = next(iter(self._ahead.items()))
             size_bytes += following_bytes
             if size_bytes > WINDOW_BYTES:
                 break
-            wanted.append(following)
+            locations.append(following)
             del self._ahead[following]
-        found = self._many.read_many([self._inside.key_of(at) for at in wanted])
-        self._held |= zip(wanted, found, strict=True)
+        contents = self._many.read_many([self._inside.key_of(at) for at in locations])
+        self._held |= zip(locations, contents, strict=True)
         self._window = min(4 * self._window, WINDOW_FILES)
         held_bytes = sum(len(data or b"") for data in self._held.values())
-        while held_bytes > 2 * WINDOW_BYTES and len(self._held) > len(wanted):
+        while held_bytes > 2 * WINDOW_BYTES and len(self._held) > len(locations):
             held_bytes -= len(self._held.popitem(last=False)[1] or b"")
 
 
@@ -135,8 +135,8 @@ def offset_files(
     writers: Collection[str],
     locations: Sequence[str],
 ) -> list[OffsetFile | None]:
-    """Return the offsets of files, whose ``sizes`` the lake's metadata has, each as `parquet.reader.offset_file` does;
-    read at the same time.
+    """Return the offsets of files, as `parquet.reader.offset_file` does, reading concurrently. ``sizes`` come from the
+    lake's metadata.
     """
     files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
@@ -144,7 +144,7 @@ def offset_files(
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:
-    """Return the data files of splits with their sizes. That of a file which is read in parts is not known here."""
+    """Return the data files of splits with their sizes, without files that are read in parts."""
     for split in splits:
         if split.merge is not None:
             yield from ((file.location, file.size_bytes) for file in split.merge.files)

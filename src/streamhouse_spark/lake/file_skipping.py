@@ -1,4 +1,4 @@
-"""Whether a lake file can hold rows of a filter, by what the lake's metadata says of it."""
+"""Data skipping: whether a lake file can match a filter, by its metadata."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
-    """Return False only if no row of the lake file can satisfy the filter. What the file does not say may be
-    anything.
-    """
+    """Return False only if no row of the lake file can match the filter. Missing metadata matches anything."""
     bounds: dict[str, Bounds] = {}
     if file.bucket is not None:  # null for rows that another engine rewrote
         bounds[BUCKET.name] = replace(exactly(file.bucket), may_be_null=True)
@@ -26,14 +24,12 @@ def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
         if name in file.partition:
             bounds[name] = exactly(file.partition[name])
         elif name in file.statistics:
-            bounds[name] = lake_bounds(file.statistics[name], column.type, file.num_rows)
+            bounds[name] = column_bounds(file.statistics[name], column.type, file.num_rows)
     return may_match(node, bounds)
 
 
-def lake_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
-    """Give the bounds of a column of a lake file. Of NaN, which is above all numbers in Spark, lake bounds say
-    nothing.
-    """
+def column_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
+    """Return the bounds of a column of a lake file. Lake bounds exclude NaN, which Spark orders above all numbers."""
     low, high = stats.low, stats.high
     if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into its bounds
         low = high = None

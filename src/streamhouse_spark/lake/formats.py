@@ -1,4 +1,4 @@
-"""Opening the lake of a table. The lake libraries are optional: one that is missing is found when a lake is opened."""
+"""Opening of a table's lake. Lake libraries are optional; a missing one is noticed when the lake is opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> LakeTable:
-    """Return the lake side of a table; nothing is read yet.
+    """Return the lake table of a table; reads nothing yet.
 
     Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
     """
@@ -31,7 +31,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
             from streamhouse_spark.lake.paimon.table import PaimonLake
 
             return PaimonLake(storage, spec, settings=settings, world=world)
-        _require_installed("pyiceberg")  # loading it takes long, and is left to what needs it
+        _require_installed("pyiceberg")  # loading it is slow, so that callers import it when needed
         from streamhouse_spark.lake.iceberg.table import IcebergLake
 
         return IcebergLake(storage, spec, settings=settings, world=world)
@@ -52,7 +52,7 @@ def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, l
 def lake_relocation(
     storage: Storage, settings: Mapping[str, str], state: TableState, world: World
 ) -> LakeRelocation | None:
-    """Return the relocation of the table's lake table; None for one in a catalog outside the warehouse.
+    """Return the relocation of the table's lake table, or None if an external catalog keeps it.
 
     Raises `MissingExtraError` without the lake's library.
     """
@@ -61,13 +61,13 @@ def lake_relocation(
 
 
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """Give up the lake table of an adopted table that was dropped; its files stay."""
+    """Release the lake table of a dropped adopted table; its files stay."""
     properties = state.parsed
     lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 
 def file_spec_of(context: WriteContext) -> FileSpec:
-    """Return the lake's part of a task's context, by its format."""
+    """Return the file spec of a task's context, by its format."""
     if context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 
@@ -89,7 +89,7 @@ def lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
-            raise  # a module of our own is missing: no extra brings it
+            raise  # a module of this package is missing, which no extra installs
         raise MissingExtraError(
             f"{owner} has {'an Iceberg' if lake_format == 'iceberg' else 'a Paimon'} lake, and {error.name} is not "
             f"installed; run: pip install 'streamhouse-spark[{lake_format}]'"

@@ -1,7 +1,6 @@
-"""Metadata files of lakes under names that nobody uses twice: read many at once, and kept by this process.
+"""Cache of lake metadata files with names that are never reused; prefetches several at once.
 
-A restored or moved copy has the same bytes under such a name, or none. So what was read once need not be asked for
-again, as long as its store is the same.
+In a restored or moved copy such a name has the same bytes, or does not exist. So a file is read once per store.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 KEPT_BYTES_MAX: Final = 32 << 20
-"""Bytes that are kept of each store, and that are read at the same time."""
+"""Byte limit of each store's cache, and of one prefetch."""
 
 
-class _Kept:
-    """Files of one store, the oldest of which are forgotten."""
+class _CachedFiles:
+    """Files of one store; the oldest are evicted."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, bytes] = OrderedDict()
@@ -41,41 +40,40 @@ class _Kept:
                 self._size_bytes -= len(self._files.popitem(last=False)[1])
 
 
-_stores: WeakKeyDictionary[Storage, _Kept] = WeakKeyDictionary()
+_stores: WeakKeyDictionary[Storage, _CachedFiles] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
-    """Return metadata files, given by key and bytes, that are about to be read: those kept, and others read at the same
-    time.
+def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
+    """Return metadata files, given by key and size, that are about to be read: cached or fetched concurrently.
 
-    None on a store whose requests take no time. Absent ones are left out, and those beyond `KEPT_BYTES_MAX`.
+    Returns none on a local store. Leaves out missing files, and those beyond `KEPT_BYTES_MAX`.
     """
     if not isinstance(storage, ReadsMany):
         return {}
     with _lock:
-        kept = _stores.setdefault(storage, _Kept())
-    found: dict[str, bytes] = {}
+        cached = _stores.setdefault(storage, _CachedFiles())
+    contents: dict[str, bytes] = {}
     missing: list[str] = []
     left_bytes = KEPT_BYTES_MAX
     for key, size_bytes in files:
         left_bytes -= size_bytes
-        if (data := kept.find(key)) is not None:
-            found[key] = data
+        if (data := cached.find(key)) is not None:
+            contents[key] = data
         elif left_bytes >= 0:
             missing.append(key)
     for key, read in zip(missing, storage.read_many(missing) if missing else (), strict=True):
         if read is not None:
-            kept.keep(key, read)
-            found[key] = read
-    return found
+            cached.keep(key, read)
+            contents[key] = read
+    return contents
 
 
-def keep_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
-    """Keep metadata files that this process has just stored, given by key: it probably reads them next."""
+def cache_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
+    """Cache metadata files that this process has just stored, because it probably reads them next."""
     if isinstance(storage, ReadsMany):
         with _lock:
-            kept = _stores.setdefault(storage, _Kept())
+            cached = _stores.setdefault(storage, _CachedFiles())
         for key, data in written.items():
             if len(data) <= KEPT_BYTES_MAX // 8:
-                kept.keep(key, data)
+                cached.keep(key, data)

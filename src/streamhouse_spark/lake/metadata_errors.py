@@ -1,19 +1,107 @@
-"""The metadata file that a lake library was decoding when it met damaged bytes."""
+"""Errors for damaged metadata of lake tables: impossible values, and the file that an exception comes from."""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from streamhouse_spark.errors import CorruptDataError, StreamhouseError
+
+_WRONG_VALUES: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    StopIteration,
+    RecursionError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    pa.ArrowException,
+)
+_GUARDED: Final = frozenset(
+    {
+        "newest",
+        "durable",
+        "head",
+        "was_replaced",
+        "snapshot",
+        "snapshot_by_name",
+        "snapshot_as_of",
+        "live_files",
+        "plan_read",
+        "scan_files",
+        "metadata_table",
+        "require_clonable",
+        "clone",
+        "relocation",
+        "create_or_evolve",
+        "delete_rows",
+        "rewrite_manifests",
+        "prune_metadata",
+        "_write_context",
+        "_commit",
+        "_drop_partitions",
+        "_compact",
+        "_cluster",
+        "_expire",
+        "_remove_orphans",
+    }
+)
+"""Methods of a lake table that read its metadata."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def file_of(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
+class InconsistentMetadataError(ValueError):
+    """The files of a round do not match its offsets: a defect of their writer, not of the lake."""
+
+
+def guard_metadata_errors(lake_table: type) -> None:
+    """Make the methods of a lake table class raise `CorruptDataError` for metadata with impossible values."""
+    for name, method in list(vars(lake_table).items()):
+        if name in _GUARDED and not getattr(method, "__isabstractmethod__", False):
+            setattr(lake_table, name, _with_error_mapping(method))
+
+
+def _with_error_mapping(method: Callable[P, R]) -> Callable[P, R]:
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except (StreamhouseError, InconsistentMetadataError):
+            raise
+        except _WRONG_VALUES as error:
+            raise _damaged_error(args[0], error) from error
+
+    return call
+
+
+def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
+    text = " ".join(str(error).split())[:200]
+    return CorruptDataError(
+        f"lake table {lake_table.location}: its metadata has values that cannot be ({type(error).__name__}: {text}); "
+        "restore it, or build the lake anew from the log (streamhouse retier)"
+    )
+
+
+def find_damaged_file(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
     """Return the file that was being read when the error arose, or ``otherwise``.
 
-    The libraries' errors do not name it, and may come from threads of theirs. But the frames of the error hold the
-    value being read: ``location_of`` returns the location of such a value, None for any other. The innermost counts.
+    The libraries' errors do not name the file, and may come from their threads. The frames of the error hold the value
+    being read: ``location_of`` returns its location, or None for other values. The innermost wins.
     """
-    found, place = otherwise, error.__traceback__
+    location, place = otherwise, error.__traceback__
     while place is not None:
         for value in place.tb_frame.f_locals.values():
-            found = location_of(value) or found
+            location = location_of(value) or location
         place = place.tb_next
-    return found
+    return location

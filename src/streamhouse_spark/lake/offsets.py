@@ -1,4 +1,4 @@
-"""The log offsets that a lake snapshot holds, as a text in its summary or properties, in any format."""
+"""The log offsets of a lake snapshot, stored as text in its summary or properties in any format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER_PROPERTY = "commit-user"
 COMMIT_PROPERTY = "streamhouse-commit"
 OFFSETS_VERSION = 1
 TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
-"""Property of the lake table with its owner's uuid."""
+"""Property of the lake table with the uuid of its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class LakeOffsets:
     offsets: Mapping[int, int]
     snapshot_id: int
     starts: Mapping[int, int] = field(default_factory=dict)
-    """First offsets of the table, by its last truncation."""
+    """First offsets of the table since its last truncation."""
     dropped_rows: int = 0
-    """Number of absent rows, because they were deleted, or their partitions dropped."""
+    """Number of rows missing because they were deleted, or their partitions dropped."""
     history: HistoryPoint | None = None
-    """The newest record with rows that the log had when they were tiered; None in older snapshots."""
+    """The log's latest record with rows at the time of tiering; None in older snapshots."""
     dropped_others: int = 0
-    """How many of the absent rows went with a partition and had no offsets."""
+    """Number of missing rows without offsets, which were dropped with their partition."""
 
 
 def offsets_text(
@@ -40,7 +40,7 @@ def offsets_text(
     *,
     dropped_rows: int = 0,
     history: HistoryPoint | None = None,
-    dropped_others: int = 0,
+    dropped_without_offsets: int = 0,
 ) -> str:
     value: dict[str, object] = {
         "version": OFFSETS_VERSION,
@@ -51,8 +51,8 @@ def offsets_text(
         value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
     if dropped_rows:
         value["dropped_rows"] = dropped_rows
-    if dropped_others:
-        value["dropped_others"] = dropped_others
+    if dropped_without_offsets:
+        value["dropped_others"] = dropped_without_offsets
     if history is not None:
         value["history"] = list(history)
     return json.dumps(value, separators=(",", ":"))
@@ -61,7 +61,7 @@ def offsets_text(
 def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> LakeOffsets:
     """Parse the offsets in a snapshot's property.
 
-    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` for those of another table.
+    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` if they are of another table.
     """
     where = f"snapshot {snapshot_id} of lake table {location}"
     try:
@@ -69,7 +69,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
-        dropped_rows, dropped_others = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
+        dropped_rows, dropped_without_offsets = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
         history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
@@ -86,4 +86,4 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "build the lake at another place (streamhouse retier)"
         )
-    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_others)
+    return LakeOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_without_offsets)

@@ -1,4 +1,4 @@
-"""Read a planned lake, whatever its format: the rows with the offsets of a log range."""
+"""Reads of a planned lake in any format: the rows of a log range with their offsets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, no_nested_fields
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, find_no_nested_fields
 from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
-from streamhouse_spark.lake.parquet.held_rows import read_held_rows
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_deleted_positions, read_offsets
+from streamhouse_spark.lake.parquet.reader import (
+    FilesAt,
+    OffsetFile,
+    Positions,
+    offset_file,
+    read_deleted_positions,
+    read_in_offset_order,
+    read_offsets,
+)
 from streamhouse_spark.query.row_selection import without
 from streamhouse_spark.schema.nested_fields import Path, join_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
-"""Rows in batches, with the offset of each, in the order of the offsets."""
+"""Batches of rows with the offset of each row, in offset order."""
 
 
 def read_log_range(
@@ -29,27 +37,27 @@ def read_log_range(
     plan: LakePlan,
     writers: Collection[str],
     bucket: int,
-    wanted: OffsetRange,
-    kept: Collection[str] | None = None,
+    offsets: OffsetRange,
+    locations: Collection[str] | None = None,
     *,
     has_gaps: bool = False,
 ) -> PlacedRows:
-    """Read a log range as `LakeTable.read_placed` does; ``plan`` is of the whole newest snapshot.
+    """Read a log range as `LakeTable.read_placed` does; ``plan`` covers the whole latest snapshot.
 
-    Rows of files that are not ``kept`` are left out, once it is seen that the files hold the range.
+    After checking that the files hold the range, returns only rows of files in ``locations``.
     """
-    splits = [s for s in plan.splits if may_hold(s.location, bucket, wanted) and (has_gaps or not s.position_deletes)]
-    found = [file for file in _footers(files_at, splits, writers) if file is not None]
-    may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan)
-    rows = read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
-    marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in found if file.bucket == bucket})
-    return _without(rows, marked) if marked else rows
+    splits = [s for s in plan.splits if may_hold(s.location, bucket, offsets) and (has_gaps or not s.position_deletes)]
+    files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
+    may_lack = has_gaps and len(files) == len({s.location for s in splits}) and _has_all_offsets(plan)
+    rows = read_offsets(files_at, files, bucket, offsets, plan.projection, locations, may_lack=may_lack)
+    marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in files if file.bucket == bucket})
+    return _exclude_deleted(rows, marked) if marked else rows
 
 
 def _read_deleted_offsets(
     files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]
 ) -> OffsetRuns:
-    """Return the offsets of rows of these files that files of deleted positions name."""
+    """Return the offsets of the rows in these files that position deletes name."""
     deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
 
     def of_file(location: str) -> OffsetRuns:
@@ -59,23 +67,25 @@ def _read_deleted_offsets(
     return OffsetRuns.merged(list(in_parallel(of_file, list(deletes))))
 
 
-def _without(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
+def _exclude_deleted(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
     for offsets, batch in rows:
-        gone = marked.holds(offsets)
-        if not gone.any():
+        deleted = marked.holds(offsets)
+        if not deleted.any():
             yield offsets, batch
-        elif not gone.all():
-            yield offsets[~gone], without(batch, gone)
+        elif not deleted.all():
+            yield offsets[~deleted], without(batch, deleted)
 
 
 def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
-    """Read rows as `LakeTable.read_held` does; ``plan`` is of the whole snapshot."""
+    """Read rows as `LakeTable.read_held` does; ``plan`` covers the whole snapshot."""
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
-    found = [file for file in _footers(files_at, splits, writers) if file is not None]
-    return read_held_rows(files_at, found, bucket, rows, plan.projection)
+    files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
+    return read_held_rows(files_at, files, bucket, rows, plan.projection)
 
 
-def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> Iterable[OffsetFile | None]:
+def _read_footers(
+    files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]
+) -> Iterable[OffsetFile | None]:
     """Read what the files of splits say of their offsets; None for a file of another engine or table."""
 
     def footer(location: str) -> OffsetFile | None:
@@ -84,125 +94,149 @@ def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection
     return in_parallel(footer, list(dict.fromkeys(split.location for split in splits)))
 
 
-def _says_all_offsets(plan: LakePlan) -> bool:
+def _has_all_offsets(plan: LakePlan) -> bool:
     """Tell whether each row has an offset: then a missing one is not there any more."""
     return all(parse_file_offsets(split.location) is not None for split in plan.splits)
 
 
-def rows_with_offsets(
+def find_rows_with_offsets(
     files_at: FilesAt, locations: Iterable[str], writers: Collection[str], rows: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
     """Return those of the rows at these offsets that the files hold. Reads the footers of files that can hold some."""
     chosen = [at for at in locations if any(may_hold(at, bucket, runs.range) for bucket, runs in rows.items() if runs)]
-    found = [
+    files = [
         file for file in in_parallel(lambda at: offset_file(files_at(at), at, writers), chosen) if file is not None
     ]
     return {
-        bucket: OffsetRuns.merged([file.runs.common(runs) for file in found if file.bucket == bucket])
+        bucket: OffsetRuns.merged([file.runs.common(runs) for file in files if file.bucket == bucket])
         for bucket, runs in rows.items()
     }
 
 
-def offsets_in_plan(
+def find_offsets_in_plan(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
 ) -> Mapping[int, OffsetRuns] | None:
-    """Return bucket → offsets of the ranges of which the plan has rows, those that are marked as deleted included.
+    """Return bucket → offsets of the ranges that the plan has rows of, deleted rows included.
 
-    Reads the footers of files that can hold some. None where the lake has a file without offsets: its rows may be any.
+    Reads the footers of candidate files. Returns None if the lake has a file without offsets, which may hold any row.
     """
     if any(parse_file_offsets(split.location) is None for split in plan.splits):
         return None
-    splits = [s for s in plan.splits if any(may_hold(s.location, bucket, wanted) for bucket, wanted in ranges.items())]
-    found = list(_footers(files_at, splits, writers))
-    files = [file for file in found if file is not None]
-    if len(files) < len(found):
+    splits = [
+        s for s in plan.splits if any(may_hold(s.location, bucket, offsets) for bucket, offsets in ranges.items())
+    ]
+    footers = list(_read_footers(files_at, splits, writers))
+    files = [file for file in footers if file is not None]
+    if len(files) < len(footers):
         return None
     return {
-        bucket: OffsetRuns.merged([file.runs.within(wanted) for file in files if file.bucket == bucket])
-        for bucket, wanted in ranges.items()
+        bucket: OffsetRuns.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
+        for bucket, offsets in ranges.items()
     }
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
     """Return the projection of the table's columns before there is a lake table."""
-    wanted = schema if columns is None else schema.select(columns)
-    return LakeProjection(wanted, tuple(column.id for column in wanted.columns), wanted.names)
+    projected = schema if columns is None else schema.select(columns)
+    return LakeProjection(projected, tuple(column.id for column in projected.columns), projected.names)
 
 
 def projection_of(
     lake: TableSchema,
-    known: ColumnMap,
+    mapping: ColumnMap,
     table: TableSchema,
     columns: Sequence[str] | None,
     schema: TableSchema | None,
     *,
     is_stored: Callable[[pa.DataType, int], bool],
     ambiguous: Callable[[str | None], str | None],
-    inner_of: InnerOf = no_nested_fields,
+    inner_of: InnerOf = find_no_nested_fields,
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's own types for those that ``is_stored`` says
-    are stored as the field of that id. ``ambiguous`` gives the name to read an ambiguous column by, from its name in
-    the lake, None where the lake lacks it; ``inner_of`` gives the fields inside the lake's columns. Raises
-    `SchemaMismatchError` for an absent column.
+    Without ``schema`` the result has the lake's columns, with the table's types where ``is_stored`` says that the lake
+    stores them so. ``ambiguous`` maps the lake name of an ambiguous column to the name to read it by, or None if the
+    lake has no such column. ``inner_of`` returns the nested fields of a lake column. Raises `SchemaMismatchError` for a
+    missing column.
     """
     if schema is None:
-        wanted = TableSchema(tuple(_as_in_table(column, table, known, is_stored) for column in lake.columns))
-        field_ids = {column.id: column.id for column in wanted.columns}
+        projected = TableSchema(
+            tuple(_restore_table_type(column, table, mapping, is_stored) for column in lake.columns)
+        )
+        field_ids = {column.id: column.id for column in projected.columns}
     else:
-        wanted = schema
-        field_ids = {column_id: field.id for column_id, field in known.fields.items()}
+        projected = schema
+        field_ids = {column_id: field.id for column_id, field in mapping.fields.items()}
     if columns is not None:
-        wanted = wanted.select(columns)
+        projected = projected.select(columns)
     names = {column.id: column.name for column in lake.columns}
-    found = tuple(field_ids.get(column.id) for column in wanted.columns)
-    in_lake = [None if i is None else names.get(i) for i in found]
+    lake_ids = tuple(field_ids.get(column.id) for column in projected.columns)
+    in_lake = [None if i is None else names.get(i) for i in lake_ids]
     lake_names = tuple(
-        ambiguous(name) if schema is not None and column.id in known.ambiguous else name or column.name
-        for column, name in zip(wanted.columns, in_lake, strict=True)
+        ambiguous(name) if schema is not None and column.id in mapping.ambiguous else name or column.name
+        for column, name in zip(projected.columns, in_lake, strict=True)
     )
     inner = tuple(
-        _inside(column, field_id, known, inner_of if schema is None else None)
-        for column, field_id in zip(wanted.columns, found, strict=True)
+        _nested_lake_ids(column, field_id, mapping, inner_of if schema is None else None)
+        for column, field_id in zip(projected.columns, lake_ids, strict=True)
     )
     if not any(inner):
-        return LakeProjection(wanted, found, lake_names)
-    first = {there.id: known.first_names.get(column_id, ()) for column_id, there in known.fields.items()}
+        return LakeProjection(projected, lake_ids, lake_names)
+    first = {lake_field.id: mapping.first_names.get(column_id, ()) for column_id, lake_field in mapping.fields.items()}
     first_names = tuple(
-        first.get(i or 0) or _names_inside(column, known.elsewhere.get(i or 0, {}))
-        for column, i in zip(wanted.columns, found, strict=True)
+        first.get(i or 0) or _nested_lake_names(column, mapping.elsewhere.get(i or 0, {}))
+        for column, i in zip(projected.columns, lake_ids, strict=True)
     )
-    return LakeProjection(wanted, found, lake_names, inner, first_names)
+    return LakeProjection(projected, lake_ids, lake_names, inner, first_names)
 
 
-def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
-    """Return the names of the fields inside a column that was not changed inside here: its own files have these."""
+def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
+    """Return the names of the nested fields of a column that never changed inside: its own files use them."""
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 
 
-def _inside(
-    column: Column, field_id: int | None, known: ColumnMap, inner_of: InnerOf | None
+def _nested_lake_ids(
+    column: Column, field_id: int | None, mapping: ColumnMap, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
-    """Return the lake's ids of the fields inside a column; None if the column was never changed inside, here or by
-    another engine, as far as the lake knows. ``inner_of`` is given for a column of the lake.
+    """Return the lake ids of a column's nested fields. Returns None if the column never changed inside, as far as the
+    lake knows. ``inner_of`` is set for a column of the lake.
     """
-    own = next((there for there in known.fields.values() if there.id == field_id), None)
-    if field_id is None or not ((own is not None and own.inner) or field_id in known.elsewhere):
+    own = next((field for field in mapping.fields.values() if field.id == field_id), None)
+    if field_id is None or not ((own is not None and own.inner) or field_id in mapping.elsewhere):
         return None
     if inner_of is None and own is not None and own.inner:
         return tuple(own.inner.get(i) for i in column.inner_ids)
-    inside = known.elsewhere[field_id] if inner_of is None else inner_of(field_id)
+    inside = mapping.elsewhere[field_id] if inner_of is None else inner_of(field_id)
     return tuple(inside.get(tuple(name.casefold() for name in path)) for path in paths(column.type))
 
 
-def _as_in_table(
-    column: Column, table: TableSchema, known: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
+def _restore_table_type(
+    column: Column, table: TableSchema, mapping: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
 ) -> Column:
-    """Return the lake's column with the table's own type, if that is stored as the lake's type."""
-    column_id = known.columns().get(column.id)
+    """Return the lake's column with the table's type, if the lake stores that type so."""
+    column_id = mapping.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored(own.type, column.id):
         return column
     return Column(column.id, column.name, own.type, column.nullable, column.comment)
+
+
+def read_held_rows(
+    files_at: FilesAt, candidates: Sequence[OffsetFile], bucket: int, rows: OffsetRuns, projection: LakeProjection
+) -> Iterator[tuple[Positions, pa.RecordBatch]]:
+    """Read rows with their offsets, in offset order; rows of the same files in between may be returned too.
+
+    Memory is bounded by one batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files
+    hold each offset exactly once.
+    """
+    shared = [(file, file.runs.common(rows)) for file in candidates if file.bucket == bucket]
+    shared = [(file, runs) for file, runs in shared if runs]
+    offsets = OffsetRuns.merged([runs for _, runs in shared])
+    if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
+        raise OffsetsTrimmedError(
+            f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "
+            f"hold {offsets.num_rows} of them; run the query again, and if it ends so too, begin later"
+        )
+    parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
+    return read_in_offset_order(files_at, parts, rows.range, projection)

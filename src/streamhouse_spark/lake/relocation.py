@@ -1,4 +1,4 @@
-"""The interface of a lake for relocating a warehouse, in any format."""
+"""Interface for relocating a lake in any format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class LakeRelocation(Protocol):
     """The lake table of one table, whose metadata may name another root."""
 
     num_written: int
-    """Number of files that were rewritten so far."""
+    """Number of files rewritten so far."""
 
     def recorded_root(self) -> str | None:
         """Return the root that the lake's metadata names, if it differs from the opened one."""
@@ -18,7 +18,8 @@ class LakeRelocation(Protocol):
         """Return the keys of all files inside the warehouse that a snapshot needs."""
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Let all metadata name the files at their present locations. With ``new_uuid`` the lake belongs to that table.
+        """Make all metadata name the files at their present locations. With ``new_uuid`` the lake belongs to that
+        table.
 
-        Finished work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
+        Completed work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
         """

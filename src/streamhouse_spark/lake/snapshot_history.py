@@ -1,5 +1,5 @@
-"""Checks that a lake snapshot is of the log's history, and that no metadata file of the lake was lost: one of the two
-may be restored from a backup without the other, and either may lose files.
+"""Checks that a lake snapshot belongs to the log's history, and that the lake lost no metadata file. A backup may
+restore either without the other.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from streamhouse_spark.log.commits.history_epochs import HistoryRelation
 from streamhouse_spark.log.commits.state import TableState
 
 if TYPE_CHECKING:
-    from streamhouse_spark.lake.table import LakeTable  # imports pyarrow.parquet, which a plan needs seldom
+    from streamhouse_spark.lake.table import LakeTable  # it imports pyarrow.parquet, which plans rarely need
 
 
 def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
-    """Return the lake's newest snapshot, checked against the log as last read; None before the first.
+    """Return the lake's latest snapshot, checked against the log as last read, or None before the first.
 
-    Raises `DifferentHistoryError`, `CorruptDataError` naming the missing file.
+    Raises `DifferentHistoryError`, or `CorruptDataError` with the missing file.
     """
     newest = lake.newest()
     require_of_history(log, newest)
@@ -28,10 +28,10 @@ def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
 
 
 def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | None) -> None:
-    """Check that no lost metadata file hides the snapshot that the log recorded, so that the ``newest`` one is older,
-    or none is left. A lake that another engine rolled back has lost none.
+    """Require that no lost metadata file hides the snapshot that the log recorded, if ``newest`` is older or None. A
+    lake that another engine rolled back has lost none.
 
-    Costs nothing while the newest snapshot holds what was recorded. Raises `CorruptDataError` naming the file.
+    Free while the latest snapshot holds what the log recorded. Raises `CorruptDataError` with the file.
     """
     recorded = state.recorded_lake
     if recorded is None or lake.location != state.lake_location:
@@ -48,10 +48,10 @@ def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | 
 
 
 def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
-    """Check that the rows of the snapshot were tiered from this log, before any of them counts as the table's.
+    """Require that the rows of the snapshot were tiered from this log.
 
-    A snapshot names the newest record of the log when it was made; older ones name none and count. Costs no request if
-    that record is among the newest. Raises `DifferentHistoryError`.
+    A snapshot names the latest record of the log at its time; older snapshots name none and pass. Sends no request if
+    that record is recent. Raises `DifferentHistoryError`.
     """
     mark = snapshot.history if snapshot is not None else None
     if snapshot is None or mark is None or log.relation(mark) is not HistoryRelation.OTHER:
@@ -65,9 +65,9 @@ def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
 
 
 def require_dropped(state: TableState, snapshot: LakeSnapshot | None) -> None:
-    """Check that partitions whose drop the log has recorded are not back, because the lake is older.
+    """Require that the lake is not older than a partition drop that the log recorded.
 
-    Offsets do not tell: a drop leaves them as they are. The state was read before the snapshot was looked up. Raises
+    Offsets do not show this, because a drop keeps them. The state must be read before the snapshot. Raises
     `LakeRolledBackError`.
     """
     recorded = state.lake

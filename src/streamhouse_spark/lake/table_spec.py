@@ -1,4 +1,4 @@
-"""The requirements on the lake table of a streamhouse table, whatever its format."""
+"""Specification of the lake table of a streamhouse table, in any format."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TARGET_FILE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class LakeTableSpec:
-    """The requirements on the lake table of a streamhouse table."""
+    """Specification of the lake table that a streamhouse table needs."""
 
     table_uuid: str
     path: TablePath
     location: str
-    """Key of the lake table's location in the warehouse, see `streamhouse_spark.core.paths.lake_location`."""
+    """Key of the lake table's location in the warehouse; see `streamhouse_spark.core.paths.lake_location`."""
     schema: TableSchema
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]
@@ -37,29 +37,26 @@ class LakeTableSpec:
     schema_id: int = 1
     """Number of ``schema`` among the table's schemas."""
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-    """All schemas that the table ever had, as far as they are known here."""
+    """All schemas that the table ever had, as far as the state has them."""
     history: HistoryPoint | None = field(default=None, compare=False)
-    """The newest record with rows of the state, which rounds write into the lake as the history of their rows."""
+    """The latest record with rows of the state. Rounds write it into the lake as the history of their rows."""
     partition_fields: tuple[PartitionField, ...] = ()
-    """All fields of the partitioning, where one is a transform of a column; else ``partition_by`` are all."""
+    """All partition fields, if one transforms a column; otherwise ``partition_by`` holds all."""
     former_layouts: tuple[tuple[int, tuple[PartitionField, ...]], ...] = ()
-    """Partitionings that the table had, the oldest first: the last schema of each, and its fields by that schema's
-    names."""
+    """Former partitionings, oldest first: the last schema of each, and its fields by the names of that schema."""
     former_uuids: tuple[str, ...] = ()
-    """Uuids of the originals that this table is a copy of: the lake has rows in files that they wrote."""
+    """Uuids of the originals of this copy, which wrote some of the lake's files."""
     branch: str | None = None
-    """The branch for which the lake of its table is only read."""
+    """The branch of the table, for which the lake is read-only."""
 
     def require_own(self, doing: str) -> None:
-        """Raise `InvalidOptionError` for a branch: the lake is that of its table, which nothing of the branch
-        changes.
-        """
+        """Raise `InvalidOptionError` for a branch: the lake belongs to its table, and a branch never changes it."""
         if self.branch is not None:
             raise unsupported_on_branch_error(self.path.of_branch(self.branch), doing)
 
     @property
     def layout(self) -> tuple[PartitionField, ...]:
-        """All fields of the partitioning, in their order."""
+        """All partition fields in order."""
         return self.partition_fields or tuple(PartitionField(name) for name in self.partition_by)
 
     @property
@@ -85,6 +82,9 @@ class LakeTableSpec:
             schema_id=state.schema_id,
             schemas=state.schemas,
             history=state.anchors.rows,
-            former_layouts=tuple((one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings),
+            former_layouts=tuple(
+                (partitioning.schema_id, partitioning.parsed(state.schemas))
+                for partitioning in state.former_partitionings
+            ),
             former_uuids=state.former_uuids,
         )

@@ -192,7 +192,7 @@ class ScanTaskReader:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
         if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._is_placed(piece):
             how, gone = self._projection, self._excluded_positions(piece)
-            return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, gone=gone)
+            return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, deleted=gone)
         if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
             return self._select_matching(piece.split, self._filter)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
@@ -334,7 +334,7 @@ class ScanTaskReader:
     # -- the lake -------------------------------------------------------------------------------------------------
 
     def _lake_batches(self, split: LakeSplit, gone: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
-        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, gone=gone)
+        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, deleted=gone)
 
     def _excluded_positions(self, piece: LakeScanTask, ours: OffsetFile | None = None) -> Int64Array:
         """Return the positions of the rows to leave out that the lake does not lack yet; its footer, of which ``ours``
@@ -371,7 +371,7 @@ class ScanTaskReader:
             return
         ours = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
         gone = self._excluded_positions(piece, ours)
-        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=gone):
+        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, deleted=gone):
             if ours is not None:
                 offsets = pa.array(ours.runs.offsets_of(numbers))
                 yield add_log_positions(batch, self._metadata, ours.bucket, offsets)

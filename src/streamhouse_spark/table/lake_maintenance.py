@@ -14,8 +14,7 @@ from typing import Final, Literal, TypeVar
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.values import Claim, CompactReport, ExpireReport, ExpiryRules
+from streamhouse_spark.lake.model.values import Claim, CompactReport, ExpireReport, ExpiryRules, ManifestReport
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.record_snapshot import record_newest

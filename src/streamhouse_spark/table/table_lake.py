@@ -14,8 +14,7 @@ from streamhouse_spark.core.argument_validation import checks_arguments
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeSnapshot
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeSnapshot, ManifestReport
 from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_metadata
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.state import TableState

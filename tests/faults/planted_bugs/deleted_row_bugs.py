@@ -24,20 +24,20 @@ from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.kv.read_version import ReadVersion
+from streamhouse_spark.lake.iceberg import external_row_deletes as iceberg_external_row_deletes
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
-from streamhouse_spark.lake.iceberg.foreign import file_deletes
-from streamhouse_spark.lake.iceberg.maintenance import delete_compaction
+from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_compaction
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon import external_row_deletes
 from streamhouse_spark.lake.paimon import tiering_commit as paimon_round
 from streamhouse_spark.lake.paimon.table import PaimonLake
-from streamhouse_spark.lake.parquet import copy_on_write, row_matching
+from streamhouse_spark.lake.parquet import copy_on_write, rewritten_rows
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job, record_snapshot
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.lake.tiering.log_lookup import RowsOfLog
+from streamhouse_spark.lake.tiering.round import RowsOfLog
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits import delete_vectors as masks
 from streamhouse_spark.log.commits import state as state_module
@@ -185,11 +185,11 @@ def a_round_that_is_not_recorded() -> None:
     table.delete(where=[("id", "=", 2)])
     with mock.patch.object(tiering.TieringJob, "_record", return_value=None):
         job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
-        state = job._refreshed()
+        state = job._refresh_state()
         run = tiering.run_tasks_locally(table.storage, table.settings, table.world)
         for _ in range(2):
             with mock.patch.object(tiering_round, "rows_to_delete", lambda state, _lake, _new: state.deleted):
-                job._round(state, state.ends, run, [])
+                job._run_round(state, state.ends, run, [])
     tier(table)
     assert table.refresh().num_rows == 5
 
@@ -451,7 +451,7 @@ def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
     return found
 
 
-LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_still_live")
+LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_live_entries_to_remove")
 DELETING = partial(Patch, row_deletion, "make_delete_actions")
 POSITIONS_IN_LAKE = partial(Patch, planner, "_positions_in")
 DELETED_BY_A_ROUND = partial(Patch, tiering_round, "unapplied_file_deletes")
@@ -523,7 +523,7 @@ DELETED_ROW_BUGS = (
     ),
     PlantedBug(
         "purged files forget which rows were deleted",
-        Patch(delete_compaction, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
+        Patch(iceberg_compaction, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
     ).found_by(rows_are_purged, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
     PlantedBug("files with deleted rows stay in a Paimon lake", LIVE_IN_PAIMON(lambda: iter(()))).found_by(
         a_life_with_a_paimon_lake, "[0, 0, 1, 1, 2, 3, ...] == [0, 1, 3, 4, 5, 6, ...]"
@@ -562,14 +562,19 @@ DELETED_ROW_BUGS = (
     PlantedBug(
         "the next round deletes rows of lake files again",
         DELETED_BY_A_ROUND(lambda original: original(told=0)),
-        Patch(file_deletes, "_planned_snapshot", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
+        Patch(
+            iceberg_external_row_deletes,
+            "_planned_snapshot",
+            lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id),
+        ),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
-        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_find_rewritten_rows", lambda moved: {})
+        "deleted rows of a rewritten lake file stay",
+        Patch(iceberg_external_row_deletes, "_find_rewritten_rows", lambda moved: {}),
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
         "all rows that equal a deleted one are deleted",
-        Patch(row_matching.RowMultiset, "take_matches", found_in_any_number),
+        Patch(rewritten_rows.RowMultiset, "take_matches", found_in_any_number),
     ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
     PlantedBug(
         "positions of an older lake snapshot are used in a newer one",
@@ -590,12 +595,13 @@ DELETED_ROW_BUGS = (
         Patch(copy_on_write, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "a Paimon round that rewrote files counts as keeping them", Patch(external_row_deletes, "_keeps", lambda: True)
+        "a Paimon round that rewrote files counts as keeping them",
+        Patch(external_row_deletes, "_retains_external_files", lambda: True),
     ).found_by(a_round_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a Paimon round overwrites a concurrent commit",
         *(
-            Patch(module, "name_of", lambda snapshot: None if snapshot is None else "any")
+            Patch(module, "snapshot_name", lambda snapshot: None if snapshot is None else "any")
             for module in (paimon_round, external_row_deletes)
         ),
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),

@@ -37,7 +37,7 @@ from streamhouse_spark.lake.iceberg import relocation as iceberg_relocate
 from streamhouse_spark.lake.iceberg import tiering_commit as iceberg_round
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.iceberg.maintenance import expiry as iceberg_expiry
 from streamhouse_spark.lake.iceberg.snapshot_builder import SnapshotBuilder
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon import commit as paimon_commit
@@ -177,14 +177,14 @@ def a_tag_that_is_made_while_snapshots_expire() -> None:
     for _ in range(3):
         run.append()
         sc.tier(table)
-    lake, choose = table.open_lake().place.find(), iceberg_maintain.expirable
+    lake, choose = table.open_lake().place.find(), iceberg_expiry.find_expirable
 
     def then_tag(*args: Any, **kwargs: Any) -> Any:
         doomed = choose(*args, **kwargs)
         lake.manage_snapshots().create_tag(doomed[0], "audit").commit()
         return doomed
 
-    with mock.patch.object(iceberg_maintain, "expirable", then_tag), suppress(CommitConflictError):
+    with mock.patch.object(iceberg_expiry, "find_expirable", then_tag), suppress(CommitConflictError):
         table.open_lake().expire(keep_last=1, keep_ms=0)
     assert table.open_lake().snapshot_by_name("audit").offsets
 
@@ -315,7 +315,7 @@ def rounds_from_the_recorded_offsets() -> Iterator[Patch]:
         return state
 
     yield Patch(tiering_round, "plan_tiering", lambda original: original(lake_offsets=dict(recorded)))
-    yield Patch(TieringJob, "_refreshed", refreshed)
+    yield Patch(TieringJob, "_refresh_state", refreshed)
     yield Patch(iceberg_round, "require_dense", lambda: None)
 
 
@@ -415,21 +415,21 @@ LAKE_BUGS = (
     PlantedBug(
         "a tiering round does not notice a truncation",
         NO_OFFSETS_REQUIRED,
-        Patch(TieringJob, "_require_lake_of", lambda: None),
+        Patch(TieringJob, "_require_same_lake", lambda: None),
     ).found_by(
         interleaving("tier", "truncates and tiers", every=3), "bucket 0: the lake went back to before the truncation"
     ),
     PlantedBug(
         "the Iceberg lake keeps its files when the table is truncated",
-        Patch(SnapshotBuilder, "_emptied", lambda manifests: (manifests, [])),
+        Patch(SnapshotBuilder, "_delete_all", lambda manifests: (manifests, [])),
     ).found_by(sweeping(sc.TierTruncated, "crash after"), NOT_THE_TABLE),
     PlantedBug(
         "the Paimon lake keeps its files when the table is truncated",
-        Patch(paimon_commit._SnapshotBuilder, "_removed", lambda: ()),
+        Patch(paimon_commit._SnapshotBuilder, "_removed_entries", lambda: ()),
     ).found_by(sweeping(sc.TierTruncatedOnPaimon, "crash after"), NOT_THE_TABLE),
     PlantedBug(
         "the lake is not emptied while there are no new rows",
-        Patch(TieringJob, "_round", lambda original, state: state.num_rows == 0 or original()),
+        Patch(TieringJob, "_run_round", lambda original, state: state.num_rows == 0 or original()),
     ).found_by(truncate_and_tier, "assert 3 == 0"),
     PlantedBug(
         "an overwrite takes two commit records", Patch(table_append, "commit_staged", commit_after_truncation)
@@ -459,11 +459,11 @@ LAKE_BUGS = (
         Patch(ReachableFiles, "needed", lambda original: original(snapshots=())),
     ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is gone"),
     PlantedBug(
-        "Iceberg expiry does not check for new tags", Patch(iceberg_maintain, "require_unchanged_refs", lambda: ())
+        "Iceberg expiry does not check for new tags", Patch(iceberg_expiry, "require_unchanged_refs", lambda: ())
     ).found_by(a_tag_that_is_made_while_snapshots_expire, "SnapshotExpiredError: ...has no tag or branch 'audit'"),
     PlantedBug(
         "Iceberg expiry believes the times of snapshots",
-        Patch(iceberg_maintain, "effective_times_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
+        Patch(iceberg_expiry, "effective_times_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
     ).found_by(days_behind_a_round_whose_clock_was_ahead, "assert 1 == 3"),
     PlantedBug(
         "a footer with a damaged checksum counts as one without a checksum",
@@ -512,7 +512,7 @@ LAKE_BUGS = (
         "relocation leaves position deletes that name the old location",
         Patch(
             iceberg_relocate,
-            "_rename_positions",
+            "_rename_data_files",
             lambda files, where: (where, files.storage.size_bytes(files.key_of(where))),
         ),
     ).found_by(a_relocated_table, "positions in files of another warehouse"),

@@ -61,7 +61,7 @@ def test_a_partition_that_had_them_is_dropped(table):
 def test_a_drop_that_was_counted_with_them_before_is_no_problem(table, monkeypatch):
     append_elsewhere(table, "de")
     with monkeypatch.context() as patch:
-        patch.setattr(partition_rewrite, "is_foreign", lambda _: False)
+        patch.setattr(partition_rewrite, "has_external_name", lambda _: False)
         table.drop_partition({"land": "de"})
     assert table.open_lake().newest().dropped_rows == 8
     assert problems(table) == []

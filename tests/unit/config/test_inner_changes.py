@@ -176,7 +176,7 @@ class TestLake:
         table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
         tier(table)
         table.rename_column("s.a", "c")
-        monkeypatch.setattr("streamhouse_spark.lake.parquet.file_columns._ids_inside", lambda kind: [None, None])
+        monkeypatch.setattr("streamhouse_spark.lake.parquet.file_columns._nested_ids", lambda kind: [None, None])
         assert s_of(table.to_arrow()) == [{"c": 1, "b": "x"}], "an own file is from before the change"
         monkeypatch.setattr("streamhouse_spark.lake.parquet.file_columns.TABLE_KEY", "of another")
         with pytest.raises(LakeMismatchError, match="without the ids of the fields inside column 's'"):

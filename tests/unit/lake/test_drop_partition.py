@@ -113,7 +113,7 @@ def test_files_of_another_partition_spec_are_an_error(lake):
 
 
 def test_a_drop_is_retried_after_a_concurrent_round(lake, memory, monkeypatch, lake_format):
-    planned = f"{MODULE.format(lake_format)}.{'_change' if lake_format == 'iceberg' else 'write_context'}"
+    planned = f"{MODULE.format(lake_format)}.{'_make_change' if lake_format == 'iceberg' else 'write_context'}"
     original, late = pkgutil.resolve_name(planned), iter([True])
     rows = event_rows(4, seed=9).set_column(2, "region", pa.array(["a"] * 4))
 
@@ -134,7 +134,7 @@ def test_a_drop_that_always_loses_is_a_conflict(lake, monkeypatch, lake_format):
     def never(*_):
         raise CommitConflictError("another was faster")
 
-    attempt = "_change" if lake_format == "iceberg" else "_require_as_planned"
+    attempt = "_make_change" if lake_format == "iceberg" else "_require_as_planned"
     monkeypatch.setattr(f"{MODULE.format(lake_format)}.{attempt}", never)
     monkeypatch.setattr(partition_drop, "ATTEMPTS_MAX", 3)
     before = lake.newest()
@@ -188,7 +188,7 @@ def test_rows_that_another_engine_deleted_stay_deleted(lake):
 
 @only_iceberg
 def test_a_deletion_that_lands_during_a_drop_is_not_undone(lake, monkeypatch):
-    planned = f"{MODULE.format('iceberg')}._change"
+    planned = f"{MODULE.format('iceberg')}._make_change"
     original, late = pkgutil.resolve_name(planned), iter([True])
 
     def slow(*args):

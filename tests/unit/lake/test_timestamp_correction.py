@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interop.lake_cases import PLAIN, lake_of, tier
 from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, SnapshotExpiredError
-from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.iceberg.maintenance import expiry
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.timestamp_correction import effective_times_ms, latest_ms, next_snapshot_time_ms, own_ms
 
@@ -124,7 +124,7 @@ def iceberg(memory, world):
 @pytest.mark.parametrize("kind", ["tag", "branch"])
 def test_a_reference_that_is_made_while_snapshots_expire_stays(iceberg, monkeypatch, kind):
     """Dropping a snapshot drops what names it."""
-    table, known = iceberg.place.find(), iceberg_maintain.remove_snapshots
+    table, known = iceberg.place.find(), expiry.remove_snapshots
     oldest = table.metadata.snapshots[0].snapshot_id
 
     def behind_a_reference(catalog, planned, snapshot_ids):
@@ -134,7 +134,7 @@ def test_a_reference_that_is_made_while_snapshots_expire_stays(iceberg, monkeypa
         make(oldest, "audit").commit()
         return known(catalog, planned, snapshot_ids)
 
-    monkeypatch.setattr(iceberg_maintain, "remove_snapshots", behind_a_reference)
+    monkeypatch.setattr(expiry, "remove_snapshots", behind_a_reference)
     with pytest.raises(CommitConflictError, match="changed while snapshots were being expired"):
         iceberg.expire(keep_last=1, keep_ms=0)
     assert num_rows(iceberg, iceberg.snapshot_by_name("audit")) == 1

@@ -186,7 +186,7 @@ class TestRaces:
                 other.overwrite(_rows(50))
                 _tier(other)
 
-        with mock.patch.object(TieringJob, "_require_lake_of"):  # as if it slept right behind this look
+        with mock.patch.object(TieringJob, "_require_same_lake"):  # as if it slept right behind this look
             report = _tier(table, truncated_and_tiered)
         assert report.conflicts == 1
         assert _ids(table) == [50, 51]
@@ -202,10 +202,10 @@ class TestRaces:
             return local(tasks)
 
         with (
-            mock.patch.object(TieringJob, "_require_lake_of"),
+            mock.patch.object(TieringJob, "_require_same_lake"),
             mock.patch.object(TieringJob, "_record"),
         ):
-            job._round(table.refresh(), table.state.ends, run, [])
+            job._run_round(table.refresh(), table.state.ends, run, [])
         assert _ids(table) == list(range(10))
         assert table.refresh().lake is None
         assert table.to_arrow().num_rows == 0

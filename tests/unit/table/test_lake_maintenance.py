@@ -6,8 +6,7 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, ManifestReport
 from streamhouse_spark.table import lake_maintenance as lake_upkeep
 
 HOUR_MS = 3600 * 1000

@@ -141,8 +141,8 @@ def test_a_crash_between_the_lakes_commit_and_the_record(table, other_process, m
     with monkeypatch.context() as patch:
         patch.setattr(TieringJob, "_record", lambda *_: None)
         job = TieringJob(table.log, table.open_lake(), world=table.world)
-        state = job._refreshed()
-        job._round(state, state.ends, run_tasks_locally(table.storage, table.settings, table.world), [])
+        state = job._refresh_state()
+        job._run_round(state, state.ends, run_tasks_locally(table.storage, table.settings, table.world), [])
     assert ids(table.to_arrow()) == stock(table) == [0, 1, 3, 4, 5]
     other = other_process().table("d.t")
     assert tier(other).snapshots == ()

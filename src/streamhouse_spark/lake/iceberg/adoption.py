@@ -1,8 +1,7 @@
-"""Adoption of an Iceberg table with rows as the lake of a new table: its requirements, and the claim.
+"""Adoption of an Iceberg table with rows as the lake of a new table: requirements and claim.
 
-**Commit point** of the claim: one metadata version with a snapshot of the same files, which has the offsets up to which
-it holds the table, and the property with the lake's owner. It is refused if the lake has another snapshot than the
-examined one, or another owner.
+**Commit point** of the claim: one metadata version with the owner property, and a snapshot of the same files that holds
+the start offsets. It fails if the lake's snapshot differs from the examined one, or the lake has another owner.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.evolution import with_changes_elsewhere
+from streamhouse_spark.lake.iceberg.evolution import add_external_nested_ids
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import scan_files
@@ -39,8 +38,8 @@ from streamhouse_spark.lake.iceberg.schema import (
     describe_spec,
     iceberg_type,
     lake_schema,
-    own_field,
     plain_type,
+    to_own_field,
 )
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -54,7 +53,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 _CLAIM_PROPERTIES: Mapping[str, str] = {
-    # Versions are deleted behind a floor only, see `iceberg_place.TABLE_PROPERTIES`.
+    # Versions are deleted only below a floor; see `table_binding.TABLE_PROPERTIES`.
     "write.metadata.delete-after-commit.enabled": "false",
 }
 
@@ -72,7 +71,7 @@ class IcebergAdoption:
         return "Iceberg table"
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Examine a lake table. ``place`` has the names of the table, which lies where its catalog has it."""
+        """Examine a lake table. ``place`` names the table; its catalog knows the location."""
         spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
         opened = self._place(spec)
         table = opened.find()
@@ -82,13 +81,13 @@ class IcebergAdoption:
                 "lake's catalog has it"
             )
         metadata = table.metadata
-        found = [*_wrong_location(opened, table), *_unfit(metadata)]
-        if not found:
-            found = list(_unfit_columns(metadata.schema()))
-        if found:
-            raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(found)}")
+        problems = [*_find_wrong_location(opened, table), *_find_metadata_problems(metadata)]
+        if not problems:
+            problems = list(_find_column_problems(metadata.schema()))
+        if problems:
+            raise LakeMismatchError(f"the Iceberg table at {table.location()} cannot be adopted: {'; '.join(problems)}")
         columns = lake_schema(metadata.schema()).columns
-        partition_by, bucket_key, num_buckets = _layout(metadata.spec(), metadata.schema())
+        partition_by, bucket_key, num_buckets = _parse_layout(metadata.spec(), metadata.schema())
         head = metadata.current_snapshot()
         files = [task.file for task in plan_tasks(table, head)] if head is not None else []
         return AdoptionCandidate(
@@ -107,30 +106,34 @@ class IcebergAdoption:
         )
 
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
-        """Require that the key is the columns that tell rows apart for other engines, never null."""
-        found = []
+        """Require that the key is the columns that identify rows for other engines, and is never null."""
+        problems = []
         if examined.key and set(examined.key) != set(key):
             said = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
-            found.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
-        found += [
+            problems.append(f"it has the identifier fields {', '.join(examined.key)}, and {said}")
+        problems += [
             f"column '{name}' of the primary key is optional, expected required"
             for name in key
             if examined.schema.column(name).nullable
         ]
-        if found:
-            raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
+        if problems:
+            raise LakeMismatchError(
+                f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(problems)}"
+            )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Files of another partition spec, which do not tell it, are read for each bucket."""
+        """Read the rows by bucket. Files of another partition spec, which does not determine the bucket, are read once
+        per bucket.
+        """
         if examined.snapshot_id is None:
             return
         place = self._place(spec)
         table = place.require()
         snapshot = require_snapshot(table.metadata, examined.snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
-        known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
-        known = with_changes_elsewhere(known, table.metadata)
-        how = projection(lake, known, examined.schema, None, examined.schema)
+        mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
+        mapping = add_external_nested_ids(mapping, table.metadata)
+        how = projection(lake, mapping, examined.schema, None, examined.schema)
         by_bucket: dict[int | None, list[LakeSplit]] = {}
         files = scan_files(table, snapshot, how, examined.num_buckets)
         for split in (split for file in files for split in file.splits()):
@@ -139,14 +142,14 @@ class IcebergAdoption:
         for bucket in range(examined.num_buckets):
             batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(place.files_at(s.location), s, how)]
             for split in mixed:
-                found = read_split(place.files_at(split.location), split, how)
-                batches += (_of_bucket(batch, examined, bucket) for batch in found)
+                batches_of_split = read_split(place.files_at(split.location), split, how)
+                batches += (_filter_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Claim the lake table, see the module."""
+        """Claim the lake table; see the module."""
         place = self._place(spec)
         place.require_home("adoption")
         table_uuid = spec.table_uuid
@@ -185,14 +188,14 @@ class IcebergAdoption:
         return IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _of_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: int) -> pa.RecordBatch:
+def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: int) -> pa.RecordBatch:
     keys = [rows.column(name) for name in examined.bucket_key]
     return rows.filter(pa.array(row_buckets(keys, examined.num_buckets, "iceberg") == bucket))
 
 
-def _wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
-    """Return the obstacle of a table in the catalog of files that names another location than its own, so is a copy of
-    another.
+def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
+    """Return the obstacle of a table in the file catalog that records another location than its own, because it is a
+    copy.
     """
     files = StorageFiles(place.storage)
     if not isinstance(place.catalog, FileCatalog):
@@ -200,37 +203,39 @@ def _wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
     location, move = table.location(), table.io.move if isinstance(table.io, StorageFileIO) else None
     if move is None and files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
         return []
-    found = f"{place.storage.url}/{place.spec.location}"
-    there = "there" if move is None else f"at {move.back().of(location)}"
+    actual = f"{place.storage.url}/{place.spec.location}"
+    recorded = "there" if move is None else f"at {move.back().of(location)}"
     text = (
-        f"its metadata says that it lies {there}, it was found at {found}: it was moved or copied; rewrite its "
+        f"its metadata says that it lies {recorded}, it was found at {actual}: it was moved or copied; rewrite its "
         "metadata with the engine that wrote it, or name the catalog that it is in by lake.iceberg.catalog settings"
     )
     return [text]
 
 
-def _unfit(metadata: TableMetadata) -> list[str]:
-    found = []
+def _find_metadata_problems(metadata: TableMetadata) -> list[str]:
+    problems = []
     if metadata.format_version != FORMAT_VERSION:
-        found.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
-    return found
+        problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
+    return problems
 
 
-def _unfit_columns(schema: Schema) -> list[str]:
+def _find_column_problems(schema: Schema) -> list[str]:
     nested = filter(None, (_find_required_field(field.field_type, field.name) for field in schema.fields))
-    found = [f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested]
+    problems = [
+        f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested
+    ]
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
         here, back = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
         if plain_type(here) != plain_type(back):
-            found.append(
+            problems.append(
                 f"column '{column.name}' is {plain_type(here)}, which new rows would have as {plain_type(back)}"
             )
-    return found
+    return problems
 
 
 def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
-    """Return the first part of a nested type that may not be null."""
+    """Return the first part of a nested type that is not nullable."""
     match kind:
         case ice.StructType():
             parts = [(f.field_type, f"{name}.{f.name}", f.required) for f in kind.fields]
@@ -243,11 +248,11 @@ def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
             ]
         case _:
             return None
-    found = (path if required else _find_required_field(part, path) for part, path, required in parts)
-    return next(filter(None, found), None)
+    required_paths = (path if required else _find_required_field(part, path) for part, path, required in parts)
+    return next(filter(None, required_paths), None)
 
 
-def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+def _parse_layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return partition columns, bucket key and number of buckets. Raises `LakeMismatchError` for any other kind of
     spec.
     """
@@ -257,9 +262,9 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     last = fields[-1].transform if fields else None
     if isinstance(last, BucketTransform):
         bucket_key, num_buckets = (schema.find_field(fields.pop().source_id).name,), last.num_buckets
-    parts = [own_field(field.transform, schema.find_column_name(field.source_id) or "") for field in fields]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    parts = [to_own_field(field.transform, schema.find_column_name(field.source_id) or "") for field in fields]
+    named = [part for part in parts if part is not None]
+    if len(named) < len(parts):
         raise LakeMismatchError(
             f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(describe_spec(spec, schema))}], "
             "expected columns, their years, months, days, hours or truncate, and then at most one bucket[N]; change "
@@ -268,5 +273,5 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     nested = [f.source_id for f in spec.fields if f.source_id not in {c.field_id for c in schema.fields}]
     if nested:
         raise LakeMismatchError("the Iceberg table cannot be adopted: it is partitioned by a field within a column")
-    texts = (part.column if part.transform == "identity" else str(part) for part in known)
+    texts = (part.column if part.transform == "identity" else str(part) for part in named)
     return tuple(texts), bucket_key, num_buckets

@@ -52,12 +52,12 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     LatestVersion,
     floor_key,
     floors_prefix,
-    look_again,
-    mend_hint,
+    forget_cached_version,
     newest_floor,
     newest_version,
     parse_version_hint,
     put_hint,
+    repair_hint,
     version_key,
     version_number,
     version_numbers,
@@ -83,11 +83,11 @@ Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 class _Version:
     number: int
     metadata: TableMetadata
-    asked_ms: int = 0
+    checked_ms: int = 0
 
 
 class FileCatalog(MetastoreCatalog):
-    """Tables are ``<prefix><namespace>/<table>`` of a storage. Safe for any number of writers.
+    """A catalog whose tables are ``<prefix><namespace>/<table>`` of a storage. Safe for concurrent writers.
 
     ``properties`` are pyiceberg's own (``s3.*`` …), for files of a table outside the warehouse.
     """
@@ -107,7 +107,7 @@ class FileCatalog(MetastoreCatalog):
         self._world = world or World()
         self._io = StorageFileIO(storage, properties)
         self._hints_behind: dict[str, int] = {}
-        """Table → its newest version, if the last look found the hint behind it."""
+        """Table → its latest version, if the hint was older at the last check."""
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
@@ -115,17 +115,16 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
 
-    def mend_hint(self, identifier: str | Identifier) -> None:
-        """Point the hint to the newest version if the last look found it behind, because its writer died before it did
-        so.
+    def repair_hint(self, identifier: str | Identifier) -> None:
+        """Update a stale hint found by the last check, whose writer died before updating it.
 
-        Engines that open a table by its path know no other way to the newest version.
+        Engines that open a table by path find its latest version only by the hint.
         """
         key = self._key(identifier)
         number = self._hints_behind.pop(key, None)
         if number is not None:
-            with suppress(StorageError):  # the next look tries again
-                mend_hint(self._storage, key, number)
+            with suppress(StorageError):  # the next check retries
+                repair_hint(self._storage, key, number)
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         try:
@@ -161,8 +160,8 @@ class FileCatalog(MetastoreCatalog):
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         return self._table(identifier, key, version)
 
-    def begin_table(self, identifier: str | Identifier, metadata: TableMetadata) -> Table:
-        """Create a table that goes on from the metadata of another. **Commit point:** its first version.
+    def create_from_metadata(self, identifier: str | Identifier, metadata: TableMetadata) -> Table:
+        """Create a table that continues the metadata of another. **Commit point:** its first version.
 
         Raises `TableAlreadyExistsError`, `CommitStateUnknownException`.
         """
@@ -175,8 +174,7 @@ class FileCatalog(MetastoreCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Commit updates: requirements are checked against the newest version, and the new version is that one's
-        successor or nothing.
+        """Commit updates: check the requirements against the latest version, and write exactly its successor.
 
         Raises `CommitFailedException` if a requirement fails or another writer won, `CommitStateUnknownException` if
         the storage did not report the outcome.
@@ -196,18 +194,17 @@ class FileCatalog(MetastoreCatalog):
         changed = apply_updates(base.metadata, updates, location)
         if changed == base.metadata:
             return _response(base.metadata, location)
-        version = self._put_version(key, base.number + 1, self._with_store_time(changed, base.metadata), base.asked_ms)
+        version = self._put_version(key, base.number + 1, self._set_store_time(changed, base.metadata), base.checked_ms)
         if version is None:
             raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
         return _response(version.metadata, self._location(key, version.number))
 
     def relocate_table(self, identifier: str | Identifier, rewrite: Rewrite) -> bool:
-        """Move the table to the location where it was found. ``rewrite`` makes its next metadata from the stored
-        metadata and the move, which is None for a table at its recorded location; it returns None if there is nothing
-        to do.
+        """Move the table to the location where it was found. ``rewrite`` returns the next metadata, given the stored
+        metadata and the move, which is None at the recorded location. It returns None if nothing is to be done.
 
         **Commit point:** the metadata version. Returns False if nothing was done. Raises `NoSuchTableError`,
-        `CommitFailedException` if others keep changing the table, `CommitStateUnknownException`.
+        `CommitFailedException` if concurrent writers keep changing the table, `CommitStateUnknownException`.
         """
         key = self._key(identifier)
         for _ in range(PUT_ATTEMPTS_MAX):
@@ -217,47 +214,47 @@ class FileCatalog(MetastoreCatalog):
             if changed is None:
                 return False
             if (
-                self._put_version(key, base.number + 1, self._with_store_time(changed, base.metadata), started_ms)
+                self._put_version(key, base.number + 1, self._set_store_time(changed, base.metadata), started_ms)
                 is not None
             ):
                 return True
         raise CommitFailedException(f"{self._storage.url}/{key} was changed by others {PUT_ATTEMPTS_MAX} times")
 
     def drop_table(self, identifier: str | Identifier) -> None:
-        """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
+        """Close the table permanently. Its files stay, so `undrop_table` can restore it until `purge_table`."""
         key = self._key(identifier)
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
         closed = floor_key(key, DROPPED)
         slot = Slot(self._storage, closed, lambda: self._storage.read(closed), lambda _: True)
-        taken = slot.take(owner.encode())
-        if taken.outcome is PutOutcome.UNREADABLE:
-            raise taken.error
-        if taken.outcome is not PutOutcome.WON:
-            if isinstance(taken.failure, StorageRefusedError):
-                raise taken.failure
+        put = slot.take(owner.encode())
+        if put.outcome is PutOutcome.UNREADABLE:
+            raise put.error
+        if put.outcome is not PutOutcome.WON:
+            if isinstance(put.failure, StorageRefusedError):
+                raise put.failure
             raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
 
     def find_dropped_owner(self, identifier: str | Identifier) -> str | None:
-        """Return the uuid of the streamhouse table whose lake was dropped here; None if nothing was dropped."""
+        """Return the uuid of the streamhouse table whose lake was dropped here, or None."""
         try:
             return self._storage.read(floor_key(self._key(identifier), DROPPED)).decode()
         except ObjectNotFoundError:
             return None
 
     def undrop_table(self, identifier: str | Identifier) -> Table:
-        """Bring a dropped table back. Raises `NoSuchTableError` if the table's files are gone."""
+        """Restore a dropped table. Raises `NoSuchTableError` if its files are missing."""
         key = self._key(identifier)
         self._storage.delete(floor_key(key, DROPPED))
         return self.load_table(identifier)
 
     def purge_table(self, identifier: str | Identifier) -> None:
-        """Drop the table and delete every file below its location, but the floor that keeps it closed."""
+        """Drop the table and delete every file below its location, except the floor that keeps it closed."""
         key = self._key(identifier)
         with suppress(NoSuchTableError):
             self.drop_table(identifier)
-        kept = floor_key(key, DROPPED)
+        floor = floor_key(key, DROPPED)
         for info in self._storage.list(f"{key}/"):
-            if info.key != kept:
+            if info.key != floor:
                 self._storage.delete(info.key)
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
@@ -266,7 +263,7 @@ class FileCatalog(MetastoreCatalog):
         return [(database, name) for name in names if self.table_exists((database, name))]
 
     # -- namespaces -----------------------------------------------------------------------------------------------
-    # A namespace is a folder: it exists as soon as a table is in it.
+    # A namespace is a folder: it exists once a table is in it.
 
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         if namespace:
@@ -286,11 +283,11 @@ class FileCatalog(MetastoreCatalog):
     def prune_versions(
         self, identifier: str | Identifier, *, grace_ms: int = FLOOR_GRACE_MS, dry_run: bool = False
     ) -> list[str]:
-        """Delete metadata versions that were superseded at least ``grace_ms`` ago; returns their keys.
+        """Delete metadata versions that were superseded at least ``grace_ms`` ago, and return their keys.
 
-        Works in two visits: this one deletes versions below a floor that is old enough, and stores the floor for the
-        next. Versions are deleted oldest first, so that no gap hides a newer one; where requests take long some of them
-        at the same time, which readers do not see: all of them are below a floor that has been there for the grace.
+        A call deletes versions below a floor that is old enough, and stores the floor for the next call. Versions are
+        deleted oldest first, so that no gap hides a newer one. On a remote store some are deleted concurrently, which
+        is invisible to readers: all are below a floor older than the grace period.
         """
         key = self._key(identifier)
         newest = self._newest(key)
@@ -298,54 +295,54 @@ class FileCatalog(MetastoreCatalog):
             lambda: self._storage.list(floors_prefix(key)),
             lambda: self._storage.list_names(f"{key}/metadata/"),
         ]
-        found, names = at_once(self._storage, lambda look: look(), looks)
-        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in found)
-        settled_ms = self._storage.now_ms() - grace_ms
-        settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
+        floor_files, names = at_once(self._storage, lambda look: look(), looks)
+        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in floor_files)
+        cutoff_ms = self._storage.now_ms() - grace_ms
+        safe_floor = max((number for number, info in floors if info.modified_ms <= cutoff_ms), default=0)
         numbers = sorted(version_numbers(names))
-        doomed = [version_key(key, number) for number in numbers if number < settled]
+        doomed = [version_key(key, number) for number in numbers if number < safe_floor]
         if dry_run:
             return doomed
         delete_all(self._storage, doomed)
         if newest.number > max((number for number, _ in floors), default=1):
-            with suppress(StorageError):  # the next visit tries again
+            with suppress(StorageError):  # the next call retries
                 fill(self._storage, floor_key(key, newest.number), b"")
-        delete_all(self._storage, [info.key for number, info in floors if number < settled])
+        delete_all(self._storage, [info.key for number, info in floors if number < safe_floor])
         return doomed
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Do nothing: deleting by the length of the metadata log would open slots. `prune_versions` deletes behind a
+        """Do nothing: deletion by the length of the metadata log would free slots. `prune_versions` deletes below a
         floor.
         """
 
     # -- versions -------------------------------------------------------------------------------------------------
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
-        """Return the newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
-        found = newest_version(self._storage, self._world, key, from_number=from_number)
-        if found is None:
+        """Return the latest version, even if the hint is wrong. Raises `NoSuchTableError`."""
+        latest = newest_version(self._storage, self._world, key, from_number=from_number)
+        if latest is None:
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
-        if found.is_behind_hint:
-            self._hints_behind[key] = found.number
-        return self._parsed(key, found)
+        if latest.is_behind_hint:
+            self._hints_behind[key] = latest.number
+        return self._parse_version(key, latest)
 
-    def _parsed(self, key: str, found: LatestVersion) -> _Version:
+    def _parse_version(self, key: str, latest: LatestVersion) -> _Version:
         try:
-            return _Version(found.number, parse_metadata(found.data), found.asked_ms)
+            return _Version(latest.number, parse_metadata(latest.data), latest.checked_ms)
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
-                f"{self._storage.url}/{version_key(key, found.number)} is not Iceberg table metadata "
+                f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, "
                 "or build the lake anew from the log (streamhouse retier)"
             ) from error
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
-        """Store version ``number``; returns None if another writer has it. Raises `CommitStateUnknownException`."""
+        """Store version ``number``, or return None if another writer has it. Raises `CommitStateUnknownException`."""
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
-        look_again()
+        forget_cached_version()
         with self._storage.commit_lock(f"{key}/metadata/.lock"):
             won = self._put_and_read_back(version_key(key, number), data)
         if not won:
@@ -353,41 +350,39 @@ class FileCatalog(MetastoreCatalog):
         remember(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
-            return None  # the slot was free only because its file had been deleted: the new file there is void
+            return None  # the slot was free only because its file had been deleted: the new file is void
         with suppress(StorageError):
             put_hint(self._storage, key, number)
         return _Version(number, stored)
 
-    def _with_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
-        """Return metadata with the store's time instead of this host's, and never before the time of its
-        predecessor.
-        """
+    def _set_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
+        """Return metadata with the store's time instead of this host's, never before the time of its predecessor."""
         newest_ms = max((s.timestamp_ms for s in changed.snapshots[-1:]), default=0)
         time_ms = max(self._storage.now_ms(), base.last_updated_ms, newest_ms)
         return changed.model_copy(update={"last_updated_ms": time_ms})
 
     def _put_and_read_back(self, version_key: str, data: bytes) -> bool:
-        """Store ``data`` and return whether the slot holds it. After any error the slot itself is asked, never the
-        error.
+        """Store ``data`` and return whether the slot holds it. After any error the slot is read, the error is not
+        trusted.
 
-        Raises `StorageRefusedError` if the slot is empty, and the store lets nobody here fill it.
+        Raises `StorageRefusedError` if the slot is empty and the store rejects writes of this process.
         """
         slot = slot_of_bytes(self._storage, version_key, data)
         refusals = 0
         for attempt in range(PUT_ATTEMPTS_MAX):
             if attempt:
                 self._world.clock.sleep_ms(100 * 2**attempt * (0.5 + self._world.ids.jitter()))
-            taken = slot.take(data)
-            if taken.outcome in (PutOutcome.WON, PutOutcome.LOST):
-                return taken.is_won()
-            if taken.outcome is PutOutcome.NOT_DURABLE:
+            put = slot.take(data)
+            if put.outcome in (PutOutcome.WON, PutOutcome.LOST):
+                return put.is_won()
+            if put.outcome is PutOutcome.NOT_DURABLE:
                 break
-            refusals += isinstance(taken.failure, StorageRefusedError)
-            if taken.outcome is PutOutcome.NOT_STORED and refusals == attempt + 1:
-                raise taken.error  # it is not there, and no request that could put it is under way
+            refusals += isinstance(put.failure, StorageRefusedError)
+            if put.outcome is PutOutcome.NOT_STORED and refusals == attempt + 1:
+                raise put.error  # it is missing, and no request in flight can put it
         raise CommitStateUnknownException(
             f"storing {self._storage.url}/{version_key} may or may not have happened"
-        ) from (taken.read_error or taken.failure)
+        ) from (put.read_error or put.failure)
 
     # -- names ----------------------------------------------------------------------------------------------------
 
@@ -414,7 +409,7 @@ class FileCatalog(MetastoreCatalog):
         )
 
     def _move(self, key: str, metadata: TableMetadata) -> Move | None:
-        """Return the move of the table; None for one at the location in its metadata."""
+        """Return the move of the table, or None if it is at the location in its metadata."""
         root = find_recorded_root(metadata.location, key)
         if root is None or is_same_place(root, self._storage.url):
             return None
@@ -456,8 +451,8 @@ class FileCatalog(MetastoreCatalog):
     def drop_view(self, identifier: str | Identifier) -> None:
         raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise NotImplementedError(f"a catalog of files does not offer {what}")
+    def _refuse(self, reason: str) -> NoReturn:
+        raise NotImplementedError(f"a catalog of files does not offer {reason}")
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

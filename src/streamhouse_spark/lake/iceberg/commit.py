@@ -1,10 +1,10 @@
-"""Snapshots of the package: built from public parts of pyiceberg, validated on every attempt, committed by the catalog.
+"""Snapshot commits of the package: built from public parts of pyiceberg, validated on every attempt, committed by the
+catalog.
 
-An attempt loads the newest metadata, validates against exactly that, writes manifests on top of it, and asks the
-catalog to commit with the requirement that the branch still points where it did. So nothing can come between the
-validation and the commit: not on the first attempt, and not on a retry. The snapshot carries the uuid of the commit, so
-that an outcome which the catalog cannot tell is looked up in the chain. No error path deletes a file: files of a lost
-attempt are named by nobody, and orphan cleaning removes them.
+An attempt loads the latest metadata, validates the change against it, writes manifests, and commits with the
+requirement that the branch is unchanged. So no commit can come between validation and commit, on any attempt. The
+snapshot carries the uuid of the commit: if the catalog does not report the outcome, the snapshot chain shows it. No
+error path deletes a file: files of a lost attempt are orphans.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg.errors import catalog_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.metadata_versions import look_again, one_look
+from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round, forget_cached_version
 from streamhouse_spark.lake.iceberg.offsets import find_commit
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, SnapshotBuilder
 from streamhouse_spark.storage.prefetch import at_once
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
+"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
+files."""
 OWN_PLACES = (
     "write.data.path",
     "write.metadata.path",
@@ -47,27 +48,26 @@ OWN_PLACES = (
     "write.location-provider.impl",
     NOT_BEFORE_PROPERTY,
 )
-"""Properties of a lake table that name its own places, or are of its own cleaning: a table that begins with its files
-does not take them over.
-"""
+"""Properties of a lake table that name its own locations or orphan removal. A table that starts with its files does not
+inherit them."""
 
 ATTEMPTS_MAX = 20
 
 
 Validation = Callable[[TableMetadata], Change]
-"""Checks that the change may be made on this metadata, and returns the change. Raises the obstacle otherwise."""
+"""Validates the change against this metadata and returns it. Raises the obstacle otherwise."""
 
 
 def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validation, world: World) -> Snapshot:
-    """Make the change in one snapshot, on the newest one by then.
+    """Commit the change in one snapshot on top of the latest one.
 
-    Raises the errors of ``validate``, `CommitConflictError` if others win too often, `CommitStateUnknownError`.
+    Raises the errors of ``validate``, `CommitConflictError` if other writers win too often, `CommitStateUnknownError`.
     """
     commit_uuid = world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
-        look_again()
-        with one_look():
+        forget_cached_version()
+        with cache_metadata_for_round():
             snapshot = _attempt(catalog, identifier, validate, commit_uuid, attempt, world)
         if snapshot is not None:
             return snapshot
@@ -79,8 +79,8 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
 def _attempt(
     catalog: Catalog, identifier: Identifier, validate: Validation, commit_uuid: str, attempt: int, world: World
 ) -> Snapshot | None:
-    """Try once, and return the snapshot; None where another writer won. The table is looked at once: the catalog
-    commits on the version that was loaded, or not at all.
+    """Try once and return the snapshot, or None if another writer won. The catalog commits on the loaded version or not
+    at all.
     """
     with catalog_answers(f"{'.'.join(identifier)} was loaded"):
         table = catalog.load_table(identifier)
@@ -91,24 +91,24 @@ def _attempt(
     try:
         snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
     except FileNotFoundError as error:
-        look_again()
+        forget_cached_version()
         _require_overtaken(catalog, table, error)
         return None
     try:
         catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
     except CommitFailedException:
         return None
-    except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
-        look_again()
-        found = _look_up(catalog, identifier, commit_uuid, error)
-        if found is None:
+    except Exception as error:  # any error of a catalog's client: the table itself shows the outcome
+        forget_cached_version()
+        metadata = _find_committed(catalog, identifier, commit_uuid, error)
+        if metadata is None:
             raise
-        return found
+        return metadata
     return snapshot
 
 
 def _validate_change(table: Table, validate: Validation) -> Change:
-    """Return the validated change. The snapshot's list of manifests, on which it will be built, is read meanwhile."""
+    """Return the validated change. Prefetches the snapshot's manifest list, which the new snapshot builds on."""
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):
         return validate(table.metadata)
@@ -123,7 +123,7 @@ def _validate_change(table: Table, validate: Validation) -> Change:
 
 
 def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:
-    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
+    """Raise ``error`` unless there is a newer snapshot: only then may metadata of the parent be missing."""
     with catalog_answers(f"{'.'.join(table.name())} was loaded"):
         now = catalog.load_table(table.name()).metadata.current_snapshot_id
     if now == table.metadata.current_snapshot_id:
@@ -133,8 +133,8 @@ def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError)
         ) from error
 
 
-def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:
-    """Return the snapshot, if the commit happened in spite of the error; None if the error is final."""
+def _find_committed(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: Exception) -> Snapshot | None:
+    """Return the snapshot if the commit succeeded despite the error, or None if the error is final."""
     try:
         metadata = catalog.load_table(identifier).metadata
     except Exception as second:  # noqa: BLE001 - whatever a catalog's client raises
@@ -142,24 +142,24 @@ def _look_up(catalog: Catalog, identifier: Identifier, commit_uuid: str, error: 
             f"lake table {'.'.join(identifier)}: the commit may or may not have happened ({error}), and looking it up "
             f"failed ({second}); run the same tiering again, it repeats nothing that happened"
         ) from error
-    found = find_commit(metadata, commit_uuid)
-    if found is None and isinstance(error, CommitStateUnknownException):
+    snapshot = find_commit(metadata, commit_uuid)
+    if snapshot is None and isinstance(error, CommitStateUnknownException):
         raise CommitStateUnknownError(
             f"lake table {'.'.join(identifier)}: the commit may still happen ({error}); run the same tiering again, it "
             "repeats nothing that happened"
         ) from error
-    if found is None and not isinstance(error, StreamhouseError):
+    if snapshot is None and not isinstance(error, StreamhouseError):
         raise CommitStateUnknownError(
             f"lake table {'.'.join(identifier)}: the catalog failed while committing ({type(error).__name__}: {error}) "
             "and does not show the commit; run the same tiering again"
         ) from error
-    return found
+    return snapshot
 
 
 def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
-    """Return the requirements under which the catalog commits on exactly the validated state, or fails."""
+    """Return the requirements that let the catalog commit only on the validated state."""
     head = metadata.refs.get(MAIN_BRANCH)
-    # Only catalogs that check requirements in this process know ours; for others see `iceberg_orphans`.
+    # Only catalogs that check requirements in this process know ours; for others see `maintenance.orphans`.
     own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
     requirements: tuple[Any, ...] = (
         *own,
@@ -176,7 +176,7 @@ def not_before_ms(metadata: TableMetadata) -> int:
 
 
 class _AssertNotBefore(ValidatableTableRequirement):
-    """The requirement that cleaning has not begun since the commit was validated."""
+    """The requirement that no orphan removal has begun since the commit was validated."""
 
     type: Literal["streamhouse-assert-not-before"] = "streamhouse-assert-not-before"
     not_before_ms: int

@@ -1,4 +1,4 @@
-"""Errors of catalogs' clients as the package's errors: a REST client alone raises dozens of kinds."""
+"""Translation of errors of catalog clients: a REST client alone raises dozens of types."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pyiceberg.exceptions import (
 from streamhouse_spark.errors import CommitStateUnknownError, StorageError, StreamhouseError
 
 _ANSWERS = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
-"""Answers of a catalog about the state it found: callers handle them."""
+"""Responses of a catalog about the state it found, which callers handle."""
 
 
 @contextmanager
-def catalog_answers(what: str) -> Iterator[None]:
-    """Wrap calls to a catalog that change nothing, or may safely be repeated.
+def catalog_answers(action: str) -> Iterator[None]:
+    """Wrap catalog calls that change nothing or are idempotent.
 
-    Raises `StorageError` for an error that is neither an answer of the catalog nor one of this package.
+    Raises `StorageError` for an error that is neither a response of the catalog nor one of this package.
     """
     try:
         yield
@@ -31,24 +31,24 @@ def catalog_answers(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise StorageError(
-            f"the Iceberg catalog failed while {what} ({_first_line(error)}); try again later"
+            f"the Iceberg catalog failed while {action} ({_first_line(error)}); try again later"
         ) from error
 
 
 @contextmanager
-def commit_answers(what: str) -> Iterator[None]:
-    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no answer of the catalog: the commit may have
-    happened.
+def commit_answers(action: str) -> Iterator[None]:
+    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog: the commit may
+    have happened.
     """
     try:
         yield
     except (*_ANSWERS, StreamhouseError):
         raise
     except CommitStateUnknownException as error:
-        raise CommitStateUnknownError(f"{what}: {_first_line(error)}; it may have happened, try again") from error
+        raise CommitStateUnknownError(f"{action}: {_first_line(error)}; it may have happened, try again") from error
     except Exception as error:
         raise CommitStateUnknownError(
-            f"{what}: the Iceberg catalog failed ({_first_line(error)}); it may have happened, try again"
+            f"{action}: the Iceberg catalog failed ({_first_line(error)}); it may have happened, try again"
         ) from error
 
 

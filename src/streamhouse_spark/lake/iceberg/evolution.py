@@ -1,10 +1,10 @@
-"""Bringing an Iceberg table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
-commenting; and its partitions, where the table's partitioning was changed (`partition_evolution`).
+"""Schema evolution: migrates an Iceberg table to the columns of the streamhouse table (add, rename, drop, widen,
+comment) and to its partitioning.
 
-Existing files stay as they are: columns are found in them by field id, which a rename keeps and a drop retires for
-good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema, the
-partition spec and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
-planned before the change is refused by the commit's own validation, and planned again.
+Existing files are not rewritten: columns match by field id, which a rename keeps and a drop retires permanently, and
+Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version with schema, partition spec and
+column map. It is retried until it succeeds, before the next round commits. The commit of a round planned before the
+change fails validation, and the round is planned again.
 """
 
 from __future__ import annotations
@@ -12,25 +12,32 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyiceberg import types as ice
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AssertCurrentSchemaId,
+    AssertDefaultSpecId,
     AssertLastAssignedFieldId,
+    AssertLastAssignedPartitionId,
     AssertTableUUID,
     SetCurrentSchemaUpdate,
+    SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.transforms import Transform as IcebergTransform
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake import column_map
@@ -40,55 +47,55 @@ from streamhouse_spark.lake.column_map import (
     migrate_columns,
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.metadata.partition_evolution import evolve_spec, spec_updates
-from streamhouse_spark.lake.iceberg.schema import fields_inside, iceberg_type, inner_of
+from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
+from streamhouse_spark.schema import partition_fields as own
 from streamhouse_spark.schema.nested_fields import count
-from streamhouse_spark.schema.table_schema import Column
+from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """The required columns of the lake."""
+    """The target columns of the lake."""
 
     schema: Schema
-    """The lake's own schema if nothing is to be changed."""
+    """The lake's current schema if nothing changes."""
     columns: ColumnMap
     differences: tuple[str, ...]
-    """Changes by another engine that keep the lake from being brought up."""
+    """Changes by another engine that prevent the migration."""
     spec: PartitionSpec
-    """The partition spec; the lake's own if that is not to be changed."""
+    """The partition spec; the lake's current one if it does not change."""
 
 
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
-    """Return the lake table's map of columns. Raises `CorruptDataError`."""
+    """Return the lake table's column map. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    inside = inner_of(metadata.schema())
-    found = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
-    return with_changes_elsewhere(found, metadata)
+    inside = nested_field_finder(metadata.schema())
+    columns = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    return add_external_nested_ids(columns, metadata)
 
 
-def with_changes_elsewhere(known: ColumnMap, metadata: TableMetadata) -> ColumnMap:
-    """Return the map with what other engines changed inside columns, as far as the lake's schemas are kept."""
+def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
+    """Return the map with nested changes of other engines, as far as the lake's schemas are retained."""
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
-    forms = [{f.field_id: fields_inside(f.field_type) for f in schema.fields} for schema in (*older, present)]
-    return replace(known, elsewhere=column_map.nested_fields_changed_by_lake(forms))
+    forms = [{f.field_id: nested_field_ids(f.field_type) for f in schema.fields} for schema in (*older, present)]
+    return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
-    """Require that the lake has exactly the columns of the spec; a lake without a map is known by names.
+    """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
 
-    Raises `CommitConflictError`: the table was altered since this round began, or the lake does not have the change
+    Raises `CommitConflictError` if the table was altered since this round began, or the lake does not have the change
     yet.
     """
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    column_map.require_brought_up(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
+    column_map.require_migrated(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
-    """Make the lake's schema as `column_map.brought_up` has its fields, and its partitions those of the table."""
-    lake, known = metadata.schema(), iceberg_columns(metadata, spec)
+    """Return the lake's schema with the fields of `column_map.migrate_columns`, and the table's partitioning."""
+    lake, columns_before = metadata.schema(), iceberg_columns(metadata, spec)
     ids = itertools.count(metadata.last_column_id + 1)
 
     def added(columns: Sequence[Column], _: object) -> list[tuple[int, ice.NestedField]]:
@@ -98,23 +105,23 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
         return _as_column(field, column, inner, ids)
 
     fields = {field.field_id: field for field in lake.fields}
-    edited, mapped, found = migrate_columns(
+    edited, mapped, differences_of_columns = migrate_columns(
         fields,
-        known,
+        columns_before,
         spec,
         commented=_with_comment,
         as_column=as_column,
         added=added,
-        inside=lambda field: fields_inside(field.field_type),
+        inside=lambda field: nested_field_ids(field.field_type),
         where=metadata.location,
     )
-    differences = found + _find_sort_obstacles(metadata, edited)
+    differences = differences_of_columns + _find_sort_obstacles(metadata, edited)
     changed = lake if differences else _evolve_schema(metadata, edited)
     columns = ColumnMap(mapped, spec.schema_id)
-    partitions = metadata.spec() if differences else evolve_spec(metadata, changed, known, columns, spec)
-    # A lake without a map stays without one until it changes: it is known by its names until then.
-    is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
-    if is_as_it_was and partitions.spec_id == metadata.default_spec_id:
+    partitions = metadata.spec() if differences else evolve_spec(metadata, changed, columns_before, columns, spec)
+    # A lake without a map stays without one until it changes: its columns match by name until then.
+    is_unchanged = columns_before.schema_id is None and changed is lake and mapped == dict(columns_before.fields)
+    if is_unchanged and partitions.spec_id == metadata.default_spec_id:
         columns = ColumnMap(mapped, None)
     return Evolved(changed, columns, tuple(differences), partitions)
 
@@ -128,10 +135,10 @@ def _evolve_schema(metadata: TableMetadata, fields: list[ice.NestedField]) -> Sc
 
 
 def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
-    """Return the obstacle of a sort order that another engine gave the lake and that names a dropped field."""
+    """Return the obstacle if another engine's sort order of the lake names a dropped field."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
-    kept = {field.field_id for field in fields}
-    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in kept}
+    field_ids = {field.field_id for field in fields}
+    sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in field_ids}
     here = {field.field_id: field.name for field in metadata.schema().fields}
     return [
         f"column '{here[i]}' was dropped here, and is in the sort order that another engine gave the lake table; take "
@@ -143,10 +150,10 @@ def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField])
 def _as_column(
     field: ice.NestedField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.NestedField:
-    """Return the field with the column's name and comment, optional if the column accepts null, and with its type if
-    that is a promotion of Iceberg's, or the column was changed inside.
+    """Return the field with the column's name, comment and nullability, and with its type if Iceberg can promote to it
+    or the column changed inside.
 
-    ``inner`` has the fields inside the column, in the table → in the lake.
+    ``inner`` maps nested fields of the table to those of the lake.
     """
     field = _with_comment(field, column)
     kind = _promote_type(field.field_type, column.type)
@@ -159,16 +166,16 @@ def _as_column(
 
 
 def _promote_type(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:
-    wanted = iceberg_type(after, itertools.count())
-    return wanted if _is_promotion(before, wanted) else before
+    target = iceberg_type(after, itertools.count())
+    return target if _is_promotion(before, target) else before
 
 
 def _migrate_type(
     before: ice.IcebergType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.IcebergType:
-    """Return the lake's type with the fields that the table has inside a column now.
+    """Return the lake's type with the column's current nested fields.
 
-    Fields that another engine added stay, behind the table's own; the difference is reported later.
+    Fields added by another engine stay after the table's own; the difference is reported later.
     """
     match before:
         case ice.ListType() if pa.types.is_list(after):
@@ -186,19 +193,19 @@ def _migrate_type(
 def _migrate_struct(
     before: ice.StructType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.StructType:
-    there = {field.field_id: field for field in before.fields}
+    field_of_id = {field.field_id: field for field in before.fields}
     fields = []
-    for wanted in after:
-        field = there.get(inner.get(next(ids), -1))
-        own = [next(ids) for _ in range(count(wanted.type))]
+    for column in after:
+        field = field_of_id.get(inner.get(next(ids), -1))
+        own = [next(ids) for _ in range(count(column.type))]
         if field is None:
-            kind = iceberg_type(wanted.type, new_ids)
-            fields.append(ice.NestedField(next(new_ids), wanted.name, kind, required=False))
+            kind = iceberg_type(column.type, new_ids)
+            fields.append(ice.NestedField(next(new_ids), column.name, kind, required=False))
         else:
-            kind = _migrate_type(field.field_type, wanted.type, iter(own), inner, new_ids)
-            fields.append(field.model_copy(update={"name": wanted.name, "field_type": kind}))
-    of_others = [field for field in before.fields if field.field_id not in inner.values()]
-    return ice.StructType(*fields, *of_others)
+            kind = _migrate_type(field.field_type, column.type, iter(own), inner, new_ids)
+            fields.append(field.model_copy(update={"name": column.name, "field_type": kind}))
+    lake_only = [field for field in before.fields if field.field_id not in inner.values()]
+    return ice.StructType(*fields, *lake_only)
 
 
 def _with_comment(field: ice.NestedField, column: Column | None) -> ice.NestedField:
@@ -226,14 +233,13 @@ def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
     )
 
 
-def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
-    """Make the wanted columns and partitions the current ones. Returns False if the table changed meanwhile: look
-    again.
+def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid: str) -> bool:
+    """Commit the evolved columns and partitions. Returns False if the table changed concurrently: load it again.
 
-    Raises `CommitStateUnknownError`, after which looking again is right as well.
+    Raises `CommitStateUnknownError`, after which loading it again is right too.
     """
     metadata = table.metadata
-    required, respecified = spec_updates(metadata, wanted.spec)
+    required, respecified = spec_updates(metadata, evolved.spec)
     requirements: tuple[TableRequirement, ...] = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
@@ -241,13 +247,122 @@ def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: 
         *required,
     )
     updates: list[TableUpdate] = []
-    if wanted.schema is not metadata.schema():
-        updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
+    if evolved.schema is not metadata.schema():
+        updates += [AddSchemaUpdate.model_validate({"schema": evolved.schema}), SetCurrentSchemaUpdate()]
     updates += respecified
-    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
+    updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: evolved.columns.to_text(table_uuid)}))
     try:
         with commit_answers(f"columns of lake table {metadata.location}"):
             catalog.commit_table(table, requirements, tuple(updates))
     except CommitFailedException:
         return False
     return True
+
+
+_Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
+"""A field's source, its transform, and the suffix of its name, which is empty for the column itself."""
+
+
+def evolve_spec(
+    metadata: TableMetadata, lake: Schema, columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
+) -> PartitionSpec:
+    """Return the spec for rounds of the table. This is the lake's own if it is right, or if another engine changed it,
+    which the caller rejects.
+
+    ``columns_before`` maps the columns of the lake as it is, ``columns`` those of ``lake``, its migrated schema.
+    """
+    here = metadata.spec()
+    parts = _partition_parts(table_spec.layout, table_spec.schema, columns, table_spec)
+    if parts is None or _has_parts(here, parts):
+        return here
+    if not any(_has_parts(here, previous) for previous in _former_partitionings(columns_before, columns, table_spec)):
+        return here
+    former_spec = next((spec for spec in metadata.partition_specs if _has_parts(spec, parts)), None)
+    return former_spec if former_spec is not None else _new_spec(metadata, lake, parts)
+
+
+def spec_updates(
+    metadata: TableMetadata, spec: PartitionSpec
+) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+    """Return the updates that make a spec the default, with their requirements; none if it is the lake's
+    current spec.
+    """
+    if spec.spec_id == metadata.default_spec_id:
+        return (), ()
+    requirements = (
+        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        AssertLastAssignedPartitionId.model_validate({"last-assigned-partition-id": metadata.last_partition_id}),
+    )
+    if spec.spec_id in metadata.specs():
+        return requirements, (SetDefaultSpecUpdate.model_validate({"spec-id": spec.spec_id}),)
+    return requirements, (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate())
+
+
+def _former_partitionings(
+    columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
+) -> Iterator[Sequence[_Part]]:
+    """Return the partitionings that the lake may still have: that of the schema it was migrated to, or any former one
+    for a lake without a map.
+    """
+    former = [
+        (i, _partition_parts(fields, table_spec.schemas[i], columns, table_spec))
+        for i, fields in table_spec.former_layouts
+    ]
+    if columns_before.schema_id is not None:
+        former = [(i, parts) for i, parts in former if columns_before.schema_id <= i][:1]
+    return (parts for _, parts in former if parts is not None)
+
+
+def _partition_parts(
+    layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, table_spec: LakeTableSpec
+) -> list[_Part] | None:
+    """Return the fields of a partitioning, followed by the bucket, or None if the lake has no such column."""
+    parts_of_layout = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]
+    if table_spec.bucket_key:
+        column_id = table_spec.schema.column(table_spec.bucket_key[0]).id
+        parts_of_layout.append((column_id, BucketTransform(table_spec.num_buckets), "bucket"))
+    parts = [(columns.field_id(column_id), transform, suffix) for column_id, transform, suffix in parts_of_layout]
+    sources = [(source, transform, suffix) for source, transform, suffix in parts if source is not None]
+    return sources if len(sources) == len(parts) else None
+
+
+def _has_parts(spec: PartitionSpec, parts: Sequence[_Part]) -> bool:
+    return [_part_identity(f.source_id, f.transform) for f in spec.fields] == [
+        _part_identity(i, t) for i, t, _ in parts
+    ]
+
+
+def _part_identity(source_id: int, transform: IcebergTransform[Any, Any]) -> tuple[int, str]:
+    return source_id, str(transform)
+
+
+def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> PartitionSpec:
+    ever = {_part_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields}
+    names = {field.name.casefold() for field in ever.values()}
+    next_id = 1 + _last_field_id(metadata)
+    fields = []
+    for source_id, transform, suffix in parts:
+        field = ever.get(_part_identity(source_id, transform))
+        if field is None:
+            name = _free_name(lake, source_id, suffix, names)
+            names.add(name.casefold())
+            field = PartitionField(source_id, next_id, transform, name)
+            next_id += 1
+        fields.append(field)
+    return PartitionSpec(*fields, spec_id=1 + max(spec.spec_id for spec in metadata.partition_specs))
+
+
+def _last_field_id(metadata: TableMetadata) -> int:
+    """Return the greatest field id of any spec, past ones included."""
+    field_ids = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
+    return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *field_ids)
+
+
+def _free_name(lake: Schema, source_id: int, suffix: str, names: set[str]) -> str:
+    """Return a name for a new field that is used by no other column or field."""
+    source = lake.find_field(source_id).name
+    columns = {field.name.casefold() for field in lake.fields if suffix or field.field_id != source_id}
+    name = f"{source}_{suffix}" if suffix else source
+    while name.casefold() in names | columns:
+        name = f"{name}_"
+    return name

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001, ARG002, FBT001, FBT002 - the signatures are those of pyiceberg's `FileIO`
-"""Give pyiceberg the warehouse's `Storage` as a `FileIO`."""
+"""A pyiceberg `FileIO` over the warehouse's `Storage`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
-from streamhouse_spark.lake.avro import whole_avro
+from streamhouse_spark.lake.avro import require_whole_avro
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_avro_paths
-from streamhouse_spark.lake.metadata_cache import metadata_ahead
-from streamhouse_spark.lake.metadata_errors import file_of
+from streamhouse_spark.lake.metadata_cache import prefetch_metadata
+from streamhouse_spark.lake.metadata_errors import find_damaged_file
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, at_once
@@ -44,9 +44,9 @@ _DAMAGE = (
 
 
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
-    """Read a double in the interpreter: the compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
-    (apache/iceberg-python#3808), so that files would not be found by a partition of doubles, and deletes would be
-    written into another partition than that of their file.
+    """Read a double in the interpreter. The compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
+    (apache/iceberg-python#3808): files would not be found by a partition of doubles, and deletes would be written into
+    another partition than that of their file.
     """
     value: float
     (value,) = struct.unpack("<d", decoder.read(8))
@@ -57,14 +57,14 @@ DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
 def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
-    """Announce metadata files that will be read, by location and bytes."""
+    """Prefetch metadata files, by location and size, that will be read."""
     if isinstance(io, StorageFileIO):
         io.expect(files)
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
-    commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for one that was expired.
+    """Return the snapshot's manifests from its manifest list. pyiceberg's own method uses a cache by path, which a
+    commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for an expired snapshot.
     """
     with _map_read_errors(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
@@ -72,7 +72,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 @contextmanager
 def lake_metadata(location: str) -> Iterator[None]:
-    """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
+    """Wrap reads of manifests: translate pyiceberg's errors on damaged or missing files into errors of the package."""
     try:
         with _map_read_errors(location):
             yield
@@ -88,7 +88,7 @@ def _map_read_errors(location: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        file = file_of(error, _location, "a manifest")
+        file = find_damaged_file(error, _location, "a manifest")
         raise CorruptDataError(
             f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
             "lake anew from the log (streamhouse retier)"
@@ -100,9 +100,10 @@ def _location(value: object) -> str | None:
 
 
 class StorageFileIO(FileIO):
-    """Locations inside the warehouse go through its storage; any other is only read, by pyiceberg's own file access.
+    """File access through the warehouse's storage. Locations outside are read-only, through pyiceberg's own file
+    access.
 
-    With a ``move``, metadata that was written elsewhere is read as if it had been written here.
+    With a ``move``, metadata written elsewhere is read as if it had been written here.
     """
 
     def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: Move | None = None) -> None:
@@ -112,13 +113,13 @@ class StorageFileIO(FileIO):
         self._ahead: dict[str, bytes] = {}
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
-        """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
+        """Prefetch metadata files that are never rewritten, by location and size, if the store is remote."""
         inside = ((self.files.key_of(at), size_bytes) for at, size_bytes in files if self.files.holds(at))
-        self._ahead |= metadata_ahead(self.files.storage, inside)
+        self._ahead |= prefetch_metadata(self.files.storage, inside)
 
     def fetch(self, location: str) -> None:
-        """Read a metadata file under a fresh name now, for the next read of it; no more on a store whose requests take
-        no time. An absent one shows there.
+        """Prefetch one metadata file that is never rewritten, for its next read; only on a remote store. A missing file
+        raises at the read.
         """
         if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
             with suppress(ObjectNotFoundError):
@@ -134,11 +135,11 @@ class StorageFileIO(FileIO):
         return _StorageOutput(location, self.files)
 
     def open_collected(self, written: dict[str, bytes], location: str) -> OutputFile:
-        """Open a file whose bytes go into ``written``, for `store_all`. Raises as `new_output`."""
+        """Open a file whose bytes go into ``written``, for `store_all`. Raises as `new_output` does."""
         return _StorageOutput(location, self.files, written)
 
     def store_all(self, written: Mapping[str, bytes]) -> None:
-        """Store files, given by location, at the same time where that helps. Durable when this returns."""
+        """Store files, by location, concurrently if that helps. They are durable on return."""
 
         def store(file: tuple[str, bytes]) -> None:
             _StorageOutput(file[0], self.files).store(file[1])
@@ -154,7 +155,7 @@ class StorageFileIO(FileIO):
 
 class _StorageInput(InputFile):
     def __init__(self, location: str, files: StorageFiles, move: Move | None = None, data: bytes | None = None) -> None:
-        """``data`` is the content, if it is here already."""
+        """``data`` is the content, if already read."""
         super().__init__(location)
         self._data = data
         self._files = files
@@ -175,7 +176,7 @@ class _StorageInput(InputFile):
         try:
             if self._key.endswith(".avro"):
                 read = self._files.storage.read(self._key) if self._data is None else self._data
-                data = whole_avro(read, self.location)
+                data = require_whole_avro(read, self.location)
                 return io.BytesIO(data if self._move is None else rewrite_avro_paths(data, self.location, self._move))
             return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:
@@ -184,7 +185,7 @@ class _StorageInput(InputFile):
 
 class _StorageOutput(OutputFile):
     def __init__(self, location: str, files: StorageFiles, written: dict[str, bytes] | None = None) -> None:
-        """Keep the bytes in ``written``, by location, and store nothing, if that is given."""
+        """If ``written`` is given, collect the bytes there, by location, and store nothing."""
         super().__init__(location)
         self._written = written
         self._files = files
@@ -201,7 +202,7 @@ class _StorageOutput(OutputFile):
         return _StorageInput(self.location, self._files)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        # Names of manifests and manifest lists hold a fresh uuid: there is nothing to overwrite.
+        # Names of manifests and manifest lists contain a fresh uuid: there is nothing to overwrite.
         return _BufferedOutput(self)
 
     def store(self, data: bytes) -> None:
@@ -214,7 +215,7 @@ class _StorageOutput(OutputFile):
 
 
 class _BufferedOutput(io.BytesIO):
-    """Collects a metadata file and stores it when closed without an error."""
+    """Buffers a metadata file and stores it when closed without an error."""
 
     def __init__(self, output: _StorageOutput) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The facts of the Iceberg table that a task needs to write data files for it."""
+"""Properties of the Iceberg table that a task needs to write its data files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
     PartitionPaths,
     file_schema,
-    own_field,
     partition_record,
     partition_types,
+    to_own_field,
 )
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
 from streamhouse_spark.schema.partition_fields import PartitionField
@@ -44,7 +44,7 @@ _WITHOUT_BOUNDS: Final = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
 
 @dataclass(frozen=True)
 class IcebergFileSpec:
-    """The facts of the Iceberg table that a task needs. Shipped as JSON; shared by all files of a round."""
+    """Properties of the Iceberg table that a task needs. Sent as JSON; shared by all files of a round."""
 
     schema: Schema
     spec: PartitionSpec
@@ -126,7 +126,7 @@ class IcebergFileSpec:
             return self.data_location
         record = partition_record(self.spec, self.schema, key)
         path = PartitionPaths(self.spec).partition_to_path(record, self.schema)
-        # Values are already escaped; only their length can still be more than a file system takes.
+        # Values are already escaped; only their length may exceed the limit of a file system.
         return "/".join([self.data_location, *(part[:PATH_PART_CHARS_MAX] for part in path.split("/"))])
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
@@ -139,24 +139,24 @@ class IcebergFileSpec:
             if isinstance(column.iceberg_type, _TIMES) and column.mode.type not in _WITHOUT_BOUNDS
         }
         plan |= {field_id: replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS)) for field_id in times}
-        found = data_file_statistics_from_parquet_metadata(footer, plan, field_ids)
-        bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in found.column_aggregates.items()}
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, field_ids)
+        bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in statistics.column_aggregates.items()}
         for place in range(footer.num_columns):
             field_id = field_ids[footer.schema.column(place).path]
             if field_id in times and (ticks := _tick_bounds(footer, place)) is not None:
                 bounds[field_id] = (to_bytes(times[field_id], ticks[0]), to_bytes(times[field_id], ticks[1]))
         return {
-            "column_sizes": dict(found.column_sizes),
-            "value_counts": dict(found.value_counts),
-            "null_value_counts": dict(found.null_value_counts),
-            "nan_value_counts": dict(found.nan_value_counts),
+            "column_sizes": dict(statistics.column_sizes),
+            "value_counts": dict(statistics.value_counts),
+            "null_value_counts": dict(statistics.null_value_counts),
+            "nan_value_counts": dict(statistics.nan_value_counts),
             "lower_bounds": {i: low for i, (low, _) in bounds.items() if low is not None},
             "upper_bounds": {i: high for i, (_, high) in bounds.items() if high is not None},
         }
 
 
 def _tick_bounds(footer: pq.FileMetaData, place: int) -> tuple[int, int] | None:
-    """Return the lowest and the highest date or timestamp of a column as integers; None if they are not known."""
+    """Return the lowest and highest date or timestamp of a column as integers, or None if unknown."""
     lows, highs = [], []
     for group in range(footer.num_row_groups):
         column = footer.row_group(group).column(place)
@@ -181,9 +181,9 @@ class _Part:
 
     @classmethod
     def of(cls, field: IcebergField, source: str, kind: PrimitiveType) -> _Part:
-        """Raises `LakeMismatchError` for a transform that no table of ours has."""
+        """Raise `LakeMismatchError` for a transform that no table of the package has."""
         is_bucket = isinstance(field.transform, BucketTransform)
-        own = PartitionField(source) if is_bucket else own_field(field.transform, source)
+        own = PartitionField(source) if is_bucket else to_own_field(field.transform, source)
         if own is None:
             raise LakeMismatchError(
                 f"the lake table is partitioned by {field.transform}({source}), which no table here has; take that "

@@ -1,4 +1,4 @@
-"""The data files of a snapshot by bucket, and those that can hold rows of given keys."""
+"""Data files of a snapshot by bucket, and the selection of those that may hold given keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamhouse_spark.keys.changelog_merge import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.partitions import decode_bound
-from streamhouse_spark.lake.iceberg.position_deletes import is_named_as_ours
+from streamhouse_spark.lake.iceberg.position_deletes import has_own_name
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import (
     PATH_ID,
@@ -29,24 +29,24 @@ from streamhouse_spark.lake.parquet.key_lookup import KeyIndexProbe, best_probe
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
-def live_files(
+def find_live_files(
     table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
-    found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
+    files_of_bucket: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs, source_id = table.metadata.specs(), bucket_source(table.metadata, num_buckets)
     for task in plan_tasks(table, snapshot):
         bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets, source_id)
-        if bucket is not None and bucket not in found:
+        if bucket is not None and bucket not in files_of_bucket:
             continue
-        file = live_file(task, table, key_ids)
-        for files in found.values() if bucket is None else [found[bucket]]:
+        file = describe_live_file(task, table, key_ids)
+        for files in files_of_bucket.values() if bucket is None else [files_of_bucket[bucket]]:
             files.append(file)
-    return {bucket: tuple(files) for bucket, files in found.items()}
+    return {bucket: tuple(files) for bucket, files in files_of_bucket.items()}
 
 
-def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveFile:
-    file, wanted = task.file, set(key_ids)
+def describe_live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveFile:
+    file, ids = task.file, set(key_ids)
     spec = table.metadata.specs()[file.spec_id]
     types = partition_types(spec, table.metadata.schema())
     values = [file.partition[position] for position in range(len(types))]
@@ -61,19 +61,19 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
         partition=tuple(None if v is None else to_bytes(t, v) for t, v in zip(types, values, strict=True)),
         own_deletes=tuple(own),
         shared_deletes=tuple(location for location in locations if location not in own),
-        lower={i: bound for i, bound in (file.lower_bounds or {}).items() if i in wanted},
-        upper={i: bound for i, bound in (file.upper_bounds or {}).items() if i in wanted},
+        lower={i: bound for i, bound in (file.lower_bounds or {}).items() if i in ids},
+        upper={i: bound for i, bound in (file.upper_bounds or {}).items() if i in ids},
     )
 
 
 def row_deletes_of(delete: DataFile) -> str | None:
-    """Return the data file that a file of deleted positions of ours is about; None for one of another engine."""
+    """Return the data file of a position delete file of the package, or None for another engine's."""
     location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
-    return location if is_named_as_ours(delete.file_path) and is_only_of(delete, location) else None
+    return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
 
 
 class KeyedFilter:
-    """A filter of data files by the keys of a changelog's range."""
+    """A filter of data files by the keys of a changelog range."""
 
     def __init__(self, file_spec: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
         self._file_spec = file_spec
@@ -87,34 +87,34 @@ class KeyedFilter:
             for position, field in enumerate(file_spec.spec.fields)
             if isinstance(field.transform, IdentityTransform)
             and field.source_id in names
-            and not pa.types.is_floating(types[field.source_id])  # zeros and NaNs of one key are several partitions
+            and not pa.types.is_floating(types[field.source_id])  # equal zeros and NaNs fall into several partitions
         }
 
-    def see(self, rows: pa.RecordBatch) -> None:
-        """Note rows of the range, with the columns of the table."""
-        for name, found_values in zip(self._names, self._seen, strict=True):
-            found_values.append(rows.column(name).unique())
+    def add_keys(self, rows: pa.RecordBatch) -> None:
+        """Add the keys of rows of the range, which have the table's columns."""
+        for name, values_of_name in zip(self._names, self._seen, strict=True):
+            values_of_name.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
             field_type = self._file_spec.partition_types[position]
             distinct = rows.column(name).unique()
-            found = (ticks_of(value) for value in distinct)
-            values.update(None if value is None else to_bytes(field_type, value) for value in found)
+            parts = (ticks_of(value) for value in distinct)
+            values.update(None if value is None else to_bytes(field_type, value) for value in parts)
 
     def probe(self) -> KeyIndexProbe | None:
-        """Return the column by which the keys of the noted rows are looked for first."""
+        """Return the column to search first for the collected keys."""
         return best_probe([pa.concat_arrays(values) for values in self._seen]) if all(self._seen) else None
 
-    def may_hold(self, file: LiveFile, keys: KeySet) -> bool:
-        """Return False only if no row of the file has one of the keys, which are those of the noted rows."""
+    def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
+        """Return False only if no row of the file has one of the keys, which must be the collected ones."""
         if file.spec_id == self._file_spec.spec.spec_id:
-            seen = (file.partition[position] in values for position, (_, values) in self._partitions.items())
-            if not all(seen):
+            may_match = (file.partition[position] in values for position, (_, values) in self._partitions.items())
+            if not all(may_match):
                 return False
         low, high = self._bounds(file)
         return not low or keys.reaches(low, high)
 
     def _bounds(self, file: LiveFile) -> tuple[bytes, bytes]:
-        """Return the least and the greatest beginning of the file's keys; empty if nothing is known."""
+        """Return the least and greatest key prefix of the file; empty if unknown."""
         lows, highs = [], []
         for field_id, arrow in self._keys:
             field_type = self._file_spec.schema.find_type(field_id)
@@ -127,7 +127,7 @@ class KeyedFilter:
 
 
 def _as_key(value: object, arrow: pa.DataType) -> pa.Array | None:
-    """Return a bound as a value of the column; None if there is none, or, for floats, none that holds for NaN."""
+    """Return a bound as a value of the column, or None if there is none. A float bound does not hold for NaN."""
     if value is None or pa.types.is_floating(arrow):
         return None
     try:

@@ -1,8 +1,8 @@
-"""A task of a tiering round for a table with a primary key: a range of changes becomes rows and deletes.
+"""A tiering task of a primary-key table: turns a range of changes into rows and deletes.
 
-The range is collapsed by key. The rows that it leaves are written in the order of their keys. Every older row of a
-changed key is looked for in the bucket's data files and deleted by position, whether the range begins with an insert of
-the key or not: so a bucket in which another engine added a key twice, or deleted rows, is repaired by itself.
+The range is compacted by key, and the remaining rows are written in key order. Every older row of a changed key is
+searched in the bucket's data files and deleted by position, even if the range starts with an insert of the key. So a
+bucket is repaired if another engine added a key twice or deleted rows.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def write_changes(
     live: Sequence[LiveFile],
     files_ahead: Callable[[Sequence[LakeSplit]], FileAccess],
 ) -> list[LakeFile]:
-    """Write data files and files of deleted positions, durable when this returns.
+    """Write data files and position delete files. They are durable on return.
 
-    ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. ``live`` are the
-    bucket's data files; those that may hold a key are read by ``files_ahead``. Memory is bounded by the range: rows
-    and the positions that it deletes.
+    ``changes`` are those of ``offsets``, in order: the change type, then the table's columns. ``live`` are the bucket's
+    data files; ``files_ahead`` reads those that may hold a key. Memory is bounded by the range: its rows and the
+    positions that it deletes.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     chosen = KeyedFilter(spec, context.schema, context.primary_key)
     tail = MergedChangelog.of(
-        _note_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
+        _collect_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
     files = files_at(spec.data_location)
     rows = tail.rows.to_batches(max_chunksize=BATCH_ROWS)
     written = write_rows(context, spec, files, ids, bucket, offsets, rows)
     how = key_projection(context, spec)
-    candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
+    candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
     older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
-    found = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
-    seen = np.zeros(len(tail.keys), np.bool_)
+    hits = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
+    is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(
             spec,
@@ -70,36 +70,38 @@ def write_changes(
             offsets,
             f.file,
             f.deleted,
-            num_duplicates=_count_duplicates(f.key_indexes, seen),
+            num_duplicates=_count_duplicates(f.key_indexes, is_matched),
         )
-        for f in found
+        for f in hits
         if f is not None
     ]
     return [*written, *deletes]
 
 
-def _count_duplicates(key_indexes: npt.NDArray[np.int64], seen: npt.NDArray[np.bool_]) -> int:
-    """Count the rows with these keys that are not the first of their key. ``seen`` marks keys that had one, and is
+def _count_duplicates(key_indexes: npt.NDArray[np.int64], is_matched: npt.NDArray[np.bool_]) -> int:
+    """Return the number of rows that are not the first of their key. ``is_matched`` marks keys that had a row, and is
     updated.
     """
     distinct = np.unique(key_indexes)
-    num_first = int(np.count_nonzero(~seen[distinct]))
-    seen[distinct] = True
+    num_first = int(np.count_nonzero(~is_matched[distinct]))
+    is_matched[distinct] = True
     return len(key_indexes) - num_first
 
 
 def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjection:
-    """Return the projection of the key's columns, in the order of the key."""
-    fields = [(field.field_id, field.name) for field in spec.schema.fields]  # which are called as the columns are
-    known = map_by_name(fields, context.schema)  # keys are never changed inside
-    return projection(spec.schema, known, context.schema, context.primary_key, context.schema)
+    """Return the projection of the key columns, in key order."""
+    fields = [(field.field_id, field.name) for field in spec.schema.fields]  # their names equal the columns'
+    mapping = map_by_name(fields, context.schema)  # key columns never change inside
+    return projection(spec.schema, mapping, context.schema, context.primary_key, context.schema)
 
 
-def _note_keys(changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter) -> Iterator[pa.RecordBatch]:
-    """Pass on the changes without rows before updates, and note the others' keys in the filter."""
+def _collect_keys(
+    changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes without update-before rows, and add their keys to the filter."""
     with_change = pa.schema([pa.field("change", pa.int8()), *schema])
     for batch in changes:
         after = batch.column(0).to_numpy() != int(ChangeType.UPDATE_BEFORE)
         counting = batch if after.all() else batch.filter(pa.array(after))
-        chosen.see(pa.RecordBatch.from_arrays(counting.columns[1:], schema=schema))
+        chosen.add_keys(pa.RecordBatch.from_arrays(counting.columns[1:], schema=schema))
         yield pa.RecordBatch.from_arrays(counting.columns, schema=with_change)

@@ -1,4 +1,4 @@
-"""The metadata tables of an Iceberg table, under pyiceberg's names, in types that Spark has."""
+"""Metadata tables of an Iceberg table, under pyiceberg's names, with types that Spark supports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METADATA_TABLES: Final = (
 
 
 def metadata_table(table: Table, name: str) -> pa.Table:
-    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
+    """Return a metadata table. Raises `InvalidNameError` with the existing names."""
     if name not in METADATA_TABLES:
         near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -47,10 +47,10 @@ def metadata_table(table: Table, name: str) -> pa.Table:
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
         inspect = _InspectEntries if name == "entries" else _Inspect
-        return _for_spark(_read(inspect(table), name))
+        return _convert_for_spark(_read_table(inspect(table), name))
 
 
-def _read(tables: InspectTable, name: str) -> pa.Table:
+def _read_table(tables: InspectTable, name: str) -> pa.Table:
     try:
         return getattr(tables, name)()
     except OverflowError as error:
@@ -61,8 +61,8 @@ def _read(tables: InspectTable, name: str) -> pa.Table:
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """Tell whether there are manifests: a snapshot whose changes cancel each other has none, which pyiceberg's tables
-    of files do not expect.
+    """Return whether there are manifests. A snapshot whose changes cancel out has none, which pyiceberg's file tables
+    do not handle.
     """
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
@@ -75,7 +75,7 @@ def _without_snapshots(table: Table) -> Table:
 
 
 class _Inspect(InspectTable):
-    """pyiceberg's metadata tables; those of a table without snapshots are empty instead of an error."""
+    """pyiceberg's metadata tables, except that a table without snapshots gives empty tables instead of errors."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         if snapshot_id is None and self.tbl.metadata.current_snapshot() is None:
@@ -89,17 +89,21 @@ class _NoSnapshot(Snapshot):
 
 
 class _InspectEntries(_Inspect):
-    """pyiceberg's table of entries, which needs counts: a file without them, as one of deleted positions, gets {}."""
+    """pyiceberg's entries table, which requires counts: a file without them, such as position deletes, gets {}."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
-        found = super()._get_snapshot(snapshot_id)
-        return found if isinstance(found, _NoSnapshot) else _Counting.model_validate(found.model_dump(by_alias=True))
+        snapshot = super()._get_snapshot(snapshot_id)
+        return (
+            snapshot
+            if isinstance(snapshot, _NoSnapshot)
+            else _CountingSnapshot.model_validate(snapshot.model_dump(by_alias=True))
+        )
 
 
-class _Counting(Snapshot):
+class _CountingSnapshot(Snapshot):
     def manifests(self, io: FileIO) -> list[ManifestFile]:
-        found = super().manifests(io)
-        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in found]
+        manifests = super().manifests(io)
+        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in manifests]
 
 
 class _CountingManifest(ManifestFile):
@@ -120,35 +124,35 @@ _COUNTS: Final = tuple(
 """The data file's maps from columns to counts and bounds."""
 
 
-def _for_spark(table: pa.Table) -> pa.Table:
+def _convert_for_spark(table: pa.Table) -> pa.Table:
     columns, fields = [], []
     for field, chunks in zip(table.schema, table.columns, strict=True):
         if _is_empty_struct(field.type):
             continue
-        column = _without_empty_structs(chunks.combine_chunks())
-        wanted = _spark_type(column.type, field.name)
-        columns.append(column if column.type.equals(wanted) else column.cast(wanted))
-        fields.append(pa.field(field.name, wanted, nullable=field.nullable))
+        column = _drop_empty_structs(chunks.combine_chunks())
+        spark_type = _spark_type(column.type, field.name)
+        columns.append(column if column.type.equals(spark_type) else column.cast(spark_type))
+        fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _is_empty_struct(data_type: pa.DataType) -> bool:
-    """Tell whether the type is an empty struct, which Spark lacks: the partition of an unpartitioned table, and metrics
-    of nested columns.
+    """Return whether the type is an empty struct, which Spark does not support: the partition of an unpartitioned
+    table, and metrics of nested columns.
     """
     return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
 
 
-def _without_empty_structs(column: pa.Array) -> pa.Array:
+def _drop_empty_structs(column: pa.Array) -> pa.Array:
     if not pa.types.is_struct(column.type):
         return column
-    kept = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
-    children = [_without_empty_structs(child) for _, child in kept]
-    fields = [pa.field(f.name, child.type) for (f, _), child in zip(kept, children, strict=True)]
+    non_empty = [(f, column.field(i)) for i, f in enumerate(column.type) if not _is_empty_struct(f.type)]
+    children = [_drop_empty_structs(child) for _, child in non_empty]
+    fields = [pa.field(f.name, child.type) for (f, _), child in zip(non_empty, children, strict=True)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
 
 
 def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_timestamp(data_type):
-        return pa.timestamp("us", tz="UTC")  # pyiceberg gives UTC without saying so
+        return pa.timestamp("us", tz="UTC")  # pyiceberg returns UTC without a time zone
     return canonical_type(data_type, column=column)

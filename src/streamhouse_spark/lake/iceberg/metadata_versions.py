@@ -1,7 +1,7 @@
-"""The metadata versions of a table made of files only: keys, and the search for the newest one.
+"""Metadata versions of a table in the file catalog: keys, and the search for the latest.
 
-It is found from the hint on, two looks for each time that the distance doubles, never by a listing. "N+1 is absent"
-means the newest only if the newest floor is at most N, where floors were read afterwards, or less than a minute before:
+The search starts at the hint and needs two reads per doubling of the distance, never a listing. "N+1 is absent" proves
+that N is the latest only if the latest floor is at most N. The floor is read afterwards, or less than a minute before:
 versions are deleted only a day after a floor above them was stored.
 """
 
@@ -26,7 +26,7 @@ DROPPED: Final = 10**20 - 1
 FLOOR_CHECK_AFTER_MS: Final = 60_000
 _KNOWN_MAX: Final = 1024
 _STEPS_AHEAD: Final = 5
-"""Versions from a known one on that are asked for before the hint is followed."""
+"""Versions after a known one that are requested before the hint is followed."""
 _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 
 
@@ -35,81 +35,82 @@ class LatestVersion:
     number: int
     data: bytes
     is_behind_hint: bool
-    """Whether the hint may name an older one."""
-    asked_ms: int = 0
-    """Boot time at which it was asked for."""
+    """Whether the hint may name an older version."""
+    checked_ms: int = 0
+    """Boot time at which it was requested."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A version that this process has seen, which stands for the hint where requests take long."""
+class _KnownVersion:
+    """A version that this process has read, used instead of the hint on a remote store."""
 
     number: int
     is_hinted: bool
-    """Whether the hint named it, or a newer one, at some time."""
+    """Whether the hint has named this or a later version."""
 
 
 def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
-    """Return the newest version of a table: never an older one, however wrong the hint is; None without a table.
+    """Return the latest version of a table, even if the hint is wrong, or None without a table.
 
-    ``from_number`` is a known version: the hint is not looked at.
+    ``from_number`` is a known version: then the hint is not read.
     """
-    seen = _looks.found(storage, key)
-    if seen is not None and (from_number is None or (from_number == seen.number and isinstance(storage, ReadsMany))):
-        return seen
-    asked_ms = world.clock.boot_ms()
+    prefetched = _cache.get(storage, key)
+    if prefetched is not None and (
+        from_number is None or (from_number == prefetched.number and isinstance(storage, ReadsMany))
+    ):
+        return prefetched
+    started_ms = world.clock.boot_ms()
     if from_number is not None:
-        begun: _Known | None = _Known(from_number, is_hinted=True)
-    elif (begun := _known.get(storage, key)) is None:
-        begun = _read_hinted(storage, key)
-    start = begun.number if begun is not None else 1
+        cached: _KnownVersion | None = _KnownVersion(from_number, is_hinted=True)
+    elif (cached := _known.get(storage, key)) is None:
+        cached = _read_hinted(storage, key)
+    start = cached.number if cached is not None else 1
     while True:
-        found, floor = _look(storage, world, key, start)
-        if floor == DROPPED or (found is None and start == max(floor, 1)):
+        number_and_data, floor = _find_version_and_floor(storage, world, key, start)
+        if floor == DROPPED or (number_and_data is None and start == max(floor, 1)):
             return None
-        if found is not None and floor <= found[0]:
+        if number_and_data is not None and floor <= number_and_data[0]:
             break
         start = max(floor, 1)
-        if _known.forget(storage, key) and (begun := _read_hinted(storage, key)) is not None:
-            start = max(start, begun.number)
-    is_hinted = begun is not None and begun.is_hinted and begun.number == found[0]
+        if _known.forget(storage, key) and (cached := _read_hinted(storage, key)) is not None:
+            start = max(start, cached.number)
+    is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _known.note(storage, key, _Known(found[0], is_hinted))
-    newest = LatestVersion(*found, from_number is None and not is_hinted, asked_ms)
+        _known.note(storage, key, _KnownVersion(number_and_data[0], is_hinted))
+    newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
-        _looks.note(storage, key, newest)
+        _cache.note(storage, key, newest)
     return newest
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
-    """Let steps of this thread that follow one another take the newest version as the first of them found it.
+def cache_metadata_for_round() -> Iterator[None]:
+    """Let this thread reuse the first version that it reads for the rest of a round.
 
-    A commit puts the version behind the one that was found, and is refused where the table went on; of a store whose
-    requests take no time it looks for itself.
+    A commit writes the successor of that version, and fails if the table changed. On a local store nothing is cached.
     """
-    if _looks.versions is not None:
+    if _cache.versions is not None:
         yield
         return
-    _looks.versions = {}
+    _cache.versions = {}
     try:
         yield
     finally:
-        _looks.versions = None
+        _cache.versions = None
 
 
-def look_again() -> None:
-    """Have the next step of `one_look` look for itself."""
-    if _looks.versions:
-        _looks.versions.clear()
+def forget_cached_version() -> None:
+    """Make the next step within `cache_metadata_for_round` read the version itself."""
+    if _cache.versions:
+        _cache.versions.clear()
 
 
 class _LookupCache(threading.local):
-    """The newest versions that this thread has found within `one_look`, by table."""
+    """The latest versions that this thread has read within `cache_metadata_for_round`, by table."""
 
     versions: dict[tuple[str, str], LatestVersion] | None = None
 
-    def found(self, storage: Storage, key: str) -> LatestVersion | None:
+    def get(self, storage: Storage, key: str) -> LatestVersion | None:
         return self.versions.get((storage.url, key)) if self.versions else None
 
     def note(self, storage: Storage, key: str, newest: LatestVersion) -> None:
@@ -117,16 +118,16 @@ class _LookupCache(threading.local):
             self.versions[storage.url, key] = newest
 
 
-_looks = _LookupCache()
+_cache = _LookupCache()
 
 
-def _read_hinted(storage: Storage, key: str) -> _Known | None:
+def _read_hinted(storage: Storage, key: str) -> _KnownVersion | None:
     number = parse_version_hint(storage, key)
-    return None if number is None else _Known(number, is_hinted=True)
+    return None if number is None else _KnownVersion(number, is_hinted=True)
 
 
 def parse_version_hint(storage: Storage, key: str) -> int | None:
-    """Return the number that the hint names; None without a hint."""
+    """Return the number in the hint, or None without a hint."""
     try:
         number = int(storage.read(hint_key(key)))
     except (StorageError, ValueError):
@@ -137,49 +138,49 @@ def parse_version_hint(storage: Storage, key: str) -> int | None:
 def put_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version."""
     storage.put(hint_key(key), str(number).encode())
-    _known.note(storage, key, _Known(number, is_hinted=True))
+    _known.note(storage, key, _KnownVersion(number, is_hinted=True))
 
 
-def mend_hint(storage: Storage, key: str, number: int) -> None:
-    """Point the hint to a version, unless it names that one or a newer one."""
+def repair_hint(storage: Storage, key: str, number: int) -> None:
+    """Point the hint to a version, unless it names that or a later one."""
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
-        _known.note(storage, key, _Known(number, is_hinted=True))
+        _known.note(storage, key, _KnownVersion(number, is_hinted=True))
 
 
 def newest_floor(storage: Storage, key: str) -> int:
-    """Return the version below which all are void; 0 if there is none."""
+    """Return the floor, below which all versions are void, or 0."""
     return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
 
 
-def _look(storage: Storage, world: World, key: str, start: int) -> tuple[tuple[int, bytes] | None, int]:
-    """Return version ``start`` or its newest successor, None if ``start`` is absent, and the floor.
+def _find_version_and_floor(
+    storage: Storage, world: World, key: str, start: int
+) -> tuple[tuple[int, bytes] | None, int]:
+    """Return version ``start`` or its latest successor, or None if ``start`` is absent, and the floor.
 
-    Versions are deleted oldest first, so none is missing between two existing ones. Where many requests may be under
-    way, the floor is asked for together with the versions.
+    Versions are deleted oldest first, so there are no gaps. On a store with concurrent requests the floor is read
+    together with the versions.
     """
     ahead = Prefetch(storage)
     if not ahead.is_useful:
-        return _search(ahead, key, start), newest_floor(storage, key)
+        return _find_newest_from(ahead, key, start), newest_floor(storage, key)
 
     def expect() -> int:
         ahead.expect(version_key(key, start + step) for step in range(2))
         return 0
 
-    asked_ms = world.clock.boot_ms()
-    asked: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
-    floor, _ = at_once(storage, lambda ask: ask(), asked)
-    found = _search(ahead, key, _nearer(ahead, key, start))
-    if world.clock.boot_ms() - asked_ms > FLOOR_CHECK_AFTER_MS:
+    started_ms = world.clock.boot_ms()
+    reads: list[Callable[[], int]] = [lambda: newest_floor(storage, key), expect]
+    floor, _ = at_once(storage, lambda ask: ask(), reads)
+    latest = _find_newest_from(ahead, key, _skip_to_hint(ahead, key, start))
+    if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
         floor = newest_floor(storage, key)
-    return found, floor
+    return latest, floor
 
 
-def _nearer(ahead: Prefetch, key: str, start: int) -> int:
-    """Return ``start``, or a later version that the hint names where that is there, asked for ahead with those behind
-    it.
-    """
+def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
+    """Return ``start``, or the later version of the hint if it exists, prefetched with its successors."""
     second = version_key(key, start + 1)
     if ahead.is_known_absent(version_key(key, start)) or ahead.is_known_absent(second):
         return start
@@ -192,8 +193,8 @@ def _nearer(ahead: Prefetch, key: str, start: int) -> int:
     return start if ahead.is_known_absent(version_key(key, int(hint))) else int(hint)
 
 
-def _search(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
-    """Return version ``start`` or its newest successor; None if ``start`` is absent."""
+def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
+    """Return version ``start`` or its latest successor, or None if ``start`` is absent."""
 
     def read(number: int) -> tuple[int, bytes] | None:
         try:
@@ -201,28 +202,28 @@ def _search(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
         except ObjectNotFoundError:
             return None
 
-    found = read(start)
-    return None if found is None else last_reached(read, start, found)
+    data = read(start)
+    return None if data is None else last_reached(read, start, data)
 
 
 class _KnownVersions:
-    """The newest version that this process has seen, by table."""
+    """The latest version that this process has read, by table."""
 
     def __init__(self) -> None:
-        self._versions: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, str], _KnownVersion] = OrderedDict()
         self._lock = new_lock()
 
-    def get(self, storage: Storage, key: str) -> _Known | None:
+    def get(self, storage: Storage, key: str) -> _KnownVersion | None:
         with self._lock:
             return self._versions.get((storage.url, key))
 
     def forget(self, storage: Storage, key: str) -> bool:
-        """Forget the version of a table, which is no longer there. Tell whether one was known."""
+        """Forget the version of a table that no longer exists. Returns whether one was cached."""
         with self._lock:
             return self._versions.pop((storage.url, key), None) is not None
 
-    def note(self, storage: Storage, key: str, version: _Known) -> None:
-        if not isinstance(storage, ReadsMany):  # reading the hint costs next to nothing
+    def note(self, storage: Storage, key: str, version: _KnownVersion) -> None:
+        if not isinstance(storage, ReadsMany):  # reading the hint is cheap
             return
         with self._lock:
             self._versions[storage.url, key] = version

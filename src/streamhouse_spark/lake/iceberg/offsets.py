@@ -1,7 +1,7 @@
-"""The log offsets that a lake table holds: in the summaries of the package's snapshots, found through the parent chain.
+"""Log offsets of a lake table: in the summaries of the package's snapshots, found along the parent chain.
 
-The summary is the truth. The tag `COMMIT_USER` moves in the same commit, so that no engine's expiry drops the newest
-snapshot with offsets; it counts only where an expiry cut the chain before any offsets were found.
+The summary is authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest
+snapshot with offsets. It is used only if an expiry cut the chain before any offsets.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 
 
 def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> LakeOffsets | None:
-    """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
-    for ancestor in ancestors(metadata, snapshot):
-        found = own_offsets(ancestor, table_uuid, metadata.location)
-        if found is not None:
-            return found
+    """Return the offsets of a snapshot: its own, or those of the nearest ancestor with offsets."""
+    for ancestor in iter_ancestor_snapshots(metadata, snapshot):
+        offsets = own_offsets(ancestor, table_uuid, metadata.location)
+        if offsets is not None:
+            return offsets
     return None
 
 
 def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> LakeOffsets | None:
-    """Return the offsets of the current snapshot; None if the table never had any.
+    """Return the offsets of the current snapshot, or None if the table never had any.
 
-    Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
+    Raises `LakeRolledBackError` if the tag has later offsets than the current snapshot.
     """
     head = metadata.current_snapshot()
-    found = offsets_at(metadata, head, table_uuid) if head else None
+    offsets = offsets_at(metadata, head, table_uuid) if head else None
     tagged = _snapshot_of_tag(metadata)
-    if tagged is None or (found is not None and found.snapshot_id == tagged.snapshot_id):
-        return found
-    chain = list(ancestors(metadata, head)) if head else []
+    if tagged is None or (offsets is not None and offsets.snapshot_id == tagged.snapshot_id):
+        return offsets
+    chain = list(iter_ancestor_snapshots(metadata, head)) if head else []
     if any(s.snapshot_id == tagged.snapshot_id for s in chain):
-        return found  # newer offsets on top of it, by a commit that did not move the tag
+        return offsets  # newer offsets on top of it, by a commit that did not move the tag
     oldest = chain[-1] if chain else None
-    was_cut = oldest is not None and _sequence(oldest) > max(_sequence(tagged), 1)
-    if found is None and was_cut:
+    was_cut = oldest is not None and _sequence_number(oldest) > max(_sequence_number(tagged), 1)
+    if offsets is None and was_cut:
         return own_offsets(tagged, table_uuid, metadata.location)
-    holder = metadata.snapshot_by_id(found.snapshot_id) if found else None
-    if holder is not None and _sequence(holder) > _sequence(tagged):
-        return found
+    holder = metadata.snapshot_by_id(offsets.snapshot_id) if offsets else None
+    if holder is not None and _sequence_number(holder) > _sequence_number(tagged):
+        return offsets
     raise LakeRolledBackError(
         f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
         f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
@@ -56,8 +56,8 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     )
 
 
-def ancestors(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
-    """Return the snapshot and its ancestors, as far as they are kept."""
+def iter_ancestor_snapshots(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
+    """Return the snapshot and its ancestors, as far as they are retained."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current: Found | None = snapshot
     while current is not None:
@@ -66,12 +66,12 @@ def ancestors(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]
         current = by_id.get(parent) if parent is not None else None
 
 
-def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
-    """Tell whether a snapshot is known to have each data file of other engines that an ancestor has, as it was: every
-    commit in between is the package's, and added files or wrote its own ones again.
+def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
+    """Return whether a snapshot provably retains each data file of other engines of an ancestor, unchanged: every
+    commit since is the package's, and added files or rewrote only its own.
     """
     newest = metadata.snapshot_by_id(newer)
-    for ancestor in ancestors(metadata, newest) if newest is not None else ():
+    for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         if ancestor.snapshot_id == older:
             return True
         said = ancestor.summary or {}
@@ -84,16 +84,16 @@ def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: 
 
 
 def iter_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and its ancestors with their offsets, as far as they are kept."""
+    """Return a snapshot and its ancestors with their offsets, as far as they are retained."""
     newest = metadata.snapshot_by_id(snapshot_id)
-    for ancestor in ancestors(metadata, newest) if newest is not None else ():
+    for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         yield describe_snapshot(ancestor, offsets_at(metadata, ancestor, table_uuid))
 
 
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
     """Return the snapshot in the current chain that a commit made."""
     head = metadata.current_snapshot()
-    chain = ancestors(metadata, head) if head else iter(())
+    chain = iter_ancestor_snapshots(metadata, head) if head else iter(())
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
 
 
@@ -102,7 +102,7 @@ def _snapshot_of_tag(metadata: AnySnapshots[AnySnapshot]) -> AnySnapshot | None:
     return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
 
 
-def _sequence(snapshot: AnySnapshot) -> int:
+def _sequence_number(snapshot: AnySnapshot) -> int:
     return snapshot.sequence_number or 0
 
 
@@ -113,25 +113,23 @@ def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> LakeOf
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time, see `streamhouse_spark.lake.timestamp_correction`."""
+    """Return the snapshot's own time; see `streamhouse_spark.lake.timestamp_correction`."""
     summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
     return own_ms(snapshot.timestamp_ms, summary)
 
 
 def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
-    """Return the time at which a snapshot became the current one; for one that an engine rolled back to, the time of
-    that.
-    """
+    """Return the time at which a snapshot became current; after a rollback to it, the time of the rollback."""
     snapshot = metadata.snapshot_by_id(entry.snapshot_id)
     if snapshot is None or snapshot.timestamp_ms != entry.timestamp_ms:
         return entry.timestamp_ms
     return own_time_ms(snapshot)
 
 
-def describe_snapshot(snapshot: AnySnapshot, found: LakeOffsets | None) -> LakeSnapshot:
-    """Return the snapshot with the offsets that were found for it."""
-    if found is None:
+def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
+    """Return the snapshot with its offsets."""
+    if lake_offsets is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
-    offsets, starts = dict(found.offsets), dict(found.starts)
-    held = found.dropped_rows, found.history, found.dropped_others
+    offsets, starts = dict(lake_offsets.offsets), dict(lake_offsets.starts)
+    held = lake_offsets.dropped_rows, lake_offsets.history, lake_offsets.dropped_others
     return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)

@@ -1,4 +1,4 @@
-"""Find the partitions of an Iceberg table that can hold rows of a filter, to leave manifests of others unread."""
+"""Partition pruning of an Iceberg table, to skip manifests that cannot match a filter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.lake.file_skipping import lake_bounds
-from streamhouse_spark.lake.iceberg.schema import bucket_of, own_field
+from streamhouse_spark.lake.file_skipping import column_bounds
+from streamhouse_spark.lake.iceberg.schema import bucket_of, to_own_field
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics
 from streamhouse_spark.query.predicates import Node, exactly, may_match
 from streamhouse_spark.schema.partition_fields import PartitionField
@@ -32,22 +32,22 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class BucketFilter:
-    """The buckets that are wanted, and how a partition tells its bucket, see `bucket_of`."""
+    """The requested buckets, and how a partition determines its bucket; see `bucket_of`."""
 
     buckets: frozenset[int]
     num_buckets: int
     source_id: int | None
 
-    def leaves_out(self, file: DataFile, spec: PartitionSpec) -> bool:
+    def excludes(self, file: DataFile, spec: PartitionSpec) -> bool:
         bucket = bucket_of(spec, file.partition, self.num_buckets, self.source_id)
         return bucket is not None and bucket not in self.buckets
 
 
 class PartitionFilter:
-    """A filter as far as it speaks of columns by which files are partitioned, and of buckets.
+    """A filter restricted to partition columns and buckets.
 
-    A partition by years, months, days or hours may hold the moments of its neighbours too: engines have rounded moments
-    before 1970 in different ways. Partitions by ``truncate`` say nothing.
+    A partition by years, months, days or hours may also hold moments of its neighbours: engines have rounded times
+    before 1970 differently. ``truncate`` partitions are ignored.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PartitionFilter:
         metadata: TableMetadata,
         buckets: BucketFilter | None = None,
     ) -> None:
-        """``names`` are the columns of ``schema`` by their fields."""
+        """``names`` maps field ids to columns of ``schema``."""
         self._node = node
         self._buckets = buckets
         self._specs = metadata.specs()
@@ -66,8 +66,8 @@ class PartitionFilter:
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
         self._known: dict[tuple[Any, ...], bool] = {}
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Return False only if none of the manifest's files is of a partition with rows of the filter."""
+    def may_match_manifest(self, manifest: ManifestFile) -> bool:
+        """Return False only if none of the manifest's files is in a partition that can match the filter."""
         spec, summaries = self._specs[manifest.partition_spec_id], manifest.partitions or []
         if len(summaries) != len(spec.fields):
             return True
@@ -77,17 +77,17 @@ class PartitionFilter:
             field_type = self._types[field_id] if part.transform == "identity" else ice.IntegerType()
             low, high = (decode_bound(field_type, b) for b in (summary.lower_bound, summary.upper_bound))
             stats = ColumnStatistics(
-                *_of_column(part, low, high, column),
+                *_project_column(part, low, high, column),
                 null_count=0 if summary.contains_null is False else None,
                 nan_count=0 if summary.contains_nan is False else None,
             )
-            bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
+            bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
         return may_match(self._node, bounds)
 
     def test(self, file: DataFile) -> bool:
-        """Return False only if no row of the data file's partition can satisfy the filter."""
+        """Return False only if no row of the data file's partition can match the filter."""
         spec = self._specs[file.spec_id]
-        if self._buckets is not None and self._buckets.leaves_out(file, spec):
+        if self._buckets is not None and self._buckets.excludes(file, spec):
             return False
         partition = tuple(file.partition[position] for position in range(len(spec.fields)))
         key = (file.spec_id, *partition)
@@ -98,22 +98,22 @@ class PartitionFilter:
                 if part.transform == "identity" or value is None:
                     bounds[column.name] = exactly(value)
                 else:
-                    stats = ColumnStatistics(*_of_column(part, value, value, column), null_count=0, nan_count=0)
-                    bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
+                    stats = ColumnStatistics(*_project_column(part, value, value, column), null_count=0, nan_count=0)
+                    bounds[column.name] = column_bounds(stats, column.type, num_rows=1)
             self._known[key] = may_match(self._node, bounds)
         return self._known[key]
 
     def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
-        """Position, field and column of those parts of a partition that are columns themselves, or times of them."""
+        """Yield position, field and column of partition fields that are a column or one of its times."""
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
-            found = own_field(part.transform, column.name) if column is not None else None
-            if column is not None and found is not None and found.transform != "truncate":
-                yield position, part.source_id, column, found
+            own_part = to_own_field(part.transform, column.name) if column is not None else None
+            if column is not None and own_part is not None and own_part.transform != "truncate":
+                yield position, part.source_id, column, own_part
 
 
-def _of_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
-    """Return the bounds of a column from the bounds of its partitions; None where they say nothing."""
+def _project_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
+    """Return the bounds of a column from those of its partitions; None if they imply nothing."""
     if part.transform == "identity":
         return low, high
     first = part.range_of(low - 1, column.type) if low is not None else None
@@ -122,16 +122,16 @@ def _of_column(part: PartitionField, low: Any, high: Any, column: Column) -> tup
 
 
 def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:
-    """Find the newest type of each field that the table has or had."""
+    """Return the latest type of each field that the table has or had."""
     types = {f.field_id: f.field_type for schema in metadata.schemas for f in schema.fields}
     types.update((f.field_id, f.field_type) for f in metadata.schema().fields)
     return types
 
 
 def decode_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """Read the bound as a value; None where it was written for another type of the column, or cannot be read.
+    """Decode a bound, or return None if it was written for another type of the column or cannot be read.
 
-    A bound of a type that was widened since is that of the narrower one.
+    A bound of a type that was widened since has the narrower type.
     """
     widths = _WIDTHS_BYTES.get(type(field_type))
     if data is None or (widths is not None and len(data) not in widths):

@@ -1,4 +1,4 @@
-"""Files of deleted positions, one for each data file: every reader of Iceberg v2 leaves these rows out."""
+"""Position delete files, one per data file: every reader of Iceberg v2 applies them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.model.data_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
-from streamhouse_spark.lake.parquet.footer_checksum import close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
@@ -46,10 +46,10 @@ def write_deletes(
     num_duplicates: int = 0,
     num_dropped: int = 0,
 ) -> LakeFile:
-    """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
-    former ones.
+    """Write a file that names these positions of the data file, ascending and at least one, and replaces its earlier
+    ones.
 
-    Its bounds name the data file, so that readers of others need not open it. Durable when this returns.
+    Its bounds name the data file, so that readers of other files need not open it. It is durable on return.
     """
     directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec.spec_id else spec.data_location
     location = f"{directory}/{bucket:05d}-deletes-{ids.new_uuid()}.parquet"
@@ -58,7 +58,7 @@ def write_deletes(
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
-            close_sealed(writer, sink, {DELETED_KEY: str(len(positions))})
+            close_with_checksum(writer, sink, {DELETED_KEY: str(len(positions))})
         size_bytes = sink.size_bytes
     return LakeFile(
         location=location,
@@ -74,8 +74,8 @@ def write_deletes(
     )
 
 
-def is_named_as_ours(location: str) -> bool:
-    """Tell whether a file of deleted positions has a name that `write_deletes` gives."""
+def has_own_name(location: str) -> bool:
+    """Return whether a position delete file has a name that `write_deletes` gives."""
     return _NAME.search(location) is not None
 
 

@@ -1,9 +1,8 @@
-"""Relocation of an Iceberg table of the catalog of files: all its metadata names the files at their present locations.
+"""Relocation of an Iceberg table of the file catalog: all its metadata names the files at their present locations.
 
-Data files stay as they are. Written anew, under new names, are the manifest lists of all snapshots, their manifests,
-and the files of deleted positions, whose rows name data files. **Commit point:** the metadata version that names them;
-a crash before it leaves files that nobody names, which removing orphans takes. The metadata log no longer names the
-former versions, because these name the old locations.
+Data files stay. Manifest lists of all snapshots, manifests, and position deletes, whose rows name data files, are
+rewritten under new names. **Commit point:** the metadata version that names them; a crash before it leaves orphan
+files. The metadata log drops the former versions, because these name the old locations.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.uris import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.avro import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
+from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
-from streamhouse_spark.lake.iceberg.maintenance.compaction import files_of
+from streamhouse_spark.lake.iceberg.maintenance.expiry import list_files
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_metadata_paths, rewrite_record_paths
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.parquet.footer_checksum import close_sealed, read_checked_footer
+from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum, read_checked_footer
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
 _POSITIONS: Final = 1
-"""The content code of a file of deleted positions in a manifest."""
+"""The content code of a position delete file in a manifest."""
 
 
 class IcebergRelocation:
@@ -48,13 +47,13 @@ class IcebergRelocation:
 
     def recorded_root(self) -> str | None:
         """Return the root that the metadata names, if it differs from the opened one."""
-        found: list[str] = []
+        roots: list[str] = []
 
         def look(_: TableMetadata, move: Move | None) -> None:
-            found.extend([move.recorded_root] if move is not None else [])
+            roots.extend([move.recorded_root] if move is not None else [])
 
         self._relocate(look)
-        return found[0] if found else None
+        return roots[0] if roots else None
 
     def needed(self) -> set[str]:
         """Return the keys of all files that a snapshot needs. Raises `SnapshotExpiredError` if metadata is missing."""
@@ -62,11 +61,11 @@ class IcebergRelocation:
         if table is None:
             return set()
         files = StorageFiles(self._place.storage)
-        found = files_of(table, table.metadata.snapshots)
-        return {files.key_of(location) for location in found if files.holds(location)}
+        locations = list_files(table, table.metadata.snapshots)
+        return {files.key_of(location) for location in locations if files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Relocate the table. With ``new_uuid`` it belongs to that table from now on, and has an id of its own.
+        """Relocate the table. With ``new_uuid`` it belongs to that table afterwards, and gets a new id.
 
         Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
         """
@@ -74,11 +73,11 @@ class IcebergRelocation:
         def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if owner not in (self._place.spec.table_uuid, new_uuid):
-                return None  # another table's
+                return None  # it is another table's
             changed = metadata
             if move is not None:
-                files = _Files(self._place, metadata, move)
-                changed = files.rewritten()
+                files = _MetadataFiles(self._place, metadata, move)
+                changed = files.rewrite()
                 self.num_written += files.num_written
             if new_uuid is not None and owner != new_uuid:
                 changed = _with_owner(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
@@ -107,8 +106,8 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
     return changed.model_copy(update={"table_uuid": type(metadata.table_uuid)(own_id)})
 
 
-class _Files:
-    """Writes the metadata files of all snapshots anew, each once."""
+class _MetadataFiles:
+    """Rewrites the metadata files of all snapshots, each once."""
 
     def __init__(self, place: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
         self._place = place
@@ -119,7 +118,7 @@ class _Files:
         self._deletes: dict[str, tuple[str, int]] = {}
         self.num_written = 0
 
-    def rewritten(self) -> TableMetadata:
+    def rewrite(self) -> TableMetadata:
         with lake_metadata(self._metadata.location):
             snapshots = [self._snapshot(snapshot) for snapshot in self._metadata.snapshots]
         moved = rewrite_metadata_paths(self._metadata, self._move)
@@ -152,19 +151,19 @@ class _Files:
         try:
             path, size_bytes = self._delete_file(file["file_path"])
         except ObjectNotFoundError:
-            if record["status"] == 2:  # it was removed, and no snapshot that is left needs it
+            if record["status"] == 2:  # it was removed, and no remaining snapshot needs it
                 return moved
             raise
         changed = {**moved["data_file"], "file_path": path, "file_size_in_bytes": size_bytes}
         if "split_offsets" in changed:
-            changed["split_offsets"] = _without_value(changed["split_offsets"])
+            changed["split_offsets"] = _null_value(changed["split_offsets"])
         return {**moved, "data_file": changed}
 
     def _delete_file(self, path: str) -> tuple[str, int]:
-        """Write the same positions with the present names of the data files; whole in memory."""
+        """Rewrite the positions with the present names of the data files; the file is in memory as a whole."""
         if path not in self._deletes:
             where = self._move.of(path)
-            self._deletes[path] = _rename_positions(self._files, where, self._new_name(where), self._move)
+            self._deletes[path] = _rename_data_files(self._files, where, self._new_name(where), self._move)
             self.num_written += 1
         return self._deletes[path]
 
@@ -190,12 +189,12 @@ class _Files:
         return f"{self._files.location_of(key)}-{self._place.world.ids.new_uuid()}{dot}{kind}"
 
 
-def _without_value(optional: Any) -> Any:
-    """Return None, if the schema allows it: the file's parts begin elsewhere now."""
+def _null_value(optional: Any) -> Any:
+    """Return None, if the schema allows it, for byte offsets that no longer hold."""
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 
-def _rename_positions(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
+def _rename_data_files(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
     source = files.open_input(where)
     try:
         with pq.ParquetFile(
@@ -219,5 +218,5 @@ def _rename_positions(files: StorageFiles, where: str, location: str, move: Move
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
-            close_sealed(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})
+            close_with_checksum(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})
         return location, sink.size_bytes

@@ -1,4 +1,4 @@
-"""Planning reads of an Iceberg table: the files of a snapshot, and the columns in them."""
+"""Scan planning of an Iceberg table: the files of a snapshot and their columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.iceberg.schema import PATH_ID, inner_of, is_stored_as, lake_schema
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, is_stored_as, lake_schema, nested_field_finder
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -25,36 +25,36 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
     """Return the schema that was current when the snapshot was made."""
-    found = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
-    return found or metadata.schema()
+    schema = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
+    return schema or metadata.schema()
 
 
 def projection(
-    lake: Schema, known: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+    lake: Schema, mapping: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
+    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
     return projection_of(
         lake_schema(lake),
-        known,
+        mapping,
         table,
         columns,
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, lake.find_type(field_id)),
         ambiguous=lambda _: None,
-        inner_of=inner_of(lake),
+        inner_of=nested_field_finder(lake),
     )
 
 
 def own_projection(metadata: TableMetadata, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of all columns of the table from its newest files."""
+    """Return the projection of all columns of the table from its latest files."""
     return projection(metadata.schema(), iceberg_columns(metadata, spec), spec.schema, None, spec.schema)
 
 
 def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     snapshot = metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
-        kept = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-        shown = ", ".join(str(s.snapshot_id) for s in kept[-5:]) or "none"
+        in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
+        shown = ", ".join(str(s.snapshot_id) for s in in_commit_order[-5:]) or "none"
         raise SnapshotExpiredError(
             f"lake table {metadata.location} has no snapshot {snapshot_id}: it was expired or never there; the newest "
             f"kept are {shown}; choose one of them"
@@ -63,13 +63,13 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
-    """List the data files of a snapshot in the partitions chosen, all by default, each with its deletes.
+    """List the data files of a snapshot in the partitions of ``chosen``, all by default, each with its deletes.
 
-    Manifests of deletes are all read, unless nothing is left for them to delete. Raises `LakeMismatchError` for files
-    and deletes that cannot be read here, `SnapshotExpiredError`.
+    Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
+    deletes, `SnapshotExpiredError`.
     """
 
-    def is_asked(entry: ManifestEntry) -> bool:
+    def is_in_scan(entry: ManifestEntry) -> bool:
         file = entry.data_file
         return chosen is None or file.content != DataFileContent.DATA or chosen.test(file)
 
@@ -77,11 +77,15 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     with lake_metadata(table.location()):
         expect(table.io, [(snapshot.manifest_list, 0)])
         manifests = manifests_of(table.io, snapshot)
-        data = [m for m in manifests if m.content == ManifestContent.DATA and (chosen is None or chosen.may_be_in(m))]
+        data = [
+            m
+            for m in manifests
+            if m.content == ManifestContent.DATA and (chosen is None or chosen.may_match_manifest(m))
+        ]
         deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
         expect(table.io, ((m.manifest_path, m.manifest_length) for m in (*data, *deletes)))
         try:
-            tasks = list(planner.plan_files([*data, *deletes], is_asked))
+            tasks = list(planner.plan_files([*data, *deletes], is_in_scan))
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise
@@ -99,7 +103,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
-    """Tell whether a file of deleted positions names positions of this one data file only."""
+    """Return whether a position delete file names positions of this data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
 

@@ -1,4 +1,4 @@
-"""Iceberg data files as planners need them: decoded statistics, partitions by column, and columns that need no ids."""
+"""Iceberg data files for planners: decoded statistics, partitions by column, and columns that need no ids."""
 
 from __future__ import annotations
 
@@ -33,26 +33,25 @@ def scan_files(
     node: Node = ALWAYS_TRUE,
     only_buckets: Collection[int] | None = None,
 ) -> tuple[ScanFile, ...]:
-    """Find the data files of the snapshot that can hold rows of the filter, from the manifests that can name such
-    files.
+    """Return the data files of the snapshot that can match the filter, from manifests that can match.
 
-    Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
-    Files of partitions that tell another bucket than ``only_buckets`` are left out.
+    Statistics cover the filter's columns and ``statistics_of``, columns of the table that ``how`` reads. Leaves out
+    files in partitions of other buckets than ``only_buckets``.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
-    looked_at = {*statistics_of, *node.columns()}
-    wanted = {
+    statistics_columns = {*statistics_of, *node.columns()}
+    field_ids = {
         field_id: cast("ice.PrimitiveType", types[field_id])
         for field_id, name in names.items()
-        if name in looked_at and isinstance(types.get(field_id), ice.PrimitiveType)
+        if name in statistics_columns and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
     buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
     only = None if only_buckets is None else BucketFilter(frozenset(only_buckets), *buckets)
     chosen = PartitionFilter(node, names, how.schema, table.metadata, only) if node.columns() else None
     tasks = plan_tasks(table, snapshot, chosen)
-    files = (_scan_file(task, table.location(), specs, names, wanted, buckets) for task in tasks)
+    files = (_scan_file(task, table.location(), specs, names, field_ids, buckets) for task in tasks)
     return tuple(file for file in files if file_may_match(file, how.schema, node))
 
 
@@ -90,13 +89,13 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
 
 
 def _num_deleted(task: FileScanTask) -> int | None:
-    """Return how many rows are deleted; None where a file names positions of several files, or several files perhaps
-    one position twice.
+    """Return the number of deleted rows. None if a delete file covers several data files, or several files may name a
+    position twice.
     """
     if not task.delete_files:
         return 0
-    delete, *others = task.delete_files
-    return delete.record_count if not others and is_only_of(delete, task.file.file_path) else None
+    delete, *row_deletes = task.delete_files
+    return delete.record_count if not row_deletes and is_only_of(delete, task.file.file_path) else None
 
 
 def _partition(
@@ -120,10 +119,12 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
     )
 
 
-def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]) -> frozenset[str]:
-    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it.
+def columns_same_by_name(
+    metadata: TableMetadata, how: LakeProjection, schemas: Mapping[int, TableSchema]
+) -> frozenset[str]:
+    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it.
 
-    ``schemas`` are all of the table: other engines forget older ones of the lake.
+    ``schemas`` are all of the table: other engines drop older ones of the lake.
     """
     fields = [field for schema in metadata.schemas for field in schema.fields]
     older = {column for schema in schemas.values() for column in schema.columns}
@@ -134,19 +135,19 @@ def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[
         if lake_name == column.name
         and inner is None
         and all(_is_same(field, field_id, column.name, column.type) for field in fields)
-        and all(_never_changed(before, column) for before in older)
+        and all(_columns_never_changed(before, column) for before in older)
     )
 
 
-def _never_changed(before: Column, column: Column) -> bool:
-    """Tell whether a column of some schema of the table is either not concerned or exactly the column."""
+def _columns_never_changed(before: Column, column: Column) -> bool:
+    """Return whether a column of another schema of the table is unrelated to the column or identical to it."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True
     return (before.id, before.name) == (column.id, column.name) and is_stored_alike(before, column)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Return whether a field of another schema of the lake is unrelated to the column or identical to it."""
     if field.name.casefold() != name.casefold() and field.field_id != field_id:
         return True
     is_column = field.name == name and field.field_id == field_id

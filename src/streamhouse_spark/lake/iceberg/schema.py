@@ -1,6 +1,4 @@
-"""Schemas and partition specs between a streamhouse table and Iceberg, and the conditions under which two of
-them fit.
-"""
+"""Schemas and partition specs between a streamhouse table and Iceberg, and whether they fit."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
 PATH_ID = 2147483546
-"""Field of the data file's path in files of deleted positions (Iceberg specification, reserved field ids)."""
+"""Field of the data file's path in position deletes (Iceberg specification, reserved field ids)."""
 FORMAT_VERSION = 2
 
 _FROM_ARROW: dict[pa.DataType, ice.IcebergType] = {
@@ -71,10 +69,10 @@ _TO_ARROW: dict[type[ice.IcebergType], pa.DataType] = {
 def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
     """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
 
-    Iceberg has no identifier of floating point: such a key is not told to other engines.
+    Iceberg has no floating-point identifiers: such a key is not declared to other engines.
     """
     keys = [position for position, column in enumerate(schema.columns, start=1) if column.name in set(primary_key)]
-    is_told = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
+    is_declared = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
     nested_ids = itertools.count(len(schema.columns) + 1)
     return Schema(
         *(
@@ -87,7 +85,7 @@ def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Sche
             )
             for position, column in enumerate(schema.columns, start=1)
         ),
-        identifier_field_ids=keys if is_told else [],
+        identifier_field_ids=keys if is_declared else [],
     )
 
 
@@ -110,27 +108,27 @@ def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
     return _FROM_ARROW[arrow]
 
 
-def inner_of(schema: Schema) -> InnerOf:
-    """Return the function that gives the fields inside a column of the schema; none of an unknown one."""
+def nested_field_finder(schema: Schema) -> InnerOf:
+    """Return the function that returns the nested fields of a column of the schema; none for an unknown one."""
     types = {field.field_id: field.field_type for field in schema.fields}
-    return lambda field_id: fields_inside(types[field_id]) if field_id in types else {}
+    return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
 
-def fields_inside(field_type: ice.IcebergType) -> dict[Path, int]:
-    """Return the ids of the fields of structs inside a type, by their paths in small letters."""
+def nested_field_ids(field_type: ice.IcebergType) -> dict[Path, int]:
+    """Return the ids of nested struct fields of a type, by their lowercase paths."""
     match field_type:
         case ice.ListType():
-            return {(ELEMENT, *path): i for path, i in fields_inside(field_type.element_type).items()}
+            return {(ELEMENT, *path): i for path, i in nested_field_ids(field_type.element_type).items()}
         case ice.MapType():
             parts = ((KEY, field_type.key_type), (VALUE, field_type.value_type))
-            return {(name, *path): i for name, part in parts for path, i in fields_inside(part).items()}
+            return {(name, *path): i for name, part in parts for path, i in nested_field_ids(part).items()}
         case ice.StructType():
-            found: dict[Path, int] = {}
+            field_ids: dict[Path, int] = {}
             for field in field_type.fields:
                 name = field.name.casefold()
-                found[(name,)] = field.field_id
-                found |= {(name, *path): i for path, i in fields_inside(field.field_type).items()}
-            return found
+                field_ids[(name,)] = field.field_id
+                field_ids |= {(name, *path): i for path, i in nested_field_ids(field.field_type).items()}
+            return field_ids
     return {}
 
 
@@ -148,7 +146,9 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
-    """Tell whether a column of the Arrow type has this Iceberg type in the lake; tinyint and smallint are int there."""
+    """Return whether the lake stores a column of the Arrow type as this Iceberg type; tinyint and smallint are int
+    there.
+    """
     return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
 
 
@@ -162,13 +162,13 @@ def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
             return pa.map_(_canonical_type(field_type.key_type, column), _canonical_type(field_type.value_type, column))
         case ice.StructType():
             return pa.struct([pa.field(f.name, _canonical_type(f.field_type, column)) for f in field_type.fields])
-    found = _TO_ARROW.get(type(field_type))
-    if found is None:
+    arrow_type = _TO_ARROW.get(type(field_type))
+    if arrow_type is None:
         raise LakeMismatchError(
             f"column '{column}' of the lake table has the type {field_type}, which a streamhouse table cannot have; "
             "read it with another engine, or cast the column in the lake"
         )
-    return found
+    return arrow_type
 
 
 def file_schema(schema: Schema) -> pa.Schema:
@@ -234,17 +234,17 @@ def partition_spec(
 
 
 def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
-    """Return Iceberg's transform of a table's field."""
+    """Return Iceberg's transform of a table's partition field."""
     if part.transform == "identity":
         return IdentityTransform()
     if part.transform == "truncate":
         return TruncateTransform(part.width)
-    found: IcebergTransform[Any, Any] = _OF_TIMES[part.transform]()  # type: ignore[call-arg]
-    return found
+    transform: IcebergTransform[Any, Any] = _OF_TIMES[part.transform]()  # type: ignore[call-arg]
+    return transform
 
 
-def own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
-    """Return a field of a spec in a table's own terms; None for one that has none, such as a bucket."""
+def to_own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
+    """Return a field of a spec in the table's terms, or None if there is none, such as for a bucket."""
     if isinstance(transform, IdentityTransform):
         return own.PartitionField(column)
     if isinstance(transform, TruncateTransform):
@@ -254,8 +254,8 @@ def own_field(transform: IcebergTransform[Any, Any], column: str) -> own.Partiti
 
 
 def _free_name(name: str, schema: Schema) -> str:
-    taken = {f.name.casefold() for f in schema.fields}
-    while name.casefold() in taken:
+    names = {f.name.casefold() for f in schema.fields}
+    while name.casefold() in names:
         name = f"{name}_"
     return name
 
@@ -266,12 +266,14 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
 
 @dataclass(frozen=True, slots=True)
 class PartitionPaths:
-    """The path of a partition as pyiceberg's `PartitionSpec` gives it, also for dates and times that Python lacks."""
+    """Partition paths as pyiceberg's `PartitionSpec` gives them, also for dates and times that Python cannot
+    represent.
+    """
 
     spec: PartitionSpec
 
     def partition_to_path(self, partition: Record, schema: Schema) -> str:
-        """Return the path; the method has pyiceberg's name because its collector of summaries calls it."""
+        """Return the path; pyiceberg's summary collector calls this method by its name."""
         kinds = partition_types(self.spec, schema)
         values = (partition[place] for place in range(len(kinds)))
         return "/".join(map(_path_part, self.spec.fields, kinds, values))
@@ -292,25 +294,25 @@ def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes
 
 
 def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
-    """Return the column that new partitions are cut into so many buckets by; None for none. Files of another spec may
-    be in as many buckets by another column.
+    """Return the source column of ``num_buckets`` buckets in new partitions, or None. Files of another spec may use
+    another column.
     """
-    fields = (field for field in metadata.spec().fields if _cuts(field, num_buckets))
+    fields = (field for field in metadata.spec().fields if _truncates(field, num_buckets))
     return next((field.source_id for field in fields), None)
 
 
 def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_id: int | None) -> int | None:
-    """Return the bucket, by the column of `bucket_source`, of all rows of a file; None if its partition does not
+    """Return the bucket of all rows of a file, by the column of `bucket_source`, or None if its partition does not
     determine it.
     """
     for position, field in enumerate(spec.fields):
-        if field.source_id == source_id and _cuts(field, num_buckets):
+        if field.source_id == source_id and _truncates(field, num_buckets):
             value = partition[position]
             return 0 if value is None else int(value)
     return None
 
 
-def _cuts(field: PartitionField, num_buckets: int) -> bool:
+def _truncates(field: PartitionField, num_buckets: int) -> bool:
     return isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets
 
 
@@ -321,7 +323,7 @@ def describe_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
 # -- does an existing table fit? --------------------------------------------------------------------------------------
 
 
-def differences(
+def find_differences(
     metadata: TableMetadata,
     lake: Schema,
     lake_spec: PartitionSpec,
@@ -330,30 +332,32 @@ def differences(
     spec_schema: Schema,
     primary_key: Collection[str] = (),
 ) -> list[str]:
-    """Return the differences of the lake table, with the columns ``lake`` and the partitions ``lake_spec``, from the
-    one for ``schema``; empty if it fits.
+    """Return how the lake table, with columns ``lake`` and partitions ``lake_spec``, differs from the one for
+    ``schema``; empty if it fits.
     """
-    found = []
+    problems = []
     if metadata.format_version != FORMAT_VERSION:
-        found.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
+        problems.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in schema.columns:
         field = by_name.pop(column.name.casefold(), None)
         expected = iceberg_type(column.type, itertools.count())
         if field is None:
-            found.append(f"column '{column.name}' ({expected}) is missing")
+            problems.append(f"column '{column.name}' ({expected}) is missing")
             continue
         if plain_type(field.field_type) != plain_type(expected):
-            found.append(f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}")
+            problems.append(
+                f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}"
+            )
         if field.required and column.nullable:
-            found.append(f"column '{column.name}' is required, expected optional")
+            problems.append(f"column '{column.name}' is required, expected optional")
         if column.name in primary_key and not field.required:
-            found.append(f"column '{column.name}' of the primary key is optional, expected required")
-    found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
+            problems.append(f"column '{column.name}' of the primary key is optional, expected required")
+    problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
     here, expected_here = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
     if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:
-        found.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
-    return found
+        problems.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
+    return problems
 
 
 def plain_type(field_type: ice.IcebergType) -> str:

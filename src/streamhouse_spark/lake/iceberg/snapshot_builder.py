@@ -43,7 +43,7 @@ MANIFEST_BYTES_TARGET = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the current snapshot, whatever that is by the commit."""
+    """A change of the snapshot that is current at the commit."""
 
     operation: Operation
     added: Sequence[LakeFile] = ()
@@ -53,13 +53,13 @@ class Change:
     removed_deletes: Sequence[str] = ()
     """Locations of delete files, each of which must be live."""
     removes_all: bool = False
-    """Whether all data and delete files go that the table has when the change is made."""
+    """Whether the commit removes all data and delete files of the table."""
     summary: Mapping[str, str] = field(default_factory=dict)
     moves_tag: bool = True
     joins_manifests: bool = False
-    """Whether all manifests are joined as `manifest_groups` does, not only runs of small ones."""
+    """Whether to merge all manifests as `manifest_groups` does, not only runs of small ones."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Properties that the table gets in the same commit."""
+    """Properties that the commit sets on the table."""
 
 
 class SnapshotBuilder:
@@ -76,14 +76,14 @@ class SnapshotBuilder:
         self._snapshot_id = int(world.ids.new_uuid()[:16], 16) >> 1
         self._num_manifests = 0
         self._written: dict[str, bytes] = {}
-        """Location → bytes of files that are stored together, before anything names them."""
+        """Location → bytes of files that are stored together, before any metadata names them."""
 
     def build(self) -> tuple[Snapshot, tuple[TableUpdate, ...]]:
         manifests, removed = self._manifests()
         list_location = self._location(f"snap-{self._snapshot_id}-{self._name}.avro")
         sequence_number = self._metadata.next_sequence_number()
         parent_id = self._parent.snapshot_id if self._parent else None
-        time_ms, beside = next_snapshot_time_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
+        time_ms, clock_properties = next_snapshot_time_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
         with write_manifest_list(
             format_version=self._metadata.format_version,
             output_file=self._output(list_location),
@@ -102,7 +102,7 @@ class SnapshotBuilder:
                 "sequence-number": sequence_number,
                 "timestamp-ms": time_ms,
                 "manifest-list": list_location,
-                "summary": self._summary(removed, beside),
+                "summary": self._summary(removed, clock_properties),
                 "schema-id": self._metadata.current_schema_id,
             }
         )
@@ -116,23 +116,27 @@ class SnapshotBuilder:
         return snapshot, tuple(updates)
 
     def _manifests(self) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return the new snapshot's manifests, and the files that it no longer has."""
+        """Return the new snapshot's manifests, and the removed files."""
         parents = manifests_of(self._table.io, self._parent) if self._parent else []
         parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
         if self._change.removes_all:
-            emptied, removed = self._emptied(parents)
-            return [*self._added(ManifestContent.DATA), *self._added(ManifestContent.DELETES), *emptied], removed
-        data, removed_data = self._without(ManifestContent.DATA, parents)
-        deletes, removed_deletes = self._without(ManifestContent.DELETES, parents)
+            emptied, removed = self._delete_all(parents)
+            return [
+                *self._write_added(ManifestContent.DATA),
+                *self._write_added(ManifestContent.DELETES),
+                *emptied,
+            ], removed
+        data, removed_data = self._exclude_removed(ManifestContent.DATA, parents)
+        deletes, removed_deletes = self._exclude_removed(ManifestContent.DELETES, parents)
         manifests = [
-            *self._added(ManifestContent.DATA),
-            *self._merged(data, ManifestContent.DATA),
-            *self._added(ManifestContent.DELETES),
-            *self._merged(deletes, ManifestContent.DELETES),
+            *self._write_added(ManifestContent.DATA),
+            *self._merge_manifests(data, ManifestContent.DATA),
+            *self._write_added(ManifestContent.DELETES),
+            *self._merge_manifests(deletes, ManifestContent.DELETES),
         ]
         return manifests, [*removed_data, *removed_deletes]
 
-    def _added(self, content: ManifestContent) -> list[ManifestFile]:
+    def _write_added(self, content: ManifestContent) -> list[ManifestFile]:
         """Write a manifest of the added files for each of their partition specs."""
         by_spec: dict[int, list[ManifestEntry]] = {}
         for file in self._change.added:
@@ -148,69 +152,68 @@ class SnapshotBuilder:
             by_spec.setdefault(file.spec_id, []).append(entry)
         return [self._write_manifest(content, spec_id, entries) for spec_id, entries in by_spec.items()]
 
-    def _without(
+    def _exclude_removed(
         self, content: ManifestContent, manifests: Iterable[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return the parent's manifests of a kind without the removed files, and those files.
+        """Return the parent's manifests of one kind without the removed files, and those files.
 
-        Manifests of delete files that lose some are joined into one: each round replaces delete files of many earlier
-        ones.
+        Delete manifests that lose files are merged into one: each round replaces delete files of many earlier ones.
         """
         is_data = content == ManifestContent.DATA
         manifests = [m for m in manifests if m.content == content]
-        wanted = set(self._change.removed if is_data else self._change.removed_deletes)
-        if not wanted:
+        locations = set(self._change.removed if is_data else self._change.removed_deletes)
+        if not locations:
             return manifests, []
-        kept: list[ManifestFile] = []
+        remaining: list[ManifestFile] = []
         removed: list[DataFile] = []
         rewritten: dict[int, list[ManifestEntry]] = {}
         self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
-            gone = [e.data_file for e in entries if e.data_file.file_path in wanted]
-            removed += gone
-            if not gone:
-                kept.append(manifest)
+            removed_here = [e.data_file for e in entries if e.data_file.file_path in locations]
+            removed += removed_here
+            if not removed_here:
+                remaining.append(manifest)
             elif is_data:
-                left = [self._carry_entry(e, wanted) for e in entries]
-                kept.append(self._write_manifest(content, manifest.partition_spec_id, left))
+                left = [self._carry_entry(e, locations) for e in entries]
+                remaining.append(self._write_manifest(content, manifest.partition_spec_id, left))
             else:
-                left = [self._carry_entry(e, wanted) for e in entries]
+                left = [self._carry_entry(e, locations) for e in entries]
                 rewritten.setdefault(manifest.partition_spec_id, []).extend(left)
-        missing = wanted - {f.file_path for f in removed}
+        missing = locations - {f.file_path for f in removed}
         if missing:
             raise CommitConflictError(
                 f"lake table {self._metadata.location}: {len(missing)} files that this commit replaces are no longer "
                 f"live, for example {min(missing)}; try again"
             )
         joined = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
-        return [*joined, *kept], removed
+        return [*joined, *remaining], removed
 
-    def _carry_entry(self, entry: ManifestEntry, gone: set[str]) -> ManifestEntry:
-        if entry.data_file.file_path in gone:
-            return _entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
-        return _entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+    def _carry_entry(self, entry: ManifestEntry, removed: set[str]) -> ManifestEntry:
+        if entry.data_file.file_path in removed:
+            return _manifest_entry(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
+        return _manifest_entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
-    def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
-        kept, removed = [], []
+    def _delete_all(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Return manifests that mark each data file as deleted. No delete file is needed then."""
+        retained, removed = [], []
         self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
             removed += [e.data_file for e in entries]
             if manifest.content == ManifestContent.DATA:
-                gone = [_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
-                kept.append(self._write_manifest(ManifestContent.DATA, manifest.partition_spec_id, gone))
-        return kept, removed
+                deleted = [_manifest_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in entries]
+                retained.append(self._write_manifest(ManifestContent.DATA, manifest.partition_spec_id, deleted))
+        return retained, removed
 
-    def _merged(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
-        """Join small manifests, newest first, so that their number grows with the logarithm of the commits.
+    def _merge_manifests(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
+        """Merge small manifests, newest first, so that their number grows with the logarithm of the commits.
 
-        A run of at least `MANIFESTS_MIN_TO_MERGE` is joined; it stops at a manifest that is much larger than all the
-        newer ones together, which would be rewritten for little.
+        Merges a run of at least `MANIFESTS_MIN_TO_MERGE`. The run ends before a manifest much larger than all newer
+        ones together, which is not worth a rewrite.
         """
         if self._change.joins_manifests:
-            return [self._joined(content, group) for group in manifest_groups(manifests)]
+            return [self._join_manifests(content, group) for group in manifest_groups(manifests)]
         mergeable = [
             m
             for m in manifests
@@ -228,15 +231,15 @@ class SnapshotBuilder:
         if len(run) < MANIFESTS_MIN_TO_MERGE:
             return manifests
         joined = {manifest.manifest_path for manifest in run}
-        return [self._joined(content, run), *(m for m in manifests if m.manifest_path not in joined)]
+        return [self._join_manifests(content, run), *(m for m in manifests if m.manifest_path not in joined)]
 
-    def _joined(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        """Write one manifest with the live entries of several, which are of one partition spec."""
+    def _join_manifests(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
+        """Write one manifest with the live entries of several of one partition spec."""
         if len(manifests) == 1:
             return manifests[0]
         self._expect(manifests)
         entries = [
-            _entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
+            _manifest_entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
             for manifest in manifests
             for e in manifest.fetch_manifest_entry(self._table.io)
         ]
@@ -267,7 +270,7 @@ class SnapshotBuilder:
         version = self._metadata.format_version
         return write_manifest(version, spec, schema, output, self._snapshot_id, "deflate")
 
-    def _summary(self, removed: Sequence[DataFile], beside: Mapping[str, str]) -> Summary:
+    def _summary(self, removed: Sequence[DataFile], clock_properties: Mapping[str, str]) -> Summary:
         collector = SnapshotSummaryCollector()
         schema, specs = self._metadata.schema(), self._metadata.specs()
         paths = {spec_id: cast("PartitionSpec", PartitionPaths(spec)) for spec_id, spec in specs.items()}
@@ -278,11 +281,11 @@ class SnapshotBuilder:
         properties = {
             **collector.build(),
             **self._change.summary,
-            **beside,
+            **clock_properties,
             USER_PROPERTY: COMMIT_USER,
             COMMIT_PROPERTY: self._commit_uuid,
         }
-        # pyiceberg adds up totals for appends and overwrites only; a replace adds up like an overwrite.
+        # pyiceberg computes totals for appends and overwrites only; a replace counts like an overwrite.
         adds_up_as = Operation.APPEND if self._change.operation == Operation.APPEND else Operation.OVERWRITE
         previous = self._parent.summary if self._parent else None
         totals = update_snapshot_summaries(Summary(adds_up_as, **properties), previous)
@@ -293,9 +296,7 @@ class SnapshotBuilder:
 
 
 def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
-    """Group manifests of one kind and partition spec, of `MANIFEST_BYTES_TARGET` together unless one alone is
-    larger.
-    """
+    """Group manifests of one kind and partition spec, up to `MANIFEST_BYTES_TARGET` together unless one is larger."""
     groups: list[list[ManifestFile]] = []
     filling: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
     for manifest in manifests:
@@ -310,7 +311,7 @@ def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
-    """Writes a manifest of delete files, which the list of manifests and its own header mark as such."""
+    """Writes a manifest of delete files, marked as such in its header and in the manifest list."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -321,7 +322,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: TableMetadata) -> SetSnapshotRefUpdate:
-    """Point a reference at a snapshot; its retention stays as it was."""
+    """Point a reference at a snapshot, and keep its retention."""
     old = metadata.refs.get(name)
     return SetSnapshotRefUpdate.model_validate(
         {
@@ -335,7 +336,7 @@ def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: Table
     )
 
 
-def _entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+def _manifest_entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
     return ManifestEntry.from_args(
         status=status,
         snapshot_id=snapshot_id,

@@ -1,5 +1,5 @@
-"""Reads of an Iceberg table's snapshots, see `LakeTable`. They need Iceberg's library; the newest snapshot alone does
-not.
+"""Reads of an Iceberg table's snapshots; see `LakeTable`. They load Iceberg's library, which the latest snapshot alone
+does not need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.offsets import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.scan import projection, require_snapshot, snapshot_schema
-from streamhouse_spark.lake.iceberg.scan_files import same_by_name, scan_files
+from streamhouse_spark.lake.iceberg.scan_files import columns_same_by_name, scan_files
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import LakePlan, LakeSnapshot
@@ -30,12 +30,12 @@ def snapshot(place: IcebergTableBinding, snapshot_id: int) -> LakeSnapshot:
 
 def snapshot_by_name(place: IcebergTableBinding, name: str) -> LakeSnapshot:
     metadata = _metadata_with_snapshots(place)
-    found = metadata.snapshot_by_name(name)
-    if found is None:
+    snapshot = metadata.snapshot_by_name(name)
+    if snapshot is None:
         raise SnapshotExpiredError(
             f"lake table {metadata.location} has no tag or branch '{name}'; there are {', '.join(metadata.refs)}"
         )
-    return _describe_snapshot(place, metadata, found)
+    return _describe_snapshot(place, metadata, snapshot)
 
 
 def snapshot_as_of(place: IcebergTableBinding, timestamp_ms: int) -> LakeSnapshot:
@@ -48,7 +48,7 @@ def snapshot_as_of(place: IcebergTableBinding, timestamp_ms: int) -> LakeSnapsho
             f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
             f"kept is from {first} ms; choose a later time"
         )
-    # The last in the log's order: while a clock is behind, all snapshots get the time of the newest before them.
+    # The last in log order: while a clock is slow, all snapshots get the time of their predecessor.
     return _describe_snapshot(place, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
 
 
@@ -74,11 +74,11 @@ def plan_read(
     metadata = table.metadata
     snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
     lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
-    known = iceberg_columns(metadata, place.spec)
-    how = projection(lake, known, place.spec.schema, columns, schema)
+    mapping = iceberg_columns(metadata, place.spec)
+    how = projection(lake, mapping, place.spec.schema, columns, schema)
     if snapshot is None:
         return LakePlan(None, how, ())
-    every = projection(lake, known, place.spec.schema, None, schema)
+    every = projection(lake, mapping, place.spec.schema, None, schema)
     files = scan_files(table, snapshot, every, place.spec.num_buckets, node=node)
     splits = tuple(split for file in files for split in file.splits())
     return LakePlan(_describe_snapshot(place, metadata, snapshot), how, splits)
@@ -98,29 +98,29 @@ def scan_snapshot(
         raise _no_table(place, f"no snapshot {snapshot_id}")
     snapshot = require_snapshot(table.metadata, snapshot_id)
     lake = snapshot_schema(table.metadata, snapshot)
-    known = iceberg_columns(table.metadata, place.spec)
-    how = projection(lake, known, place.spec.schema, columns, schema)
-    every = projection(lake, known, place.spec.schema, None, schema)
+    mapping = iceberg_columns(table.metadata, place.spec)
+    how = projection(lake, mapping, place.spec.schema, columns, schema)
+    every = projection(lake, mapping, place.spec.schema, None, schema)
     files = scan_files(table, snapshot, every, place.spec.num_buckets, statistics_of, node, buckets)
-    same = same_by_name(table.metadata, how, place.spec.schemas)
+    same = columns_same_by_name(table.metadata, how, place.spec.schemas)
     return LakeScan(_describe_snapshot(place, table.metadata, snapshot), how, files, same)
 
 
-def _no_table(place: IcebergTableBinding, what: str) -> SnapshotExpiredError:
+def _no_table(place: IcebergTableBinding, consequence: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{place.spec.path} has no lake table, so {what}: there is no {place.missing_metadata(0)}; tier it first, or "
-        "if it was tiered, restore that"
+        f"{place.spec.path} has no lake table, so {consequence}: there is no {place.missing_metadata(0)}; "
+        "tier it first, or if it was tiered, restore that"
     )
 
 
 def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
     uuid = place.spec.table_uuid
     try:
-        found = offsets_at(metadata, snapshot, uuid)
+        offsets = offsets_at(metadata, snapshot, uuid)
     except LakeMismatchError:
         if snapshot.snapshot_id == metadata.current_snapshot_id:
             raise
-        return describe_snapshot(snapshot, None)  # of a table that had the lake before
-    if found is None and snapshot.snapshot_id == metadata.current_snapshot_id:
-        found = newest_offsets(metadata, uuid)
-    return describe_snapshot(snapshot, found)
+        return describe_snapshot(snapshot, None)  # of a former owner of the lake
+    if offsets is None and snapshot.snapshot_id == metadata.current_snapshot_id:
+        offsets = newest_offsets(metadata, uuid)
+    return describe_snapshot(snapshot, offsets)

@@ -16,18 +16,17 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_validation import LogRange
-from streamhouse_spark.lake.iceberg.metadata_versions import one_look
+from streamhouse_spark.lake.iceberg.metadata_versions import cache_metadata_for_round
 from streamhouse_spark.lake.iceberg.offsets import (
     describe_snapshot,
     iter_ancestors,
-    keeps_foreign_files,
     newest_offsets,
+    retains_external_files,
 )
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.model.change_detection import LakeValidators, LakeVersion
 from streamhouse_spark.lake.model.data_files import LiveFile
-from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
+from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     Claim,
@@ -38,6 +37,7 @@ from streamhouse_spark.lake.model.values import (
     LakeFile,
     LakePlan,
     LakeSnapshot,
+    ManifestReport,
     WriteContext,
 )
 from streamhouse_spark.lake.table import LakeTable
@@ -58,9 +58,9 @@ __all__ = ["IcebergLake", "LakeTableSpec"]
 
 
 class IcebergLake(LakeTable):
-    """See `LakeTable`."""
+    """The `LakeTable` of Iceberg."""
 
-    names_files = True
+    has_file_names = True
 
     def __init__(
         self,
@@ -80,23 +80,23 @@ class IcebergLake(LakeTable):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def one_look(self) -> AbstractContextManager[None]:
-        return one_look()
+        return cache_metadata_for_round()
 
     def newest(self) -> LakeSnapshot | None:
         metadata = self.place.snapshots()
         if metadata is None:
             return None
         self.place.require_owner(metadata)
-        found = newest_offsets(metadata, self.place.spec.table_uuid)
+        offsets = newest_offsets(metadata, self.place.spec.table_uuid)
         head = metadata.current_snapshot()
-        return None if head is None else describe_snapshot(head, found)
+        return None if head is None else describe_snapshot(head, offsets)
 
     def marks(self) -> LakeValidators | None:
         return self.place.marks()
 
     def head(self) -> LakeVersion | None:
-        found = self.place.newest_file()
-        return None if found is None else LakeVersion(found[0], self.content_of(found[1]), found[2])
+        file = self.place.newest_file()
+        return None if file is None else LakeVersion(file[0], self.content_of(file[1]), file[2])
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot
@@ -104,7 +104,7 @@ class IcebergLake(LakeTable):
         return snapshot(self.place, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` naming the existing ones."""
+        """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` with the existing names."""
         from streamhouse_spark.lake.iceberg.snapshot_reader import snapshot_by_name
 
         return snapshot_by_name(self.place, name)
@@ -137,17 +137,17 @@ class IcebergLake(LakeTable):
         added: Sequence[LakeFile],
         *,
         with_older: bool,
-        beside: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
-        from streamhouse_spark.lake.iceberg.foreign.file_deletes import write_file_deletes
+        from streamhouse_spark.lake.iceberg.external_row_deletes import write_file_deletes
         from streamhouse_spark.lake.iceberg.tiering_commit import write_row_deletes
 
         written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
-        return [*written, *write_file_deletes(self.place, context, beside, moved)]
+        return [*written, *write_file_deletes(self.place, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
         metadata = self.place.snapshots()
-        return metadata is not None and keeps_foreign_files(metadata, older, newer)
+        return metadata is not None and retains_external_files(metadata, older, newer)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
@@ -165,13 +165,13 @@ class IcebergLake(LakeTable):
     # -- clones ---------------------------------------------------------------------------------------------------
 
     def require_clonable(self) -> None:
-        from streamhouse_spark.lake.iceberg.clones.clone import require_files
+        from streamhouse_spark.lake.iceberg.clone import require_files
 
         self.place.require_home("cloning the lake table")
         require_files(self.place)
 
     def clone(self, state: TableState, snapshot_id: int) -> None:
-        from streamhouse_spark.lake.iceberg.clones.clone import clone
+        from streamhouse_spark.lake.iceberg.clone import clone
 
         clone(self.place, self.with_state(state).place, snapshot_id)
 
@@ -204,28 +204,28 @@ class IcebergLake(LakeTable):
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
-        from streamhouse_spark.lake.iceberg.foreign.named_files import list_data_files
+        from streamhouse_spark.lake.iceberg.external_row_deletes import list_data_files
 
         return list_data_files(self.place, snapshot_id)
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {self.place.spec.path}: changes {wanted} were asked for, the hot log no longer "
+                f"bucket {bucket} of {self.place.spec.path}: changes {offsets} were asked for, the hot log no longer "
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_placed(bucket, wanted, node, snapshot_id=snapshot_id)
+        return super().read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
 
     def missing_metadata(self, recorded: int) -> str | None:
         return self.place.missing_metadata(recorded)
 
     def metadata_problems(self) -> Iterator[str]:
-        from streamhouse_spark.lake.iceberg.metadata.problems import metadata_problems
+        from streamhouse_spark.lake.iceberg.metadata_problems import find_metadata_problems
 
-        return metadata_problems(self.place)
+        return find_metadata_problems(self.place)
 
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table
@@ -233,9 +233,9 @@ class IcebergLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(table, name)
-        made = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        made.create_or_evolve()
-        return metadata_table(made.require(), name).slice(0, 0)
+        binding = IcebergTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        binding.create_or_evolve()
+        return metadata_table(binding.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
         from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES
@@ -255,7 +255,7 @@ class IcebergLake(LakeTable):
     def _cluster(
         self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
     ) -> CompactReport | None:
-        from streamhouse_spark.lake.iceberg.maintenance.rewrite_data_files import cluster
+        from streamhouse_spark.lake.iceberg.maintenance.compaction import cluster
 
         if self.place.spec.primary_key:
             return None
@@ -265,7 +265,7 @@ class IcebergLake(LakeTable):
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
-        from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
+        from streamhouse_spark.lake.iceberg.maintenance.expiry import expire
 
         return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
@@ -275,7 +275,7 @@ class IcebergLake(LakeTable):
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        from streamhouse_spark.lake.iceberg.maintenance.manifests import rewrite_manifests
+        from streamhouse_spark.lake.iceberg.maintenance.compaction import rewrite_manifests
 
         self._require_home_unless(dry_run, "joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)

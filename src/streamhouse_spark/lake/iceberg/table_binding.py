@@ -1,4 +1,4 @@
-"""Location and ownership of the Iceberg table of one streamhouse table: created, adopted, opened, dropped."""
+"""Location and ownership of the Iceberg table of one streamhouse table: create, adopt, open, drop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Lake
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.external_files import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, read_kept_snapshots
+from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, read_snapshots
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     floor_key,
@@ -43,7 +43,7 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "10",
     "write.metadata.previous-versions-max": "20",
-    # Versions are deleted behind a floor only: deleting by count would open slots that a slow writer could take.
+    # Versions are deleted only below a floor: deletion by count would free slots for a slow writer.
     "write.metadata.delete-after-commit.enabled": "false",
     "write.parquet.compression-codec": "zstd",
     "write.target-file-size-bytes": str(TARGET_FILE_BYTES),
@@ -52,9 +52,9 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 
 
 class IcebergTableBinding:
-    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata.
+    """The location of one lake table. It holds no table state: `load` reads the latest metadata.
 
-    Iceberg's library takes long to load. So it is imported by what needs it, and the newest snapshots do not.
+    Iceberg's library is slow to load, so methods import it when needed. The latest snapshots do not need it.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class IcebergTableBinding:
         self._home = WarehouseIdentity(storage)
 
     def require_home(self, doing: str) -> None:
-        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
-        `WarehouseMovedError`, and for a branch `InvalidOptionError`.
+        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
+        and `InvalidOptionError` for a branch.
         """
         self.spec.require_own(doing)
         self._home.require(f"{doing} of {self.spec.path}")
@@ -95,14 +95,14 @@ class IcebergTableBinding:
         return place
 
     def create_or_evolve(self) -> None:
-        """Create or fit the table as `LakeTable.create_or_evolve` does. A new table gets its map of columns at once."""
+        """Create or migrate the table as `LakeTable.create_or_evolve` does. A new table gets its column map at once."""
         from pyiceberg.exceptions import NamespaceAlreadyExistsError
         from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
 
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
         from streamhouse_spark.lake.iceberg.errors import catalog_answers, commit_answers
         from streamhouse_spark.lake.iceberg.evolution import commit_columns, iceberg_columns
-        from streamhouse_spark.lake.iceberg.schema import differences, iceberg_schema, partition_spec
+        from streamhouse_spark.lake.iceberg.schema import find_differences, iceberg_schema, partition_spec
 
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
@@ -121,21 +121,21 @@ class IcebergTableBinding:
                     return
                 continue
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
-            wanted = self._evolve(table.metadata, is_own=is_own)
-            here = (table.metadata, wanted.schema, wanted.spec)
-            fits = differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
-            if found := wanted.differences or fits:
+            evolved = self._evolve(table.metadata, is_own=is_own)
+            here = (table.metadata, evolved.schema, evolved.spec)
+            fits = find_differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
+            if problems := evolved.differences or fits:
                 raise LakeMismatchError(
-                    f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(problems)}; "
                     "change it, or build the lake at another place (streamhouse retier)"
                 )
-            is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
-            is_right &= wanted.schema is table.schema() and wanted.spec.spec_id == table.metadata.default_spec_id
-            if not is_right and not commit_columns(self.catalog, table, wanted, self.spec.table_uuid):
+            is_right = not is_own or evolved.columns == iceberg_columns(table.metadata, self.spec)
+            is_right &= evolved.schema is table.schema() and evolved.spec.spec_id == table.metadata.default_spec_id
+            if not is_right and not commit_columns(self.catalog, table, evolved, self.spec.table_uuid):
                 continue
             self._adopt(table)
             if isinstance(self.catalog, FileCatalog):
-                self.catalog.mend_hint(self.identifier)
+                self.catalog.repair_hint(self.identifier)
             return
         if table is not None:
             raise CommitConflictError(
@@ -147,22 +147,22 @@ class IcebergTableBinding:
         )
 
     def _evolve(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
-        """Return the evolved schema. A table that is yet to be adopted has to have the columns already."""
+        """Return the evolved schema. A table still to be adopted must have the columns already."""
         from streamhouse_spark.lake.iceberg.evolution import Evolved, evolve_lake
-        from streamhouse_spark.lake.iceberg.schema import inner_of
+        from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
         if is_own:
             return evolve_lake(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(metadata.schema()))
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, nested_field_finder(metadata.schema()))
         return Evolved(metadata.schema(), columns, (), metadata.spec())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
-        """Return the properties with the lake table's owner and its map of columns."""
-        from streamhouse_spark.lake.iceberg.schema import inner_of
+        """Return the properties with the lake table's owner and its column map."""
+        from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
         fields = [(field.field_id, field.name) for field in schema.fields]
-        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(schema))
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, nested_field_finder(schema))
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
@@ -173,7 +173,7 @@ class IcebergTableBinding:
         if owner == self.spec.table_uuid:
             return
         if owner is not None:
-            raise self._foreign(table.location(), owner)
+            raise self._external_table_error(table.location(), owner)
         head = table.metadata.current_snapshot()
         manifests = manifests_of(table.io, head) if head is not None else []
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
@@ -184,19 +184,19 @@ class IcebergTableBinding:
         with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
 
-    def bring_up(self) -> None:
-        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
+    def migrate_columns(self) -> None:
+        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
         table = self.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
             return
         from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 
-        known = iceberg_columns(table.metadata, self.spec).schema_id
-        if known is None or known < self.spec.schema_id:
+        schema_id = iceberg_columns(table.metadata, self.spec).schema_id
+        if schema_id is None or schema_id < self.spec.schema_id:
             self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
-        """Drop the lake table, only if it is this table's: another table's lake at the same location stays."""
+        """Drop the lake table if it is this table's. Another table's lake at the location stays."""
         from pyiceberg.exceptions import NoSuchTableError
 
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -217,7 +217,7 @@ class IcebergTableBinding:
         """Raise `LakeMismatchError` if the lake table is not this table's."""
         owner = metadata.properties.get(TABLE_UUID_PROPERTY)
         if owner != self.spec.table_uuid:
-            raise self._foreign(metadata.location, owner)
+            raise self._external_table_error(metadata.location, owner)
 
     # -- the catalog ----------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class IcebergTableBinding:
 
     @property
     def identifier(self) -> Identifier:
-        """The identifier from the location at creation, so that renaming the table leaves its lake table alone."""
+        """The identifier from the location at creation: renaming the table does not affect its lake table."""
         database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
         return (database, name if self.uses_files else name.replace("-", "_"))
 
@@ -257,7 +257,7 @@ class IcebergTableBinding:
         return StorageFiles(self.storage).location_of(self.spec.location)
 
     def load(self) -> Table:
-        """Read the newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
+        """Read the latest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
         `CorruptDataError`.
         """
         from streamhouse_spark.lake.iceberg.errors import catalog_answers
@@ -274,7 +274,7 @@ class IcebergTableBinding:
                 ) from error
 
     def find(self) -> Table | None:
-        """Return the result of `load`, or None if there is no lake table (yet)."""
+        """Return the result of `load`, or None if there is no lake table."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -283,21 +283,21 @@ class IcebergTableBinding:
             return None
 
     def snapshots(self) -> AnySnapshots[AnySnapshot] | None:
-        """Return the snapshots of the newest state; None if there is no lake table (yet). Raises as `load` does."""
+        """Return the snapshots of the latest state, or None if there is no lake table. Raises as `load` does."""
         key = self._key
         if key is not None:
             version = newest_version(self.storage, self.world, key)
             if version is None:
                 return None
-            kept = read_kept_snapshots(version.data)
-            root = None if kept is None else find_recorded_root(kept.location, key)
-            if kept is not None and (root is None or is_same_place(root, self.storage.url)):
-                return kept
+            snapshots = read_snapshots(version.data)
+            root = None if snapshots is None else find_recorded_root(snapshots.location, key)
+            if snapshots is not None and (root is None or is_same_place(root, self.storage.url)):
+                return snapshots
         table = self.find()
         return None if table is None else table.metadata
 
     def marks(self) -> LakeValidators | None:
-        """Return the objects by which the next change shows; None if there are none, or no lake table (yet)."""
+        """Return the objects that reveal the next change, or None if there are none, or no lake table."""
         key = self._key
         version = None if key is None else newest_version(self.storage, self.world, key)
         if key is None or version is None:
@@ -306,7 +306,7 @@ class IcebergTableBinding:
         return LakeValidators((version_key(key, version.number),), absent)
 
     def newest_file(self) -> tuple[str, bytes, str] | None:
-        """Return the key and the bytes of the newest version, and the key of the next; None where there is none."""
+        """Return key and bytes of the latest version, and the key of the next, or None if there is none."""
         key = self._key
         version = None if key is None else newest_version(self.storage, self.world, key)
         if key is None or version is None:
@@ -314,8 +314,8 @@ class IcebergTableBinding:
         return version_key(key, version.number), version.data, version_key(key, version.number + 1)
 
     def missing_metadata(self, recorded: int) -> str | None:
-        """Return the lost metadata file, as `LakeTable.missing_metadata` does. The hint names versions that were there:
-        it is written after them.
+        """Return the lost metadata file as `LakeTable.missing_metadata` does. A version in the hint must have existed:
+        the hint is written after it.
         """
         key = self._key
         if key is None:
@@ -331,11 +331,11 @@ class IcebergTableBinding:
 
     @property
     def _key(self) -> str | None:
-        """Return the folder of the table in a `FileCatalog`; None in another catalog."""
+        """Return the folder of the table in a `FileCatalog`, or None in another catalog."""
         return self.spec.location if self.uses_files else None
 
     def require(self) -> Table:
-        """Return the result of `load` for a table that has to exist. Raises `LakeMismatchError`."""
+        """Return the result of `load` for a table that must exist. Raises `LakeMismatchError`."""
         table = self.find()
         if table is None:
             raise LakeMismatchError(
@@ -346,7 +346,7 @@ class IcebergTableBinding:
     def files_at(self, location: str) -> FileAccess:
         return lake_files(self.storage, self.settings, location)
 
-    def _foreign(self, location: str, owner: str | None) -> LakeMismatchError:
+    def _external_table_error(self, location: str, owner: str | None) -> LakeMismatchError:
         return LakeMismatchError(
             f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
             f"{self.spec.table_uuid} ({self.spec.path}); build the lake at another place (streamhouse retier)"

@@ -1,4 +1,4 @@
-"""One tiering round in the lake: the context of its tasks, and the commit that is fenced by the offsets."""
+"""One tiering round in the lake: the context of its tasks, and the commit fenced by offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamhouse_spark.lake.commit_validation import (
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.key_index import live_files
+from streamhouse_spark.lake.iceberg.key_index import find_live_files
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
@@ -48,8 +48,8 @@ def write_context(place: IcebergTableBinding) -> WriteContext:
 
 def data_location(table: Table) -> str:
     """Return the location of new data files."""
-    found: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
-    return found.rstrip("/")
+    location: str = table.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
+    return location.rstrip("/")
 
 
 def plan_data_files(
@@ -66,7 +66,7 @@ def plan_data_files(
             f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
             "expired; try again"
         )
-    return live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+    return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
 
 
 def commit_round(
@@ -92,12 +92,16 @@ def commit_round(
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
         require_shape(metadata, file_spec)
-        found = newest_offsets(metadata, place.spec.table_uuid)
-        require_offsets(metadata.location, found, expected)
-        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        require_offsets(metadata.location, offsets, expected)
+        rows, without_offsets = (
+            (offsets.dropped_rows, offsets.dropped_others) if offsets and not is_truncated else (0, 0)
+        )
         owner, absent = place.spec.table_uuid, num_deleted + rows
         history = place.spec.history
-        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
+        text = offsets_text(
+            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
+        )
         summary = {OFFSETS_PROPERTY: text}
         if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
@@ -115,9 +119,7 @@ def commit_round(
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
-    """Require that nothing was committed since positions were looked up: rows may have moved to other files, or be
-    deleted.
-    """
+    """Require that nothing was committed since positions were looked up: rows may have moved or been deleted."""
     if metadata.current_snapshot_id != planned:
         raise CommitConflictError(
             f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
@@ -138,7 +140,7 @@ def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
 def require_written(
     place: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
 ) -> None:
-    """Require that the files exist as written, and that no cleaning since then took them for orphans."""
+    """Require that the files exist as written, and that no orphan removal since may have deleted them."""
     if file_spec.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
             f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
@@ -161,18 +163,18 @@ def write_row_deletes(
     *,
     with_older: bool,
 ) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write files of deleted positions for the rows at these offsets, durable when this returns. Returns them, and the
-    rows that may be in files without offsets.
+    """Write position deletes for the rows at these offsets. Returns the files, which are durable, and the rows that may
+    be in files without offsets.
 
-    They are looked for in files that a round has written, and with ``with_older`` in those of the context's snapshot.
-    Positions that are deleted there stay so, and are not counted again.
+    Searches the files that a round has written, and with ``with_older`` those of the context's snapshot. Positions
+    already deleted there stay deleted and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     files = place.files_at(spec.data_location)
     left = dict(rows)
     foreign: str | None = None
     written: list[LakeFile] = []
-    for file in _candidates(place, context, rows, added, with_older=with_older):
+    for file in _candidate_files(place, context, rows, added, with_older=with_older):
         access = place.files_at(file.location)
         own = offset_file(access, file.location, place.spec.writers)
         if own is None:
@@ -182,17 +184,17 @@ def write_row_deletes(
         if not hit:
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        found = np.setdiff1d(own.runs.rows_at(hit), read_deleted_positions(access, file.location, file.deletes))
-        if len(found):
-            kept: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
-            positions, num_dropped = np.union1d(kept, found), len(found)
+        newly_deleted = np.setdiff1d(own.runs.rows_at(hit), read_deleted_positions(access, file.location, file.deletes))
+        if len(newly_deleted):
+            deleted_before: npt.NDArray[np.int64] = read_deleted_positions(access, file.location, file.own_deletes)
+            positions, num_dropped = np.union1d(deleted_before, newly_deleted), len(newly_deleted)
             ids, bucket = place.world.ids, own.bucket
             written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
     return written, RewrittenRows(moved, foreign)
 
 
-def _candidates(
+def _candidate_files(
     place: IcebergTableBinding,
     context: WriteContext,
     rows: Mapping[int, OffsetRuns],
@@ -204,9 +206,9 @@ def _candidates(
     for new in added:
         if new.bucket in rows:
             yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
-    seen: set[str] = set()
-    for found in plan_data_files(place, context, list(rows)).values() if with_older else ():
-        for file in found:
-            if file.location not in seen:
-                seen.add(file.location)
+    seen_locations: set[str] = set()
+    for files in plan_data_files(place, context, list(rows)).values() if with_older else ():
+        for file in files:
+            if file.location not in seen_locations:
+                seen_locations.add(file.location)
                 yield file

@@ -1,10 +1,9 @@
-"""Iceberg tables that continue a lake table with rows of the hot log, for engines that only read. The lake itself never
-sees them.
+"""Iceberg tables that extend a lake table with rows of the hot log, for read-only engines. The lake itself never sees
+them.
 
-A virtual table begins with the metadata of one version of the lake table, at a location of its own, and goes on with
-snapshots of its own: rounds that the log records nowhere. Any number of processes go on with the same one, and its
-commits are fenced as those of every lake table are. Once the lake has moved on it is given up, and its folder deleted
-some time later.
+A virtual table starts with the metadata of one version of the lake table, at its own location, and adds its own
+snapshots: rounds that the log does not record. Any number of processes share it, and its commits are fenced like those
+of every lake table. When the lake has changed, the virtual table is abandoned, and its folder deleted later.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from streamhouse_spark.lake.external_files import CATALOG_SETTINGS
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.metadata_versions import look_again
+from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -37,28 +36,28 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
 VIRTUAL_PROPERTY: Final = "streamhouse.virtual"
-"""Property of virtual tables: the sequence number of the lake's version that it began with."""
+"""Property of virtual tables: the sequence number of the lake version that it started with."""
 SNAPSHOTS_MAX: Final = 100
-"""Newest snapshots of the lake that a virtual table has, besides those with a name: more make each answer slow."""
+"""Number of latest lake snapshots that a virtual table keeps, besides named ones: more slow down each response."""
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergMetadata:
-    """A version of a table, as a REST catalog hands it out."""
+    """A version of a table, as a REST catalog returns it."""
 
     location: str
     """The location of the metadata file."""
     metadata: TableMetadata
     num_rounds: int = 0
-    """Snapshots of a virtual table behind the lake's."""
+    """Number of virtual snapshots after the lake's."""
 
 
 class VirtualTable(IcebergLake):
-    """A virtual table, as the lake that a round writes to. It is never the lake of the table itself."""
+    """A virtual table, as the lake that a round writes to. It is never the table's real lake."""
 
     @classmethod
     def of(cls, storage: Storage, settings: Mapping[str, str], world: World, state: TableState, location: str) -> Self:
-        """Open the virtual table at a location from `virtual_key`, which `begin` has to have made."""
+        """Open the virtual table at a location from `virtual_key`, which `begin` must have created."""
         if not location.startswith(VIRTUAL_PREFIX):
             raise ValueError(f"{location} is no location of a virtual table")
         own = {key: value for key, value in settings.items() if not key.startswith(CATALOG_SETTINGS)}
@@ -70,7 +69,7 @@ class VirtualTable(IcebergLake):
         return self._with_spec(spec)
 
     def begin(self, real: IcebergMetadata | None) -> None:
-        """Make the table exist, with the snapshots of the lake table; whoever else did so did the same."""
+        """Create the table with the snapshots of the lake table. A concurrent caller creates the same."""
         self.require_home("making a virtual table")
         if self.exists():
             return
@@ -79,57 +78,59 @@ class VirtualTable(IcebergLake):
         assert isinstance(catalog, FileCatalog)
         at = StorageFiles(place.storage).location_of(self.location)
         with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
-            catalog.begin_table(place.identifier, _with_own_location(metadata, at, place.spec.table_uuid))
-        look_again()
+            catalog.create_from_metadata(place.identifier, _place_snapshot_log(metadata, at, place.spec.table_uuid))
+        forget_cached_version()
 
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""
         world = self.place.world
-        made = IcebergTableBinding(MemoryStorage(world), self.place.spec, world=world)
-        made.create_or_evolve()
-        return made.require().metadata
+        binding = IcebergTableBinding(MemoryStorage(world), self.place.spec, world=world)
+        binding.create_or_evolve()
+        return binding.require().metadata
 
     def document(self) -> IcebergMetadata:
-        """Return its newest version."""
+        """Return its latest version."""
         table = self.place.require()
         since = int(table.metadata.properties.get(VIRTUAL_PROPERTY, "0"))
-        return _document(table, _sequence_number(table.metadata) - since)
+        return _read_document(table, _sequence_number(table.metadata) - since)
 
 
 def virtual_key(state: TableState, real: IcebergMetadata | None, epoch: int, generation: int) -> str:
-    """Return the location of the virtual table that continues a version of the lake, as often as it was begun anew."""
+    """Return the location of the virtual table that extends a version of the lake; ``generation`` counts restarts."""
     version = real.location if real is not None else f"no lake at {state.lake_location}"
     name = hashlib.sha256(version.encode()).hexdigest()[:16]
     return virtual_location(state.table_uuid, epoch, f"{name}-{generation}")
 
 
 def lake_as_virtual(storage: Storage, state: TableState, real: IcebergMetadata, key: str) -> IcebergMetadata:
-    """Return a version of the lake with the identity that the virtual table of this key has. Nothing is written."""
+    """Return a version of the lake with the identity of the virtual table of this key. Writes nothing."""
     at = StorageFiles(storage).location_of(key)
-    return IcebergMetadata(real.location, _with_own_location(real.metadata, at, state.table_uuid))
+    return IcebergMetadata(real.location, _place_snapshot_log(real.metadata, at, state.table_uuid))
 
 
 def newest_document(lake: IcebergLake) -> IcebergMetadata | None:
-    """Return the newest version of the lake table; None before the first. Raises `LakeMismatchError` for another's."""
+    """Return the latest version of the lake table, or None before the first. Raises `LakeMismatchError` for another
+    table's.
+    """
     table = lake.place.find()
     if table is None:
         return None
     lake.place.require_owner(table.metadata)
-    return _document(table, 0)
+    return _read_document(table, 0)
 
 
-def _document(table: Table, num_rounds: int) -> IcebergMetadata:
+def _read_document(table: Table, num_rounds: int) -> IcebergMetadata:
     return IcebergMetadata(table.metadata_location, table.metadata, num_rounds)
 
 
-def _with_own_location(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
-    """Return the metadata with an identity and a place of its own: an engine that cleans by it never meets the lake's
+def _place_snapshot_log(metadata: TableMetadata, location: str, table_uuid: str) -> TableMetadata:
+    """Return the metadata with its own identity and location: an engine that cleans up by it never reaches the lake's
     files.
     """
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
     snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]
-    kept = {snapshot.snapshot_id for snapshot in snapshots}
+    snapshot_ids = {snapshot.snapshot_id for snapshot in snapshots}
     properties = {key: value for key, value in metadata.properties.items() if key not in OWN_PLACES}
     properties[VIRTUAL_PROPERTY] = str(_sequence_number(metadata))
     return metadata.model_copy(
@@ -138,12 +139,12 @@ def _with_own_location(metadata: TableMetadata, location: str, table_uuid: str) 
             "location": location,
             "metadata_log": [],
             "snapshots": snapshots,
-            "snapshot_log": [entry for entry in metadata.snapshot_log if entry.snapshot_id in kept],
+            "snapshot_log": [entry for entry in metadata.snapshot_log if entry.snapshot_id in snapshot_ids],
             "table_uuid": uuid.UUID(table_uuid),
         }
     )
 
 
 def _sequence_number(metadata: TableMetadata) -> int:
-    """Return the number of the newest snapshot; 0 in format version 1, which does not number them."""
+    """Return the number of the latest snapshot; 0 in format version 1, which does not number them."""
     return int(getattr(metadata, "last_sequence_number", 0))

@@ -1,4 +1,4 @@
-"""Marks: the objects by which a change of a lake table shows."""
+"""Validators: the objects whose change reveals a change of a lake table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LakeValidators:
-    """Keys of objects. The lake is unchanged while the first are as they were and the others are absent."""
+    """Keys of objects. The lake is unchanged while those in ``there`` are unchanged and those in ``absent`` do not
+    exist.
+    """
 
     there: tuple[str, ...]
     absent: tuple[str, ...]
@@ -15,10 +17,10 @@ class LakeValidators:
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """The object that is the newest state of a lake table: every change puts another, or takes this one away."""
+    """The object that holds the latest state of a lake table. Every change adds a successor or removes it."""
 
     key: str
     content: bytes
-    """A digest of what it says."""
+    """A digest of its content."""
     following: str
-    """The key of the object that the next change puts."""
+    """The key of the object that the next change adds."""

@@ -1,4 +1,4 @@
-"""Data files of a bucket for a round of a table with a primary key, and the deletions in them."""
+"""Data files of a bucket for a round of a primary-key table, and their deletions."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows(Portable):
-    """The data file that a file of deleted positions applies to, with its deleted rows.
+    """A data file with its deleted rows, named by a position delete file.
 
-    Of a format without such files: the data file that goes, because other files have its other rows.
+    In a format without such files: the data file to remove, because other files hold its remaining rows.
     """
 
     location: str
     """Location of the data file."""
     replaces: tuple[str, ...] = ()
-    """Files of deleted positions that go in the same snapshot, because this one has their positions too."""
+    """Position delete files that the same snapshot removes, because this one includes their positions."""
 
     num_duplicates: int = 0
-    """Number of the newly deleted rows that stand beside another row of their key: duplicates, which only other engines
-    add."""
+    """Number of newly deleted rows next to another row of their key: duplicates, which only other engines add."""
     num_dropped: int = 0
-    """Number of the newly deleted rows of a table without a primary key."""
+    """Number of newly deleted rows of a log table."""
     num_moved: int = 0
-    """Number of the rows that other files have, where the data file goes."""
+    """Number of rows moved to other files, if the data file is removed."""
     has_offsets: bool = True
-    """Whether the rows of the data file have offsets, where it goes."""
+    """Whether the rows of the data file have offsets, if it is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFile(Portable):
-    """A data file of a snapshot with its files of deleted positions, ready to be shipped.
+    """A data file of a snapshot with its position delete files. Serializable.
 
-    ``partition`` and the bounds are in the lake's binary form; bounds are those of the key columns by field id, as far
-    as they are known.
+    ``partition`` and the bounds are in the lake's binary form. Bounds cover the key columns by field id, as far as
+    known.
     """
 
     location: str
@@ -49,7 +48,7 @@ class LiveFile(Portable):
     own_deletes: tuple[str, ...] = ()
     """Files that name positions of this file alone."""
     shared_deletes: tuple[str, ...] = ()
-    """Files that may name positions of other files as well; only other engines write them."""
+    """Files that may name positions of other files too; only other engines write them."""
     lower: Mapping[int, bytes] = field(default_factory=dict)
     upper: Mapping[int, bytes] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Deleted rows of which a round is told beside those at offsets, and where they lay."""
+"""Deletions that a round applies by file position or equality, in addition to those by offset."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenRows:
-    """Deleted rows that no file with offsets has any more."""
+    """Deleted rows that are in no file with offsets anymore."""
 
     rows: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
     foreign: str | None
-    """A file without offsets that may have some."""
+    """A file without offsets that may hold some of them."""
 
 
 class LogRowReader(Protocol):
-    """The log, as a lake sees it that looks for deleted rows."""
+    """The log as a source of deleted rows."""
 
     def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
-        """Return those of the rows that the log still has, in the table's columns, and the offsets of the rest.
+        """Return the rows that the log still has, in the table's columns, and the offsets of the rest.
 
-        Rows of dropped partitions are neither, as far as they are known: no file of the lake has them.
+        Rows of dropped partitions are in neither, as far as known: no file of the lake holds them.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDeletes:
-    of_files: tuple[Deletion, ...] = ()
-    """Deletions of rows of files without offsets."""
+    file_deletes: tuple[Deletion, ...] = ()
+    """Deletions of rows in files without offsets."""
     recorded: int | None = None
-    """The recorded lake snapshot: it has the rows at offsets that files with offsets no longer have."""
+    """The recorded lake snapshot, which holds rows whose files other engines have replaced since."""
     told: int = 0
-    """The newest record whose deleted rows the lake lacked as the round was planned."""
+    """The latest record whose deletions the lake had applied when the round was planned."""
     log: LogRowReader | None = None
-    """The log has the rows that the recorded snapshot does not have yet, whatever became of their files since."""
+    """The log, for rows that the recorded snapshot does not have yet."""
 
-    def of_log(self, moved: RewrittenRows, schema: pa.Schema) -> tuple[pa.Table, RewrittenRows]:
+    def read_log_rows(self, moved: RewrittenRows, schema: pa.Schema) -> tuple[pa.Table, RewrittenRows]:
         """Return the moved rows that the log still has, and the rest."""
         if self.log is None or not moved.rows:
             return schema.empty_table(), moved
-        found, left = self.log.read(moved.rows)
-        return found, replace(moved, rows=left)
+        deleted, left = self.log.read(moved.rows)
+        return deleted, replace(moved, rows=left)
 
 
-NOTHING_BESIDE: Final = PendingDeletes()
+NO_PENDING_DELETES: Final = PendingDeletes()

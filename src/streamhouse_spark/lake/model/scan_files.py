@@ -1,4 +1,4 @@
-"""The data files of a lake snapshot, with all that a planner needs to choose among them and to hand them to engines."""
+"""Data files of a lake snapshot, with the metadata that planners and engines need."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SPLIT_BYTES_TARGET = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of one column in a file's metadata, in Python values; None is unknown.
+    """Statistics of one column in a file's metadata, as Python values; None if unknown.
 
-    ``low`` and ``high`` may lie outside of the values (texts are cut), and do not cover NaN. Dates are days, timestamps
-    microseconds.
+    ``low`` and ``high`` may lie outside of the values (texts are truncated), and exclude NaN. Dates are days,
+    timestamps microseconds.
     """
 
     low: Any = None
@@ -36,40 +36,38 @@ class ScanFile:
     location: str
     size_bytes: int
     num_rows: int
-    """Rows stored in the file, without regard to deletes, and to keys that other files have too."""
+    """Rows stored in the file, ignoring deletes and keys that other files have too."""
     bucket: int | None
     """None if the file's partition does not determine it."""
     row_group_starts: tuple[int, ...] = ()
-    """Byte positions of its row groups, as far as they are known."""
+    """Byte positions of its row groups, as far as known."""
     position_deletes: tuple[str, ...] = ()
     own_deletes: tuple[tuple[str, int], ...] = ()
-    """The same with their bytes, where each of them is about this file alone; else nothing."""
+    """The same with their sizes, if each is about this file alone; otherwise empty."""
     partition: Mapping[str, Any] = field(default_factory=dict)
     """Partition column → the value of all rows."""
     statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)
-    """Statistics of the columns that were asked for, as far as they are known."""
+    """Statistics of the requested columns, as far as known."""
     column_bytes: Mapping[str, int] = field(default_factory=dict)
     merge: MergedFiles | None = None
-    """See `LakeSplit.merge`; statistics and partition are those of all of the files."""
+    """See `LakeSplit.merge`; statistics and partition cover all of the files."""
     field_names: FieldNames = ()
     """See `LakeSplit.field_names`."""
     num_deleted: int | None = 0
-    """How many of the stored rows do not count, because they are deleted or replaced; None where only a read can
-    tell."""
+    """Number of stored rows that are deleted or replaced; None if only a read can tell."""
     gone: OffsetRuns | None = None
-    """Positions of stored rows that do not count either, though the snapshot has them; some of them may be deleted
-    there by now."""
+    """Positions of further rows to leave out, which the snapshot still has. Some may already be deleted there."""
 
     @property
     def num_live(self) -> int | None:
-        """The rows that count; None where only a read can tell."""
+        """Number of live rows; None if only a read can tell."""
         if self.num_deleted is None or (self.num_deleted and self.gone is not None):
             return None
         return self.num_rows - self.num_deleted - (self.gone.num_rows if self.gone is not None else 0)
 
     @property
     def has_rows_as_stored(self) -> bool:
-        """Whether exactly the stored rows count, none deleted or merged."""
+        """Whether exactly the stored rows are live, without deletes or merges."""
         return not self.position_deletes and self.merge is None and self.gone is None
 
     def splits(self) -> list[LakeSplit]:
@@ -95,7 +93,7 @@ class ScanFile:
 
 
 def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[int, int], int]] | None:
-    """Return row groups ``[first, last)`` with their bytes, about a target size each; None for a file of one part."""
+    """Return row groups ``[first, last)`` with their bytes, about a target size each. None for a file of one part."""
     if size_bytes <= SPLIT_BYTES_TARGET * 3 // 2 or len(starts) < 2:
         return None
     ends = [*starts[1:], size_bytes]
@@ -111,11 +109,11 @@ def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[
 
 @dataclass(frozen=True, slots=True)
 class LakeScan:
-    """One consistent read of the lake table: its files, and the columns in them."""
+    """One consistent read of the lake table: its files and their columns."""
 
     snapshot: LakeSnapshot
     projection: LakeProjection
     files: tuple[ScanFile, ...]
     same_by_name: frozenset[str]
-    """Columns that any engine may take from every file by their name, or as null from one that has none of that name:
-    they never had another name, nor another column theirs, nor another type."""
+    """Columns that any engine may read from every file by name, or as null if a file has no such name: neither name nor
+    type ever changed or was reused."""

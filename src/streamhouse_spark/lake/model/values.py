@@ -1,4 +1,4 @@
-"""The values that describe a lake table: snapshots, files, splits, plans, reports. Those of tasks travel as JSON."""
+"""Value types of a lake table: snapshots, files, splits, plans, reports. Those of tasks serialize as JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,34 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.data_files import DeletedRows
-from streamhouse_spark.lake.model.key_range import KeyRange
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.history_epochs import HistoryPoint
 
+
+@dataclass(frozen=True, slots=True)
+class KeyRange(Portable):
+    """The key range of a file that has each key once, in key order."""
+
+    lowest: tuple[bytes, ...]
+    """The first key: its columns in the lake's binary form."""
+    highest: tuple[bytes, ...]
+    """The last key."""
+    lower: tuple[bytes, ...]
+    """Least value of each key column."""
+    upper: tuple[bytes, ...]
+    """Greatest value of each key column."""
+    sequences: OffsetRange
+    """Range of the rows' sequence numbers: the largest number of a key wins."""
+    num_deleted: int
+    """Rows that delete their key."""
+    level: int
+    """0 for a file whose keys may be in other files too."""
+
+
 COMMIT_USER = "__streamhouse_lake_tiering"
-"""``commit-user`` of the package's snapshots, and the name of the tag that keeps the newest of them from being
-expired."""
+"""``commit-user`` of the package's snapshots, and name of the tag that keeps the latest of them from expiring."""
 
 NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
 
@@ -30,11 +49,11 @@ Filter: TypeAlias = "pc.Expression | None"
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
-    """A snapshot of the lake table: it holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+    """A snapshot of the lake table. It holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the last truncation that the lake knows of; empty without one. Deleted rows and those
-    of dropped partitions are absent; ``dropped_rows`` counts them, ``dropped_others`` those of dropped partitions among
-    them that had no offsets.
+    ``starts`` are the offsets of the last truncation that the lake knows of, empty without one. Deleted rows and those
+    of dropped partitions are missing: ``dropped_rows`` counts them, ``dropped_others`` those of dropped partitions
+    without offsets.
     """
 
     id: int
@@ -43,23 +62,23 @@ class LakeSnapshot:
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
     history: HistoryPoint | None = field(default=None, compare=False)
-    """The newest record with rows that the log had when they were tiered; None in older snapshots."""
+    """The log's latest record with rows at the time of tiering; None in older snapshots."""
     dropped_others: int = 0
 
     @property
     def told(self) -> int:
-        """The newest record whose deleted rows are absent."""
+        """The latest record whose deletions the snapshot has applied."""
         return self.history.number if self.history is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile(Portable):
-    """A data file, or a file of deleted positions, that was written and is not yet, or already, part of the table; or
-    a data file that goes, see `DeletedRows`.
+    """A data file or position delete file that was written, whether committed yet or not. Or a data file to remove; see
+    `DeletedRows`.
 
-    ``offsets`` are those of its rows; with a primary key, those of the changes that it was written from. ``partition``
-    holds the values of the partition fields in the lake's binary form, None for null; ``columns`` the statistics by
-    field id, bounds in the lake's binary form.
+    ``offsets`` are those of its rows; with a primary key, those of the underlying changes. ``partition`` holds the
+    partition values in the lake's binary form, None for null; ``columns`` the statistics by field id, with bounds in
+    the lake's binary form.
     """
 
     location: str
@@ -86,61 +105,61 @@ class LakeFile(Portable):
 
 
 FieldNames = tuple[tuple[int, str], ...]
-"""Field ids and names of columns, or those of fields inside columns with their paths, see
+"""Field ids and names of columns, or of nested fields with their paths; see
 `streamhouse_spark.schema.nested_fields.joined_path`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSplit(Portable):
-    """A part of one data file: its row groups ``[first, last)``, all of them where ``row_groups`` is None."""
+    """A part of one data file: its row groups ``[first, last)``, or all if ``row_groups`` is None."""
 
     location: str
     size_bytes: int
     """Bytes of this part."""
     num_rows: int
-    """Rows of this part; an estimate where the file is read in parts or has deleted rows."""
+    """Rows of this part; an estimate if the file is read in parts or has deleted rows."""
     row_groups: tuple[int, int] | None = None
     position_deletes: tuple[str, ...] = ()
-    """Files that name deleted rows by position."""
+    """Position delete files."""
     bucket: int | None = None
     """None if the file's partition does not determine it."""
     merge: MergedFiles | None = None
-    """Files that are read as one, because they have keys in common or deletions; ``location`` is that of the first.
+    """Files read as one, because they share keys or have deletes; ``location`` is that of the first.
 
-    Bytes and rows are those of all of them, so that the rows are as many at most."""
+    Bytes are the sum, and rows an upper bound.
+    """
     field_names: FieldNames = ()
-    """Names of the columns, and of the fields inside them, in a file without field ids that was written under other
-    names."""
+    """Names of columns and nested fields in a file without field ids that was written under other names."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the split is a whole file without deletions or conversions: an engine may read it with its own
-        Parquet reader.
+        """Whether the split is a whole file without deletes or casts, which an engine may read with its own Parquet
+        reader.
         """
         return self.row_groups is None and not self.position_deletes and self.merge is None
 
 
 @dataclass(frozen=True, slots=True)
 class LakeProjection(Portable):
-    """The columns to read and their identity in the files: by field id, by name where a file has no ids.
+    """The columns to read and their identity in files: by field id, or by name in files without ids.
 
-    ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
-    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None where it had several,
-    so that files without ids cannot be read. ``inner[i]`` has the ids of the fields inside a column that was changed
-    inside, None of a field that the lake does not have; None for another column, whose fields are known by name.
+    ``schema`` gives names, order and types of the result. ``field_ids[i]`` is None for a column that the lake table
+    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None if it had several, so
+    that files without ids cannot be read. ``inner[i]`` has the nested field ids of a column that changed inside, None
+    for a field missing from the lake; it is None for other columns, whose nested fields match by name.
     """
 
     schema: TableSchema
     field_ids: tuple[int | None, ...]
     lake_names: tuple[str | None, ...]
     inner: tuple[tuple[int | None, ...] | None, ...] = ()
-    """Empty where it is None for all."""
+    """Empty if it is None for all columns."""
     first_names: tuple[FieldNames, ...] = ()
-    """Beside ``inner`` the names that the fields had before the first change inside: an own file without their ids is
-    from before."""
+    """For columns in ``inner`` the nested names before the first change inside: an own file without their ids
+    is older."""
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
-        """Return the projection to those columns of this one that have such a name."""
+        """Return the projection restricted to the columns in ``names``."""
         chosen = [i for i, column in enumerate(self.schema.columns) if column.name in names]
         return LakeProjection(
             TableSchema(tuple(self.schema.columns[i] for i in chosen)),
@@ -168,12 +187,12 @@ class MergedFile:
 
 @dataclass(frozen=True, slots=True)
 class MergedFiles(Portable):
-    """Data files of one bucket and partition, each sorted by the primary key and with each key once."""
+    """Data files of one bucket and partition, each sorted by primary key with unique keys."""
 
     files: tuple[MergedFile, ...]
     by: LakeProjection
-    """The columns of the key in its order, then the number that tells the newest row of a key, then the kind of the
-    change (see `streamhouse_spark.keys.change_type.ChangeType`)."""
+    """The key columns in order, then the sequence number that identifies the latest row of a key, then the change type
+    (see `streamhouse_spark.keys.change_type.ChangeType`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +210,19 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class WriteContext(Portable):
-    """The context of a task that writes data files of the table. ``lake`` is the format's own part, in JSON."""
+    """The context of a task that writes data files of the table. ``lake`` is the format's own part, as JSON."""
 
     table_uuid: str
     schema: TableSchema
-    """The table's schema, that of the log's batches."""
+    """The table's schema, which the log's batches have."""
     target_file_bytes: int
     lake: Mapping[str, Any]
     primary_key: tuple[str, ...] = ()
-    """The key's columns; none for a table of a log."""
+    """The key columns; empty for a log table."""
 
     @property
     def key_indexes(self) -> tuple[int, ...]:
-        """Indexes of the key's columns in the schema."""
+        """Indexes of the key columns in the schema."""
         return tuple(self.schema.names.index(name) for name in self.primary_key)
 
 
@@ -214,9 +233,9 @@ class CompactReport:
     rows: int = 0
     snapshot: LakeSnapshot | None = None
     healed_rows: int = 0
-    """With a primary key, removed duplicates: rows beyond one of their key, which another engine had added."""
+    """With a primary key, the number of removed duplicates: rows beyond one per key, added by another engine."""
     purged_rows: int = 0
-    """Deleted rows, and of a Paimon lake older rows of a key, whose bytes the new files lack."""
+    """Deleted rows, and in a Paimon lake older rows of a key, that the new files no longer store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +245,7 @@ class LakeDropReport:
     rows: int = 0
     """Rows of the dropped files."""
     kept_rows: int = 0
-    """Rows of these files that were appended later, and were written again."""
+    """Rows of these files that were appended later and rewritten."""
     snapshot: LakeSnapshot | None = None
     """The snapshot without them; None if there was nothing to drop, or for a dry run."""
 
@@ -236,14 +255,14 @@ class ExpiryRules:
     """A rule of expiry: the snapshots that stay."""
 
     last: int
-    """Number of the newest ones that stay."""
+    """Number of latest snapshots that stay."""
     ms: int
     """Age below which all stay."""
 
 
 Claim = Callable[[Collection[int], Collection[int]], None]
-"""Told of the snapshots that an expiry takes away, and of all that are there, before it takes any. It makes sure that
-no tag names the former from then on, or raises `CommitConflictError` where one does."""
+"""Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
+afterwards, or raises `CommitConflictError` if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +271,16 @@ class ExpireReport:
     files: tuple[str, ...] = ()
 
 
-def same_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """Tell whether two mappings have the same offsets. Buckets that a mapping leaves out are at 0."""
-    return all(one.get(bucket, 0) == other.get(bucket, 0) for bucket in {*one, *other})
+def same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
+    """Return whether two mappings have the same offsets. A missing bucket is at 0."""
+    return all(left.get(bucket, 0) == right.get(bucket, 0) for bucket in {*left, *right})
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReport:
+    """Merged manifests; with ``dry_run``, those that would be merged."""
+
+    removed: int = 0
+    added: int = 0
+    snapshot_id: int | None = None
+    """The new snapshot; None if there was nothing to do, or for a dry run."""

@@ -1,13 +1,13 @@
-"""Adoption of a Paimon table with rows as the lake of a new table: its requirements, and the claim.
+"""Adoption of a Paimon table with rows as the lake of a new table: requirements and claim.
 
-The claim is two files. The next schema's file, by put-if-absent, has the lake's owner, the map of columns, and Paimon's
-defaults as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot's file, of the same
-data files, which has the offsets up to which it holds the table. It is refused if the lake has another snapshot than
-the examined one, another schema than the claim's, or another owner. An empty snapshot above it keeps writers that
-rename from taking its place. A crash in between leaves a lake that a table without a name has claimed.
+The claim is two files. The next schema file, by put-if-absent, holds the owner, the column map, and Paimon's defaults
+as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot file, of the same data files,
+with the start offsets. It fails if the lake's snapshot differs from the examined one, the schema from the claim's, or
+the owner. An empty snapshot above it keeps writers that rename from replacing it. A crash in between leaves a lake
+claimed by a table without a name.
 
-Sequence numbers of the rows need nothing that is stored: each round begins behind the largest that is live
-(`paimon_keyed.sequence_shifts`).
+Sequence numbers of the rows need no stored state: each round starts after the largest live one
+(`merge_changes.sequence_shifts`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,19 @@ from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, AdoptionCandidate
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.paimon.adoption_checks import Layout, layout_of, options_of_adopted_table, unfit_options
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.commit_races import seal_snapshot
-from streamhouse_spark.lake.paimon.evolution import with_changes_elsewhere
+from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import projection, scan_files
-from streamhouse_spark.lake.paimon.schema import differences, lake_schema
+from streamhouse_spark.lake.paimon.schema import (
+    KEYED_OPTIONS,
+    UNAWARE_BUCKETS,
+    bucket_options,
+    find_differences,
+    lake_schema,
+)
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
@@ -52,7 +57,7 @@ _KEPT_BY_RELEASE = "write-only"
 """The option that a claim sets while it holds: other writers do not compact, so that files keep offsets."""
 
 SEQUENCE_MAX = 1 << 62
-"""Largest sequence number of a table to adopt: rows that are tiered later take numbers behind it, of 64 bits."""
+"""Largest sequence number of a table to adopt: rows tiered later take 64-bit numbers above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +80,23 @@ class PaimonAdoption:
                 f"there is no Paimon table at {opened.location} to adopt as {path}; give its <database>.<table>, which "
                 "lies in <database>.db/<table> of the lake's folder"
             )
-        layout = layout_of(table.schema)
+        layout = read_layout(table.schema)
         columns = lake_schema(table.schema).columns
         schema = TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1)))
-        spec = _spec(path, place, table.schema, schema, layout)
+        spec = _make_spec(path, place, table.schema, schema, layout)
         claimed = _with_options(table.schema, options_of_adopted_table(table.schema, spec, write_only=False))
-        _refuse(table, [*layout.problems, *unfit_options(table.schema), *differences(claimed, spec)])
-        entries = MetadataReader(table, PaimonFiles(opened.files)).live(table.snapshot)
-        _refuse(table, _unfit_files(table, entries, layout))
+        _require_no_problems(
+            table, [*layout.problems, *find_option_problems(table.schema), *find_differences(claimed, spec)]
+        )
+        entries = MetadataReader(table, PaimonFiles(opened.files)).live_entries(table.snapshot)
+        _require_no_problems(table, _find_file_problems(table, entries, layout))
         return AdoptionCandidate(
             location=table.location,
             schema=schema,
             partition_by=tuple(table.schema.partition_keys),
             bucket_key=layout.bucket_key,
             num_buckets=layout.num_buckets,
-            layout=_layout_words(table.schema),
+            layout=_describe_layout(table.schema),
             snapshot_id=table.snapshot.id if table.snapshot else None,
             version=_version(table.snapshot),
             num_rows=sum(int(entry.file.row_count) for entry in entries),
@@ -109,17 +116,17 @@ class PaimonAdoption:
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Refuses rows of which two have one sequence number, and rows in another bucket than
-        their key's.
+        """Read the rows by bucket. Rejects two rows with one sequence number, and rows in another bucket than their
+        key's.
         """
         place = self._place(spec)
         table = place.require()
-        _require_as_examined(table, examined)
+        _require_unchanged(table, examined)
         if table.snapshot is None:
             return
         fields = [(field.id, field.name) for field in table.schema.fields]
-        known = with_changes_elsewhere(map_by_name(fields, spec.schema), table.schema, table.schemas)
-        how = projection(table.schema, known, spec.schema, None, spec.schema)
+        mapping = add_external_nested_ids(map_by_name(fields, spec.schema), table.schema, table.schemas)
+        how = projection(table.schema, mapping, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
         for file in scan_files(place, table, table.snapshot, table.schema, how, ()):
             assert file.bucket is not None, "seen by `examine`"
@@ -133,18 +140,18 @@ class PaimonAdoption:
                     continue
                 newest = NewestRows(files, split.merge, how)
                 batches += [rows.select(list(range(len(how.schema.columns)))) for rows in newest.batches()]
-                _require_told_apart(table, bucket, newest)
+                _require_distinct_sequences(table, bucket, newest)
             rows = pa.Table.from_batches(batches, spec.schema.arrow)
             _require_own_bucket(table, spec, bucket, rows)
             if rows.num_rows:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Claim the lake table, see the module."""
+        """Claim the lake table; see the module."""
         place = self._place(spec)
         place.require_home("adoption")
         claimed = _put_claim(place, examined)
-        # An engine that expires snapshots keeps those that hold offsets.
+        # An engine that expires snapshots keeps those with offsets.
         place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
         def validated(table: PaimonTable) -> Change:
@@ -160,8 +167,8 @@ class PaimonAdoption:
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
-        """Give up the lake table. **Commit point:** the next schema's file, without the owner. The tag and consumer
-        that kept snapshots go before it.
+        """Release the lake table. **Commit point:** the next schema file, without the owner. The tag and consumer that
+        retained snapshots are deleted before it.
         """
         place = self._place(spec)
         place.require_home("releasing the lake table")
@@ -169,12 +176,12 @@ class PaimonAdoption:
         if table is None or table.owner != spec.table_uuid:
             return
         options = {k: v for k, v in table.schema.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
-        before = _before_claim(table).options.get(_KEPT_BY_RELEASE)
+        before = _schema_before_claim(table).options.get(_KEPT_BY_RELEASE)
         options = {k: v for k, v in options.items() if k != _KEPT_BY_RELEASE}
         options |= {_KEPT_BY_RELEASE: before} if before is not None else {}
         for key in (place.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
             place.storage.delete(key)
-        place.put_schema(_next(table.schema, options, self.world.clock.now_ms()))
+        place.put_schema(_next_schema(table.schema, options, self.world.clock.now_ms()))
         if place.require().owner == spec.table_uuid:
             raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
 
@@ -182,8 +189,8 @@ class PaimonAdoption:
         return PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
-    """Return the spec that the lake table would have if it were made for a table with its columns."""
+def _make_spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
+    """Return the spec of the lake table as if it were created for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
         "",
@@ -197,48 +204,48 @@ def _spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, 
     )
 
 
-def _refuse(table: PaimonTable, found: Sequence[str]) -> None:
-    if found:
+def _require_no_problems(table: PaimonTable, problems: Sequence[str]) -> None:
+    if problems:
         raise LakeMismatchError(
-            f"the Paimon table at {table.location} cannot be adopted: {'; '.join(found)}; change that with the engine "
-            "that wrote it, or copy its rows into a new table"
+            f"the Paimon table at {table.location} cannot be adopted: {'; '.join(problems)}; change that with the "
+            "engine that wrote it, or copy its rows into a new table"
         )
 
 
-def _unfit_files(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
-    found = []
+def _find_file_problems(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
+    problems = []
     outside = [
         e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
     ]
     if outside:
-        found.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
+        problems.append(f"{len(outside)} files lie elsewhere, for example {outside[0]}: it was moved or copied")
     highest = max((int(entry.file.max_sequence_number) for entry in entries), default=0)
     if table.schema.primary_keys and highest > SEQUENCE_MAX:
-        found.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
-    others = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
-    if others and table.schema.primary_keys:
-        found.append(
-            f"it has files of {', '.join(map(str, others))} buckets besides those of {layout.bucket}: rewrite the "
-            "partitions that were not rescaled"
+        problems.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
+    bucket_counts = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
+    if bucket_counts and table.schema.primary_keys:
+        problems.append(
+            f"it has files of {', '.join(map(str, bucket_counts))} buckets besides those of {layout.bucket}: rewrite "
+            "the partitions that were not rescaled"
         )
-    return found
+    return problems
 
 
 def _is_within(table: PaimonTable, location: str) -> bool:
     return str(location).startswith(f"{table.location}/")
 
 
-def _layout_words(lake: PaimonSchema) -> tuple[str, ...]:
+def _describe_layout(lake: PaimonSchema) -> tuple[str, ...]:
     return (f"schema {lake.id}",)
 
 
 def _version(snapshot: Snapshot | None) -> str | None:
-    """Return the snapshot's manifest list. Names of manifest lists are never used again."""
+    """Return the snapshot's manifest list, whose name is unique."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
-def _require_as_examined(table: PaimonTable, examined: AdoptionCandidate) -> None:
-    same_schema = _layout_words(table.schema) == examined.layout
+def _require_unchanged(table: PaimonTable, examined: AdoptionCandidate) -> None:
+    same_schema = _describe_layout(table.schema) == examined.layout
     if not same_schema or _version(table.snapshot) != examined.version or table.owner != examined.owner:
         raise _schema_changed_error(table.location)
 
@@ -251,18 +258,18 @@ def _schema_changed_error(location: str) -> CommitConflictError:
 
 
 def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
-    """Store the schema with the lake's owner, durable when this returns. Raises `CommitConflictError`."""
+    """Store the schema with the lake's owner; it is durable on return. Raises `CommitConflictError`."""
     table, spec = place.require(), place.spec
-    _require_as_examined(table, examined)
+    _require_unchanged(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
     columns = map_by_name(fields, spec.schema, spec.schema_id)
     options = options_of_adopted_table(table.schema, spec, write_only=True) | {
         TABLE_UUID_PROPERTY: spec.table_uuid,
         COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
     }
-    claimed = _next(table.schema, options, place.world.clock.now_ms())
-    if differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
-        raise _schema_changed_error(table.location)  # its columns are others now
+    claimed = _next_schema(table.schema, options, place.world.clock.now_ms())
+    if find_differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
+        raise _schema_changed_error(table.location)  # its columns changed
     place.put_schema(claimed)
     now = place.require()
     if now.schema.id != claimed.id or now.owner != spec.table_uuid:
@@ -270,7 +277,7 @@ def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> Paimon
     return claimed
 
 
-def _next(lake: PaimonSchema, options: Mapping[str, str], now_ms: int) -> PaimonSchema:
+def _next_schema(lake: PaimonSchema, options: Mapping[str, str], now_ms: int) -> PaimonSchema:
     return replace(_with_options(lake, options), id=lake.id + 1, time_millis=now_ms)
 
 
@@ -278,13 +285,13 @@ def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchem
     return replace(lake, options=dict(options))
 
 
-def _before_claim(table: PaimonTable) -> PaimonSchema:
-    """Return the newest schema from before the claim."""
+def _schema_before_claim(table: PaimonTable) -> PaimonSchema:
+    """Return the latest schema from before the claim."""
     free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
     return table.schemas[max(free, default=0)]
 
 
-def _require_told_apart(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
+def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
     if newest.num_tied:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: in bucket {bucket} {newest.num_tied} rows have "
@@ -294,15 +301,92 @@ def _require_told_apart(table: PaimonTable, bucket: int, newest: NewestRows) -> 
 
 
 def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, rows: pa.Table) -> None:
-    """Refuse a row in another bucket than its key's: it would have a double once it changes."""
+    """Reject a row in another bucket than its key's: it would become a duplicate once it changes."""
     if not spec.bucket_key or not rows.num_rows:
         return
-    found = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
-    num_misplaced = int(np.count_nonzero(found != bucket))
+    buckets = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
+    num_misplaced = int(np.count_nonzero(buckets != bucket))
     if num_misplaced:
-        place = int(np.flatnonzero(found != bucket)[0])
+        place = int(np.flatnonzero(buckets != bucket)[0])
         example = {name: python_value(rows.column(name)[place]) for name in spec.bucket_key}
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has {num_misplaced} rows of "
-            f"other buckets, for example {example} of bucket {int(found[place])}; copy its rows into a new table"
+            f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"
         )
+
+
+_POSTPONED_BUCKETS = -2
+_EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
+"""Option → its default, the only value supported."""
+_REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    bucket: int
+    """Paimon's own number."""
+    bucket_key: tuple[str, ...]
+    """Empty if the columns of a row do not determine its bucket."""
+    problems: tuple[str, ...]
+
+    @property
+    def num_buckets(self) -> int:
+        return max(self.bucket, 1)
+
+
+def read_layout(lake: PaimonSchema) -> Layout:
+    """Return the layout. Without ``bucket-key``, a primary-key table is bucketed by the key columns outside the
+    partition.
+    """
+    text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
+    bucket = int(text) if text.lstrip("-").isdigit() else 0
+    said = lake.options.get("bucket-key", "")
+    bucket_key = tuple(name.strip() for name in said.split(",")) if said.strip() else ()
+    if lake.primary_keys:
+        if not bucket_key and bucket > 1:
+            bucket_key = tuple(name for name in lake.primary_keys if name not in lake.partition_keys)
+        return Layout(bucket, bucket_key, tuple(_find_keyed_problems(lake, bucket, text)))
+    if bucket == UNAWARE_BUCKETS:
+        return Layout(bucket, bucket_key, ())
+    if bucket < 1:
+        problem = f"its option bucket is {text}, expected {UNAWARE_BUCKETS} or the number of its buckets"
+        return Layout(bucket, bucket_key, (problem,))
+    problem = f"it has {bucket} buckets (option bucket) and no bucket-key, so that a row's bucket cannot be told"
+    return Layout(bucket, bucket_key, () if bucket_key else (problem,))
+
+
+def _find_keyed_problems(lake: PaimonSchema, bucket: int, text: str) -> list[str]:
+    problems = []
+    if bucket < 1:
+        kinds = {
+            UNAWARE_BUCKETS: "dynamic buckets, of which only an index of its own knows",
+            _POSTPONED_BUCKETS: "postponed buckets",
+        }
+        problems.append(f"it has {kinds.get(bucket, 'no buckets')} (option bucket is {text}), expected a fixed number")
+    outside = [name for name in lake.partition_keys if name not in lake.primary_keys]
+    if outside:
+        problems.append(f"partition column '{outside[0]}' is not in its primary key {', '.join(lake.primary_keys)}")
+    return problems
+
+
+def find_option_problems(lake: PaimonSchema) -> list[str]:
+    """Return the options, besides those of `schema.find_differences`, that move or change rows."""
+    problems = [
+        f"option {name} is {lake.options[name]}, expected {expected}"
+        for name, expected in {**_EXPECTED_OPTIONS, **(KEYED_OPTIONS if lake.primary_keys else {})}.items()
+        if lake.options.get(name, expected).strip().lower() != expected
+    ]
+    problems += [
+        f"option {name} is {value}, which is not read here"
+        for name, value in sorted(lake.options.items())
+        if (name in _REFUSED_OPTIONS and value.strip().lower() not in ("", "false"))
+        or (name.startswith("fields.") and name.endswith(".default-value"))
+    ]
+    return problems
+
+
+def options_of_adopted_table(lake: PaimonSchema, spec: LakeTableSpec, *, write_only: bool) -> dict[str, str]:
+    """Return the table's options with Paimon's defaults made explicit, without those of a former owner."""
+    options = {k: v for k, v in lake.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
+    own = {**bucket_options(spec), **(KEYED_OPTIONS if spec.primary_key else {})}
+    return {**options, **own, **({"write-only": "true"} if write_only else {})}

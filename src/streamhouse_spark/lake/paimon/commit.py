@@ -1,9 +1,10 @@
-"""Snapshots of the package: manifests made by Paimon's classes, validated on every attempt, committed by put-if-absent.
+"""Snapshot commits of the package: manifests made by Paimon's classes, validated on every attempt, committed by
+put-if-absent.
 
-An attempt loads the newest state, validates against exactly that, writes manifests on top of it, and puts the snapshot
-of the next number. So nothing can come between the validation and the commit: not on the first attempt, and not on a
-retry. The snapshot carries the uuid of the commit, so that an outcome which the storage cannot tell is looked up. No
-error path deletes a file: files of a lost attempt are named by nobody.
+An attempt loads the latest state, validates the change against it, writes manifests, and puts the snapshot with the
+next number. So no commit can come between validation and commit, on any attempt. The snapshot carries the uuid of the
+commit: if the storage does not report the outcome, the snapshot shows it. No error path deletes a file: files of a lost
+attempt are orphans.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pypaimon.table.row.generic_row import GenericRow
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
-from streamhouse_spark.lake.metadata_cache import keep_metadata
+from streamhouse_spark.lake.metadata_cache import cache_metadata
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
@@ -39,53 +40,52 @@ ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
 MANIFEST_BYTES_TARGET = 8 << 20
 REMOVED_SHARE_MIN = 0.1
-"""Share of removed files among those that large manifests name, from which on the large ones are rewritten without
-them."""
+"""Share of removed files in large manifests from which they are rewritten without them."""
 NOT_BEFORE_PROPERTY = "streamhouse-files-not-before-ms"
-"""Rounds planned before this store time may not commit, cleaning may have taken their files."""
+"""Rounds planned before this store time must not commit, because orphan removal may have deleted their files."""
 SNAPSHOT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the newest snapshot, whatever that is by the commit."""
+    """A change of the snapshot that is latest at the commit."""
 
     added: Sequence[LakeFile] = ()
     removes_all: bool = False
-    """Whether all data files go that the table has when the change is made."""
+    """Whether the commit removes all data files of the table."""
     removed: Sequence[ManifestEntry] = ()
-    """Data files that go; if one of them has gone before, the change is refused."""
+    """Data files to remove; the change fails if one of them is no longer live."""
     removed_at: Collection[str] = ()
-    """Locations of data files that go in the same way."""
+    """Locations of data files to remove in the same way."""
     is_overwrite: bool = False
-    """Whether rows go, with the removed files."""
+    """Whether rows are removed with the removed files."""
     is_compaction: bool = False
-    """Whether the change has the same rows in other files: nothing is new to readers of changes."""
+    """Whether the change has the same rows in other files, so that change readers skip it."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 Validation = Callable[[PaimonTable], Change]
-"""Checks that the change may be made on this state, and returns the change. Raises the obstacle otherwise."""
+"""Validates the change against this state and returns it. Raises the obstacle otherwise."""
 
 
 def files_not_before_ms(place: PaimonTableBinding, snapshot: Snapshot | None) -> int:
-    """Return the clean-up time in the nearest snapshot of the package, as each of them repeats it; 0 if no file was
-    ever cleaned up.
+    """Return the orphan cutoff of the nearest snapshot of the package, which each repeats; 0 if there was no orphan
+    removal.
     """
     own = place.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
 def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot:
-    """Make the change in one snapshot, on the newest one by then.
+    """Commit the change in one snapshot on top of the latest one.
 
-    Raises the errors of ``validate``, `CommitConflictError` if others win too often or one of them took the snapshot's
-    place by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
+    Raises the errors of ``validate``, `CommitConflictError` if other writers win too often or one replaced the snapshot
+    by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
     """
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         place.world.wait_to_retry(attempt)
-        place.look_again()
+        place.forget_cached_table()
         table = place.require()
         change = _validate_change(place, table, validate)
         try:
@@ -93,10 +93,10 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
         except SnapshotExpiredError as error:
             _require_overtaken(place, table, error)
             continue
-        _write(place, written)
+        _write_metadata(place, written)
         if place.snapshots.put(snapshot):
-            place.look_again()
-            _tell(place, snapshot)
+            place.forget_cached_table()
+            _publish(place, snapshot)
             return snapshot
     raise CommitConflictError(
         f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
@@ -104,7 +104,7 @@ def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot
 
 
 def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
-    """Return the validated change. The lists of manifests on which it will be built are read meanwhile."""
+    """Return the validated change. Prefetches the manifest lists, which the new snapshot builds on."""
     changes: list[Change] = []
     steps: list[Callable[[], object]] = [
         lambda: changes.append(validate(table)),
@@ -115,15 +115,15 @@ def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Va
     return changes[0]
 
 
-def _tell(place: PaimonTableBinding, snapshot: Snapshot) -> None:
-    """Tell other engines of a snapshot that was just put, and check that none of them has replaced it."""
-    steps = (place.snapshots.point_to, place.snapshots.require_not_replaced)
+def _publish(place: PaimonTableBinding, snapshot: Snapshot) -> None:
+    """Write the hints for a snapshot that was just put, and check that no other writer has replaced it."""
+    steps = (place.snapshots.write_hints, place.snapshots.require_not_replaced)
     for _ in at_once(place.storage, lambda step: step(snapshot), steps):
         pass
 
 
-def _write(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
-    """Write new files, each under its location, at the same time where that helps."""
+def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
+    """Write new files, each under its location, concurrently if that helps."""
 
     def write(file: tuple[str, bytes]) -> None:
         location, data = file
@@ -132,11 +132,11 @@ def _write(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
 
     for _ in at_once(place.storage, write, list(written.items())):
         pass
-    keep_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
+    cache_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
 
 
 def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
-    """Raise ``error`` unless another snapshot came meanwhile: only then may metadata of the snapshot below be gone."""
+    """Raise ``error`` unless there is a newer snapshot: only then may metadata of the parent be missing."""
     newest = place.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
@@ -146,7 +146,7 @@ def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: Sna
 
 
 class _SnapshotBuilder:
-    """Makes the manifests and manifest lists of one attempt, in memory."""
+    """Builds the manifests and manifest lists of one attempt, in memory."""
 
     def __init__(self, place: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
         self._table = table
@@ -162,14 +162,14 @@ class _SnapshotBuilder:
         self._lists = ManifestListManager(store)
 
     def build(self) -> tuple[Snapshot, dict[str, bytes]]:
-        """Return the snapshot, and location → bytes of the files that it names, which are to be stored before it."""
+        """Return the snapshot, and location → bytes of the files to store before it."""
         parent = self._table.snapshot
         with paimon_metadata(self._table.location):
-            changes = [*self._removed(), *(self._entry(file) for file in self._change.added)]
+            changes = [*self._removed_entries(), *(self._entry(file) for file in self._change.added)]
             name = f"manifest-list-{self._world.ids.new_uuid()}"
-            base_size = self._lists.write(f"{name}-0", self._merged(self._reader.manifests(parent)))
+            base_size = self._lists.write(f"{name}-0", self._merge_manifests(self._reader.manifests(parent)))
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
-        time_ms, beside = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
+        time_ms, clock_properties = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
         snapshot = Snapshot(
             version=SNAPSHOT_VERSION,
@@ -190,7 +190,7 @@ class _SnapshotBuilder:
             next_row_id=parent.next_row_id if parent else None,
             properties={
                 **self._carry_properties(),
-                **beside,
+                **clock_properties,
                 **self._change.properties,
                 COMMIT_PROPERTY: self._commit_uuid,
             },
@@ -208,16 +208,16 @@ class _SnapshotBuilder:
         not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
         return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
-    def _removed(self) -> list[ManifestEntry]:
+    def _removed_entries(self) -> list[ManifestEntry]:
         change = self._change
         if not change.removes_all and not change.removed and not change.removed_at:
             return []
-        live = self._reader.live(self._table.snapshot)
-        gone = live if change.removes_all else [*self._still_live(live)]
-        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
+        live = self._reader.live_entries(self._table.snapshot)
+        removed = live if change.removes_all else [*self._live_entries_to_remove(live)]
+        return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in removed]
 
-    def _still_live(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
-        """Return the files that the change removes. Raises `CommitConflictError` where another commit removed one."""
+    def _live_entries_to_remove(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
+        """Return the files that the change removes. Raises `CommitConflictError` if another commit removed one."""
         present = {key_of(entry) for entry in live}
         lost = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
         by_location = {self._reader.location(entry): entry for entry in live} if self._change.removed_at else {}
@@ -241,21 +241,21 @@ class _SnapshotBuilder:
             _data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
         )
 
-    def _merged(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
-        """Join small manifests once they are many, without the files that were added and removed among them.
+    def _merge_manifests(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
+        """Merge small manifests once there are many, without files that were added and removed among them.
 
-        So a commit reads and writes as much after many rounds as after few: a list of at most this many small
-        manifests, and now and then the files that they name.
+        So the cost of a commit does not grow with the number of rounds: it is bounded by the small manifests, and
+        sometimes the files that they name.
         """
         small = [m for m in manifests if m.file_size < MANIFEST_BYTES_TARGET]
         if len(small) < MANIFESTS_MIN_TO_MERGE:
             return manifests
         joined = {m.file_name for m in small}
         large = [m for m in manifests if m.file_name not in joined]
-        left = self._reader.left(small)
+        left = self._reader.remaining_entries(small)
         num_removed = sum(entry.kind == DELETE for entry in left) + sum(m.num_deleted_files for m in large)
         if num_removed and num_removed >= REMOVED_SHARE_MIN * sum(m.num_added_files for m in large):
-            return self._manifest(self._reader.left(manifests))
+            return self._manifest(self._reader.remaining_entries(manifests))
         return [*large, *self._manifest(left)]
 
     def _manifest(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
@@ -272,12 +272,12 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
     """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
     is_canonical = file.location == spec.canonical(file.partition, file.bucket, name)
-    low, high, nulls = (file.columns[what] for what in ("lower_bounds", "upper_bounds", "null_counts"))
-    known = [field for field in spec.schema.fields if field.id in nulls]
+    low, high, nulls = (file.columns[group] for group in ("lower_bounds", "upper_bounds", "null_counts"))
+    fields = [field for field in spec.schema.fields if field.id in nulls]
     empty = GenericRow([], [])
 
     def row(bounds: Mapping[int, Any]) -> GenericRow:
-        return GenericRow([decode_field(bounds[field.id], field) for field in known], known)
+        return GenericRow([decode_field(bounds[field.id], field) for field in fields], fields)
 
     meta = DataFileMeta(
         file_name=name,
@@ -286,7 +286,7 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
         min_key=empty,
         max_key=empty,
         key_stats=SimpleStats.empty_stats(),
-        value_stats=SimpleStats(row(low), row(high), [nulls[field.id] for field in known]),
+        value_stats=SimpleStats(row(low), row(high), [nulls[field.id] for field in fields]),
         min_sequence_number=file.offsets.start,
         max_sequence_number=file.offsets.end - 1,
         schema_id=file.schema_id,
@@ -295,7 +295,7 @@ def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -
         creation_time=Timestamp.from_epoch_millis(now_ms),
         delete_row_count=0,
         file_source=source,
-        value_stats_cols=[field.name for field in known],
+        value_stats_cols=[field.name for field in fields],
         external_path=None if is_canonical else file.location,
     )
     return meta if file.keys is None else describe_keyed_file(meta, file.keys, spec.schema)

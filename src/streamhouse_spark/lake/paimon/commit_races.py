@@ -6,7 +6,7 @@ another: put-if-absent does not overwrite. So the file of a number changes from 
 never back, and:
 
 * **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
-  is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
+  is planned now goes neither to its number nor below the newest. `find_durable` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
 * **Rows that were deleted one by one** are forgotten by the log only once such a snapshot lacks them
 (`wait_until_durable`).
@@ -32,41 +32,41 @@ from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.parquet.reader import owner_of
 
 
-def durable(place: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the newest one holds rows
+def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
+    """Return a durable snapshot as `LakeTable.durable` does. Commits an empty snapshot if the latest one holds rows
     that are not durable yet.
     """
-    table = _owned_table(place)
+    table = _find_own_table(place)
     if table is None or table.snapshot is None:
         return None
-    newest, below = describe_snapshot(place, table.snapshot), _below(place, table.snapshot)
-    if below is not None and _is_settled(newest, below):
+    newest, below = describe_snapshot(place, table.snapshot), _find_predecessor(place, table.snapshot)
+    if below is not None and _covers_predecessor(newest, below):
         return below
 
     def seal(table: PaimonTable) -> Change:
         place.require_owner(table)
         return Change(is_compaction=True, properties=carry_offsets(place, table.snapshot))
 
-    return _below(place, commit_snapshot(place, seal))
+    return _find_predecessor(place, commit_snapshot(place, seal))
 
 
-def seal_snapshot(place: PaimonTableBinding, made: Snapshot) -> Snapshot:
-    """Commit an empty snapshot above ``made``, or return ``made`` if another has come above it.
+def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
+    """Commit an empty snapshot above ``snapshot``, or return ``snapshot`` if it already has a successor.
 
-    A slow writer of Paimon's could still rename its own snapshot over the newest one, and so undo it without any trace
-    in the offsets. A snapshot with a successor is safe: the successor was made from it. Raises `CommitConflictError` if
-    ``made`` is lost: do it again.
+    A slow Paimon writer could still rename its own snapshot over the latest one, and undo it without a trace in the
+    offsets. A snapshot with a successor is safe, because the successor builds on it. Raises `CommitConflictError` if
+    ``snapshot`` is lost; retry.
     """
 
-    def stands() -> bool:
-        stored = place.snapshots.find(made.id)
-        return stored is not None and commit_of(stored) == commit_of(made)
+    def is_latest() -> bool:
+        stored = place.snapshots.find(snapshot.id)
+        return stored is not None and commit_of(stored) == commit_of(snapshot)
 
     def seal(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        if not stands():
+        if not is_latest():
             raise CommitConflictError(
-                f"lake table {newest.location}: another engine put its own snapshot in the place of {made.id}; "
+                f"lake table {newest.location}: another engine put its own snapshot in the place of {snapshot.id}; "
                 "try again"
             )
         return Change(is_compaction=True, properties=carry_offsets(place, newest.snapshot))
@@ -74,31 +74,29 @@ def seal_snapshot(place: PaimonTableBinding, made: Snapshot) -> Snapshot:
     try:
         return commit_snapshot(place, seal)
     except CommitConflictError:
-        if place.snapshots.find(made.id + 1) is None or not stands():
+        if place.snapshots.find(snapshot.id + 1) is None or not is_latest():
             raise
-        return made
+        return snapshot
 
 
 def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless there is one, or another has come above
-    it.
-    """
-    # The successor first: a snapshot that is still ours behind that look was so when the successor was made from it.
+    """Wait as `LakeTable.settle` does. Commits an empty snapshot unless there is one, or another successor."""
+    # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
     above = place.snapshots.find(snapshot.id + 1)
     stored = place.snapshots.find(snapshot.id)
     if stored is None or describe_snapshot(place, stored) != snapshot:
         raise CommitConflictError(
             f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
         )
-    below = _below(place, stored) if above is None else None
-    if above is not None or (below is not None and _is_settled(snapshot, below)):
+    below = _find_predecessor(place, stored) if above is None else None
+    if above is not None or (below is not None and _covers_predecessor(snapshot, below)):
         return snapshot
     return describe_snapshot(place, seal_snapshot(place, stored))
 
 
 def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     """Decide as `LakeTable.was_replaced` does."""
-    table = _owned_table(place)
+    table = _find_own_table(place)
     if table is None or table.snapshot is None:
         return False
     stored = place.snapshots.find(snapshot_id)
@@ -107,20 +105,24 @@ def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
     held = offsets_at(place, table.snapshot)
     offsets = held.offsets if held else {}
     reader = MetadataReader(table, PaimonFiles(place.files))
-    live = (reader.location(entry) for entry in reader.left(reader.manifests(table.snapshot)) if entry.kind == ADD)
+    live = (
+        reader.location(entry)
+        for entry in reader.remaining_entries(reader.manifests(table.snapshot))
+        if entry.kind == ADD
+    )
     beyond = (location for location in live if _is_beyond(location, offsets))
-    # Another table may have had this lake before, and its offsets are not these.
+    # A former owner of this lake has other offsets.
     return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
-    """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
-    found = parse_file_end(location)
-    return found is not None and found[1] > offsets.get(found[0], 0)
+    """Return whether a file, by its name, is the package's and has offsets above the held ones."""
+    file_end = parse_file_end(location)
+    return file_end is not None and file_end[1] > offsets.get(file_end[0], 0)
 
 
-def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
-    """Tell whether the newest snapshot holds and lacks the rows that the one below does, which has a successor."""
+def _covers_predecessor(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
+    """Return whether the latest snapshot has the same rows and deletions as the one below, which has a successor."""
     return (
         same_offsets(below.offsets, newest.offsets)
         and same_offsets(below.starts, newest.starts)
@@ -128,13 +130,13 @@ def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
     )
 
 
-def _below(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
+def _find_predecessor(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
     """Return the nearest snapshot of the package that has a successor."""
     own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
     return describe_snapshot(place, own) if own is not None else None
 
 
-def _owned_table(place: PaimonTableBinding) -> PaimonTable | None:
+def _find_own_table(place: PaimonTableBinding) -> PaimonTable | None:
     table = place.find()
     if table is not None:
         place.require_owner(table)

@@ -1,10 +1,10 @@
-"""Bringing a Paimon table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
-commenting.
+"""Schema evolution: migrates a Paimon table to the columns of the streamhouse table (add, rename, drop, widen,
+comment).
 
-Existing files stay as they are: each names the schema that it was written with, and columns are found in it by field
-id, which a rename keeps and a drop retires for good. **Commit point:** put-if-absent of the next schema's file, with
-the fields and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
-planned before the change is refused by the commit's own validation, and planned again.
+Existing files are not rewritten: each names its schema, and columns match by field id, which a rename keeps and a drop
+retires permanently. **Commit point:** put-if-absent of the next schema file, with the fields and the column map. It is
+retried until it succeeds, before the next round commits. The commit of a round planned before the change fails
+validation, and the round is planned again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from streamhouse_spark.lake.column_map import (
     LakeField,
     migrate_columns,
 )
-from streamhouse_spark.lake.paimon.schema import arrow_type, fields_inside, inner_of, new_field, paimon_type
+from streamhouse_spark.lake.paimon.schema import (
+    arrow_type,
+    nested_field_finder,
+    nested_field_ids,
+    new_field,
+    paimon_type,
+)
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.nested_fields import count, is_widening
 from streamhouse_spark.schema.table_schema import Column
@@ -45,46 +51,48 @@ _LIST_OPTIONS = ("bucket-key",)
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """The required schema of the lake."""
+    """The target schema of the lake."""
 
     schema: PaimonSchema
-    """The lake's own schema if nothing is to be changed."""
+    """The lake's current schema if nothing changes."""
     differences: tuple[str, ...]
-    """Changes by another engine that keep the lake from being brought up."""
+    """Changes by another engine that prevent the migration."""
 
 
 def paimon_columns(
     lake: PaimonSchema, spec: LakeTableSpec, schemas: Mapping[int, PaimonSchema] | None = None
 ) -> ColumnMap:
-    """Return the map of columns of a lake table, by its newest schema; ``schemas`` are all of the lake, for readers of
-    its files. Raises `CorruptDataError`.
+    """Return the column map of a lake table, by its latest schema; ``schemas`` are all of the lake, for readers of its
+    files. Raises `CorruptDataError`.
     """
-    found = column_map.column_map(
-        lake.options, _field_names(lake), spec, where=spec.location, inner_of=inner_of(lake.fields)
+    columns = column_map.column_map(
+        lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
     )
-    return with_changes_elsewhere(found, lake, schemas) if schemas else found
+    return add_external_nested_ids(columns, lake, schemas) if schemas else columns
 
 
-def with_changes_elsewhere(known: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
-    """Return the map with what other engines changed inside columns."""
+def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
+    """Return the map with nested changes of other engines."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
-    forms = [{f.id: fields_inside(f.type) for f in schema.fields} for schema in (*older, lake)]
-    return replace(known, elsewhere=column_map.nested_fields_changed_by_lake(forms))
+    forms = [{f.id: nested_field_ids(f.type) for f in schema.fields} for schema in (*older, lake)]
+    return replace(mapping, elsewhere=column_map.nested_fields_changed_by_lake(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
-    """Require what `column_map.require_brought_up` does; ``lake`` is the newest schema."""
-    column_map.require_brought_up(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
+    """Require what `column_map.require_migrated` does; ``lake`` is the latest schema."""
+    column_map.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
-    """Make the lake's newest schema as `column_map.brought_up` has its fields."""
-    known = paimon_columns(lake, spec)
-    ids = itertools.count(1 + _highest_id(lake, known.fields.values()))
+    """Return the lake's latest schema with the fields of `column_map.migrate_columns`."""
+    columns_before = paimon_columns(lake, spec)
+    ids = itertools.count(1 + _highest_id(lake, columns_before.fields.values()))
 
     def added(columns: Sequence[Column], _: object) -> list[tuple[int, DataField]]:
-        found = [next(ids) for _ in columns]
-        return [(field_id, new_field(field_id, column, ids)) for field_id, column in zip(found, columns, strict=True)]
+        field_ids = [next(ids) for _ in columns]
+        return [
+            (field_id, new_field(field_id, column, ids)) for field_id, column in zip(field_ids, columns, strict=True)
+        ]
 
     def as_column(field: DataField, column: Column, inner: Mapping[int, int]) -> DataField:
         return _as_column(field, column, inner, ids)
@@ -92,17 +100,17 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
     fields = {field.id: field for field in lake.fields}
     edited, mapped, differences = migrate_columns(
         fields,
-        known,
+        columns_before,
         spec,
         commented=_with_comment,
         as_column=as_column,
         added=added,
-        inside=lambda field: fields_inside(field.type),
+        inside=lambda field: nested_field_ids(field.type),
         where=spec.location,
     )
-    is_same = edited == list(lake.fields) and mapped == dict(known.fields)
-    # A lake without a map stays without one until its columns change: it is known by its names until then.
-    if differences or (is_same and known.schema_id in (None, spec.schema_id)):
+    is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)
+    # A lake without a map stays without one until its columns change: they match by name until then.
+    if differences or (is_same and columns_before.schema_id in (None, spec.schema_id)):
         return Evolved(lake, tuple(differences))
     columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
     return Evolved(_evolve_schema(lake, edited, columns, now_ms), ())
@@ -129,10 +137,10 @@ def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, no
 
 
 def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]) -> DataField:
-    """Return the field with the column's name and comment, nullable if the column is, and with its type if that is a
-    wider one, or the column was changed inside.
+    """Return the field with the column's name, comment and nullability, and with its type if that is wider or the
+    column changed inside.
 
-    ``inner`` has the fields inside the column, in the table → in the lake.
+    ``inner`` maps nested fields of the table to those of the lake.
     """
     field = _with_comment(field, column)
     kind = _widen_type(field.type, column.type)
@@ -144,20 +152,20 @@ def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_i
     return DataField(field.id, column.name, kind, field.description, field.default_value)
 
 
-def _widen_type(kind: DataType, wanted: pa.DataType) -> DataType:
+def _widen_type(kind: DataType, target: pa.DataType) -> DataType:
     try:
         before = arrow_type(kind, "")
-    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
+    except (SchemaMismatchError, ValueError):  # another engine's type; the difference is reported later
         return kind
-    return paimon_type(wanted, itertools.count(), nullable=kind.nullable) if is_widening(before, wanted) else kind
+    return paimon_type(target, itertools.count(), nullable=kind.nullable) if is_widening(before, target) else kind
 
 
 def _migrate_type(
     before: DataType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> DataType:
-    """Return the lake's type with the fields that the table has inside a column now.
+    """Return the lake's type with the column's current nested fields.
 
-    Fields that another engine added stay, behind the table's own; the difference is reported later.
+    Fields added by another engine stay after the table's own; the difference is reported later.
     """
     match before:
         case ArrayType() if pa.types.is_list(after):
@@ -166,18 +174,18 @@ def _migrate_type(
             key = _migrate_type(before.key, after.key_type, ids, inner, new_ids)
             return MapType(before.nullable, key, _migrate_type(before.value, after.item_type, ids, inner, new_ids))
         case RowType() if pa.types.is_struct(after):
-            there = {field.id: field for field in before.fields}
+            field_of_id = {field.id: field for field in before.fields}
             fields = []
-            for wanted in after:
-                field = there.get(inner.get(next(ids), -1))
-                own = iter([next(ids) for _ in range(count(wanted.type))])
+            for column in after:
+                field = field_of_id.get(inner.get(next(ids), -1))
+                own = iter([next(ids) for _ in range(count(column.type))])
                 if field is None:
-                    fields.append(DataField(next(new_ids), wanted.name, paimon_type(wanted.type, new_ids)))
+                    fields.append(DataField(next(new_ids), column.name, paimon_type(column.type, new_ids)))
                 else:
-                    kind = _migrate_type(field.type, wanted.type, own, inner, new_ids)
-                    fields.append(DataField(field.id, wanted.name, kind, field.description, field.default_value))
-            of_others = [field for field in before.fields if field.id not in inner.values()]
-            return RowType(before.nullable, [*fields, *of_others])
+                    kind = _migrate_type(field.type, column.type, own, inner, new_ids)
+                    fields.append(DataField(field.id, column.name, kind, field.description, field.default_value))
+            lake_only = [field for field in before.fields if field.id not in inner.values()]
+            return RowType(before.nullable, [*fields, *lake_only])
     return _widen_type(before, after)
 
 
@@ -192,8 +200,6 @@ def _field_names(lake: PaimonSchema) -> list[tuple[int, str]]:
 
 
 def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
-    """Return the highest field id, dropped fields included, in case another engine has counted only the
-    remaining ones.
-    """
+    """Return the highest field id, dropped fields included, in case another engine counted only the remaining ones."""
     counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
     return max([counted, *(i for field in mapped for i in (field.id, *field.inner.values()))])

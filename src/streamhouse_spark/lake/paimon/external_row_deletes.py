@@ -1,11 +1,11 @@
-"""Rows of a Paimon table of a log that have no offsets: their names, and their deletion by file and position.
+"""Rows without offsets in a Paimon lake of a log table: their names, and their deletion by file and position.
 
-A file that has some is written again without them, as those with offsets are (`lake/paimon/row_deletion.py`); its other
-rows have no offsets there either. Where another engine replaced the file since the rows were deleted, as many rows as
-are equal to them are deleted in the files that came instead.
+A file with such rows is rewritten without the deleted ones, like files with offsets (`lake/paimon/row_deletion.py`).
+Its other rows still have no offsets. If another engine replaced the file since, as many rows as equal the deleted ones
+are deleted from the new files.
 
-**Commit point:** that of the round, whose snapshot follows the one in which the rows were looked for, and no other: a
-row that equals a deleted one would go twice.
+**Commit point:** that of the round. Its snapshot must directly follow the one in which the rows were searched:
+otherwise a row that equals a deleted one could be deleted twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.commit_validation import require_known
+from streamhouse_spark.lake.commit_validation import require_deletes_resolved
 from streamhouse_spark.lake.file_access import offset_files
 from streamhouse_spark.lake.model.data_files import DeletedRows
 from streamhouse_spark.lake.model.pending_deletes import PendingDeletes, RewrittenRows
@@ -32,43 +32,45 @@ from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import names_in_file, own_projection
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
-from streamhouse_spark.lake.paimon.tiering_commit import FOREIGN_KEPT_PROPERTY, name_of, offsets_at
+from streamhouse_spark.lake.paimon.tiering_commit import FOREIGN_KEPT_PROPERTY, offsets_at, snapshot_name
 from streamhouse_spark.lake.parquet.compaction import write_groups
-from streamhouse_spark.lake.parquet.copy_on_write import ExternalFileRewrite, without_positions
+from streamhouse_spark.lake.parquet.copy_on_write import ExternalFileRewrite, rewrite_without_positions
 from streamhouse_spark.lake.parquet.file_writer import may_hold
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import OffsetFile
-from streamhouse_spark.lake.parquet.rewritten_rows import Positions, equal_rows, rows_at
+from streamhouse_spark.lake.parquet.rewritten_rows import Positions, find_equal_rows, read_rows_at
 from streamhouse_spark.log.commits.delete_vectors import FileRows, union_deleted_file_rows
 
 _NO_ROWS = OffsetRuns.dense(0, 0)
 
 
 def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
-    """Return the locations of all data files of a snapshot, the same each time. Raises `SnapshotExpiredError`."""
+    """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
     reader = MetadataReader(table, PaimonFiles(place.files))
-    return sorted(map(reader.location, reader.live(place.snapshots.require(snapshot_id, table.snapshot))))
+    return sorted(map(reader.location, reader.live_entries(place.snapshots.require(snapshot_id, table.snapshot))))
 
 
 def mark_of(place: PaimonTableBinding, snapshot_id: int) -> str | None:
-    """Return the name of a snapshot that no other has; None where it is gone.
+    """Return a unique name of a snapshot, or None if it has expired.
 
-    A writer that renames its own snapshot over it, or one that takes its number behind a rollback, gives another.
+    The name changes if another writer renames its snapshot over it, or takes its number after a rollback.
     """
-    found = place.snapshots.find(snapshot_id)
-    return None if found is None else name_of(found)
+    snapshot = place.snapshots.find(snapshot_id)
+    return None if snapshot is None else snapshot_name(snapshot)
 
 
-def keeps_foreign_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Tell whether a snapshot is known to have each data file without offsets that an older one has: every commit in
-    between is the package's, and added files, or wrote none but its own ones again.
+def retains_external_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
+    """Return whether a snapshot provably retains each data file without offsets of an older one: every commit since is
+    the package's, and added files or rewrote only its own.
     """
-    return older <= newer and all(_keeps(place.snapshots.find(number)) for number in range(newer, older, -1))
+    return older <= newer and all(
+        _retains_external_files(place.snapshots.find(number)) for number in range(newer, older, -1)
+    )
 
 
-def adds_no_others(place: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Tell whether each row without an offset that a snapshot has is known to be one of an older one: every commit in
-    between is the package's.
+def adds_only_own_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
+    """Return whether each row without an offset provably comes from an older snapshot: every commit since is the
+    package's.
     """
     return older <= newer and all(_is_own(place.snapshots.find(number)) for number in range(newer, older, -1))
 
@@ -77,7 +79,7 @@ def _is_own(snapshot: Snapshot | None) -> bool:
     return snapshot is not None and commit_of(snapshot) is not None
 
 
-def _keeps(snapshot: Snapshot | None) -> bool:
+def _retains_external_files(snapshot: Snapshot | None) -> bool:
     if snapshot is None or not _is_own(snapshot):
         return False
     return snapshot.commit_kind in ("APPEND", "COMPACT") or FOREIGN_KEPT_PROPERTY in (snapshot.properties or {})
@@ -86,53 +88,58 @@ def _keeps(snapshot: Snapshot | None) -> bool:
 # -- a round ----------------------------------------------------------------------------------------------------------
 
 
-def files_without_positions(
-    place: PaimonTableBinding, context: WriteContext, beside: PendingDeletes, moved: RewrittenRows
+def rewrite_external_files(
+    place: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
-    """Write files without offsets again that have rows which were deleted, as `LakeTable.delete_rows` says.
+    """Rewrite files without offsets that have deleted rows, as `LakeTable.delete_rows` does.
 
-    ``moved`` are rows that had offsets while they were deleted. Returns the new files, and one for each file that goes.
+    ``moved`` are rows that had offsets when they were deleted. Returns the new files, and one entry for each removed
+    file.
     """
-    if not beside.of_files and not moved.rows:
+    if not pending.file_deletes and not moved.rows:
         return []
     spec = PaimonFileSpec.from_json(context.lake)
     table = place.require()
-    planned = _planned_snapshot(place, table, spec, beside.told)
+    planned = _planned_snapshot(place, table, spec, pending.told)
     how = own_projection(table, place.spec)
-    live = _Files.of(place, table, planned, how)
-    found = {
+    live = _SnapshotFiles.of(place, table, planned, how)
+    to_delete = {
         name: [runs.offsets()]
-        for name, runs in union_deleted_file_rows(beside.of_files).items()
+        for name, runs in union_deleted_file_rows(pending.file_deletes).items()
         if name in live.entries
     }
-    for name, positions in _find_rewritten_rows(live, beside, moved).items():
-        found.setdefault(name, []).append(positions)
-    touched = [live.touched(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(found.items())]
+    for name, positions in _find_rewritten_rows(live, pending, moved).items():
+        to_delete.setdefault(name, []).append(positions)
+    touched = [
+        live.rewrite_for(spec, name, np.unique(np.concatenate(parts))) for name, parts in sorted(to_delete.items())
+    ]
 
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
-        written = without_positions(file, context, spec, how, place.files_at, place.world.ids)
+        written = rewrite_without_positions(file, context, spec, how, place.files_at, place.world.ids)
         return [*([written] if written is not None else ()), _file_to_rewrite(file, spec)]
 
-    return [file for made in write_groups(place.storage, touched, write) for file in made]
+    return [file for of_group in write_groups(place.storage, touched, write) for file in of_group]
 
 
-def _planned_snapshot(place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, told: int) -> Snapshot:
+def _planned_snapshot(
+    place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, applied_through: int
+) -> Snapshot:
     """Return the snapshot that the round began with.
 
-    It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
-    go, too. Raises `CommitConflictError`.
+    It must have applied exactly the expected deletions: otherwise rows that equal deleted ones would be deleted too.
+    Raises `CommitConflictError`.
     """
     planned = table.snapshot
-    if planned is None or name_of(planned) != spec.planned_on:
+    if planned is None or snapshot_name(planned) != spec.planned_on:
         raise CommitConflictError(
             f"lake table {table.location}: the snapshot that this round began with is not newest any more; try again"
         )
     said = offsets_at(place, planned)
     lacks = said.history.number if said is not None and said.history is not None else 0
-    if lacks != told:
+    if lacks != applied_through:
         raise CommitConflictError(
-            f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {lacks}, {told} "
-            "was expected: another tiering service was faster; try again"
+            f"lake table {table.location}: snapshot {planned.id} lacks rows of deletions up to commit {lacks}, "
+            f"{applied_through} was expected: another tiering service was faster; try again"
         )
     return planned
 
@@ -153,8 +160,8 @@ def _file_to_rewrite(file: ExternalFileRewrite, spec: PaimonFileSpec) -> LakeFil
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
-    """The data files of a snapshot, by their names."""
+class _SnapshotFiles:
+    """The data files of a snapshot, by name."""
 
     place: PaimonTableBinding
     table: PaimonTable
@@ -163,18 +170,20 @@ class _Files:
     """Name → location and description."""
 
     @classmethod
-    def of(cls, place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection) -> _Files:
+    def of(
+        cls, place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection
+    ) -> _SnapshotFiles:
         reader, names = MetadataReader(table, PaimonFiles(place.files)), StorageFiles(place.storage)
-        found = ((reader.location(entry), entry) for entry in reader.live(snapshot))
-        return cls(place, table, how, {names.name_of(location): (location, entry) for location, entry in found})
+        entries = ((reader.location(entry), entry) for entry in reader.live_entries(snapshot))
+        return cls(place, table, how, {names.name_of(location): (location, entry) for location, entry in entries})
 
     def split(self, name: str) -> LakeSplit:
         location, entry = self.entries[name]
         names = names_in_file(self.table, self.table.schema, entry, inside=bool(self.how.inner))
         return LakeSplit(location, entry.file.file_size, entry.file.row_count, field_names=names)
 
-    def touched(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
-        """Return a file of this snapshot to be written again. Raises `LakeMismatchError`."""
+    def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
+        """Return the rewrite of a file of this snapshot. Raises `LakeMismatchError`."""
         location, entry = self.entries[name]
         if entry.total_buckets != spec.num_buckets:
             raise LakeMismatchError(
@@ -186,68 +195,70 @@ class _Files:
         sequences = OffsetRange(entry.file.min_sequence_number, entry.file.max_sequence_number + 1)
         return ExternalFileRewrite(self.split(name), entry.bucket, partition, sequences, OffsetRuns.of(positions))
 
-    def with_offsets(self, names: Collection[str]) -> Iterator[tuple[str, OffsetFile | None]]:
+    def read_offsets_of(self, names: Collection[str]) -> Iterator[tuple[str, OffsetFile | None]]:
         """Return the offsets of files, from their footers."""
         place, located = self.place, {name: self.entries[name] for name in names}
         sizes = {location: entry.file.file_size for location, entry in located.values()}
-        found = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
-        return zip(located, found, strict=True)
+        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+        return zip(located, offset_files_of_sizes, strict=True)
 
 
 # -- rows whose files were replaced ------------------------------------------------------------------------------------
 
 
-def _find_rewritten_rows(live: _Files, beside: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
-    """Find rows of files that are no longer live in those that came since: name → positions.
+def _find_rewritten_rows(live: _SnapshotFiles, pending: PendingDeletes, moved: RewrittenRows) -> dict[str, Positions]:
+    """Find rows of replaced files in newer files: name → positions.
 
-    The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
-    its offsets on.
+    The recorded snapshot has all files whose rows were deleted since the lake last applied deletions, and the log has
+    the rows after its offsets.
     """
-    lost = {name: runs for name, runs in union_deleted_file_rows(beside.of_files).items() if name not in live.entries}
-    of_log, left = beside.of_log(moved, live.how.schema.arrow)
+    lost = {
+        name: runs for name, runs in union_deleted_file_rows(pending.file_deletes).items() if name not in live.entries
+    }
+    of_log, left = pending.read_log_rows(moved, live.how.schema.arrow)
     if not (lost or of_log.num_rows or left.rows):
         return {}
     before = replace(live, entries={})
     try:
-        if beside.recorded is not None:
-            before = _with_files(live, beside.recorded, lost)
-        lost |= _files_of_offsets(before, left)
-        rows = rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
+        if pending.recorded is not None:
+            before = _files_with_lost_rows(live, pending.recorded, lost)
+        lost |= _group_rows_by_file(before, left)
+        rows = read_rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
     except SnapshotExpiredError as error:
         raise LakeMismatchError(
-            f"lake table {live.table.location}: rows of snapshot {beside.recorded} were deleted, and before a round "
+            f"lake table {live.table.location}: rows of snapshot {pending.recorded} were deleted, and before a round "
             f"could delete them another engine replaced their files and expired that snapshot ({error}), so that "
             "nothing tells which rows these are; restore the snapshot with its files"
         ) from error
     newer = sorted(name for name in live.entries if name not in before.entries)
-    others = ((name, live.split(name)) for name, own in live.with_offsets(newer) if own is None)
-    return dict(equal_rows(live.place.files_at, others, pa.concat_tables([rows, of_log]), live.how))
+    without_own_offsets = ((name, live.split(name)) for name, own in live.read_offsets_of(newer) if own is None)
+    return dict(find_equal_rows(live.place.files_at, without_own_offsets, pa.concat_tables([rows, of_log]), live.how))
 
 
-def _with_files(live: _Files, recorded: int, lost: FileRows) -> _Files:
-    """Return the files of the newest snapshot that has those in which rows were deleted: the recorded one, or one below
-    where that of another engine took its place. Raises `SnapshotExpiredError`.
+def _files_with_lost_rows(live: _SnapshotFiles, recorded: int, lost: FileRows) -> _SnapshotFiles:
+    """Return the files of the latest snapshot that has the lost files: the recorded one, or one below if another engine
+    replaced that. Raises `SnapshotExpiredError`.
     """
     snapshot: Snapshot | None = live.place.snapshots.require(recorded, live.table.snapshot)
     while snapshot is not None:
-        found = _Files.of(live.place, live.table, snapshot, live.how)
-        if all(name in found.entries for name in lost):
-            return found
+        files = _SnapshotFiles.of(live.place, live.table, snapshot, live.how)
+        if all(name in files.entries for name in lost):
+            return files
         snapshot = live.place.snapshots.find(snapshot.id - 1)
     raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost)[:3])}; restore it")
 
 
-def _files_of_offsets(before: _Files, moved: RewrittenRows) -> FileRows:
-    """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
-    left, found = dict(moved.rows), {}
-    for name, own in before.with_offsets([name for name in before.entries if _may_have(name, left)]):
+def _group_rows_by_file(before: _SnapshotFiles, moved: RewrittenRows) -> FileRows:
+    """Group rows at offsets by the files that had them. Raises `LakeMismatchError` if a row is in no file."""
+    left, deleted = dict(moved.rows), {}
+    for name, own in before.read_offsets_of([name for name in before.entries if _may_hold_rows(name, left)]):
         if own is None or not (hit := own.runs.common(left.get(own.bucket, _NO_ROWS))):
             continue
         left[own.bucket] = left[own.bucket].without(hit)
-        found[name] = OffsetRuns.of(own.runs.rows_at(hit))
-    require_known(str(before.place.spec.path), left, moved.foreign)
-    return found
+        deleted[name] = OffsetRuns.of(own.runs.rows_at(hit))
+    require_deletes_resolved(str(before.place.spec.path), left, moved.foreign)
+    return deleted
 
 
-def _may_have(name: str, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_hold_rows(name: str, rows: Mapping[int, OffsetRuns]) -> bool:
     return any(may_hold(name, bucket, runs.range) for bucket, runs in rows.items() if runs)

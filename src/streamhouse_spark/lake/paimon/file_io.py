@@ -1,6 +1,6 @@
-"""pypaimon's `FileIO` over the warehouse's `Storage`, and its decoders' errors as errors of the package.
+"""pypaimon's `FileIO` over the warehouse's `Storage`, and the translation of its decoders' errors.
 
-Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them, durably and
+Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them durably
 before it names them.
 """
 
@@ -16,28 +16,28 @@ from pypaimon.common.file_io import FileIO
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
-from streamhouse_spark.lake.avro import whole_avro
-from streamhouse_spark.lake.metadata_cache import metadata_ahead
-from streamhouse_spark.lake.metadata_errors import file_of
+from streamhouse_spark.lake.avro import require_whole_avro
+from streamhouse_spark.lake.metadata_cache import prefetch_metadata
+from streamhouse_spark.lake.metadata_errors import find_damaged_file
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
 
 
 class PaimonFiles(FileIO):  # type: ignore[misc]
-    """The files of lake tables in the warehouse, by location."""
+    """Files of lake tables in the warehouse, by location."""
 
     def __init__(self, files: StorageFiles) -> None:
         self.files = files
         self.written: dict[str, bytes] = {}
         """Location → bytes written there."""
         self.sizes: dict[str, int] = {}
-        """Location → bytes of a metadata file, by the file that names it."""
+        """Location → size of a metadata file, from the file that names it."""
         self._ahead: dict[str, bytes] = {}
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
-        """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
-        self._ahead |= metadata_ahead(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
+        """Prefetch metadata files that are never rewritten, by location and size, if the store is remote."""
+        self._ahead |= prefetch_metadata(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
 
     def new_input_stream(self, path: str) -> io.BytesIO:
         if path in self.written:
@@ -52,10 +52,10 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
                 f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or build the "
                 "lake anew from the log (streamhouse retier)"
             )
-        return _Input(whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
+        return _Input(require_whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
 
     def new_output_stream(self, path: str) -> io.BytesIO:
-        return _Kept(self.written, path)
+        return _BufferedOutput(self.written, path)
 
     def exists(self, path: str) -> bool:
         try:
@@ -106,7 +106,7 @@ def _location(value: object) -> str | None:
     return value.location if isinstance(value, _Input) else None
 
 
-class _Kept(io.BytesIO):
+class _BufferedOutput(io.BytesIO):
     def __init__(self, written: dict[str, bytes], path: str) -> None:
         super().__init__()
         self._written = written
@@ -120,7 +120,7 @@ class _Kept(io.BytesIO):
 
 @contextmanager
 def paimon_metadata(location: str) -> Iterator[None]:
-    """Wrap decoding of metadata: pypaimon's errors on damaged or vanished files become errors of the package."""
+    """Wrap decoding of metadata: translate pypaimon's errors on damaged or missing files into errors of the package."""
     try:
         yield
     except StreamhouseError:
@@ -131,7 +131,7 @@ def paimon_metadata(location: str) -> Iterator[None]:
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
     except Exception as error:  # any error of a decoder on damaged bytes
-        file = file_of(error, _location, "its metadata")
+        file = find_damaged_file(error, _location, "its metadata")
         raise CorruptDataError(
             f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or build the "
             "lake anew from the log (streamhouse retier)"

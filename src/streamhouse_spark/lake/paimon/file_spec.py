@@ -1,4 +1,4 @@
-"""The facts of the Paimon table that a task needs to write data files for it, and Paimon's binary form of single
+"""Properties of the Paimon table that a task needs to write its data files, and Paimon's binary form of single
 values.
 """
 
@@ -26,22 +26,22 @@ from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_opti
 
 PATH_PART_BYTES_MAX = 200
 TEXT_STATISTICS_CHARS_MAX = 16
-"""Longer texts are cut in statistics, as Paimon does by default."""
+"""Longer texts are truncated in statistics, as Paimon does by default."""
 
 
 @dataclass(frozen=True)
 class PaimonFileSpec:
-    """The facts of the Paimon table that a task needs. Shipped as JSON; shared by all files of a round."""
+    """Properties of the Paimon table that a task needs. Sent as JSON; shared by all files of a round."""
 
     schema: PaimonSchema
     data_location: str
-    """Location of the table; its data files lie below."""
+    """Location of the table; its data files are below."""
     planned_ms: int = 0
     """Store time at which the round began."""
     planned_on: str | None = None
     """The manifest list of the snapshot that the round was planned on; its name is unique."""
     sequence_shifts: Mapping[int, int] = field(default_factory=dict)
-    """Shifts of a table with a primary key, see `streamhouse_spark.lake.paimon.merge_changes.sequence_shifts`."""
+    """Shifts of a primary-key table; see `streamhouse_spark.lake.paimon.merge_changes.sequence_shifts`."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -98,46 +98,46 @@ class PaimonFileSpec:
         return int(self.schema.options["bucket"])
 
     def bucket_of(self, bucket: int) -> int:
-        """Return Paimon's bucket of the rows of a bucket of the log."""
+        """Return Paimon's bucket for a bucket of the log."""
         return 0 if self.num_buckets == UNAWARE_BUCKETS else bucket
 
     def directory(self, key: PartitionKey, bucket: int) -> str:
-        """Return Paimon's own folder, or a shorter one beside it if a value is longer than names of folders can be."""
+        """Return Paimon's own folder, or a shorter sibling if a value exceeds the length of folder names."""
         inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
         return "/".join([self.data_location, *(_shorten(part) for part in inside.split("/"))])
 
     def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
-        """Return the location in which readers look for a file that the manifest gives only a name."""
+        """Return the location where readers expect a file that the manifest names without a path."""
         values = tuple(row.values[0] for row in self.partition(key))
-        found: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
-        return found
+        path: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
+        return path
 
     def partition(self, key: PartitionKey) -> list[GenericRow]:
-        """Return each value of a partition as a row of its own."""
+        """Return each value of a partition as a separate row."""
         return [
             GenericRow([decode_field(value, field)], [field])
             for value, field in zip(key, self.partition_fields, strict=True)
         ]
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
-        """Return bounds and null counts of the columns that all row groups have them for, and that Paimon's readers can
+        """Return bounds and null counts of the columns that have them in all row groups and that Paimon's readers can
         use.
 
-        Columns of floating point are left out, because their bounds do not cover NaN.
+        Excludes floating-point columns, because their bounds do not cover NaN.
         """
-        found: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
+        statistics: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
         by_name = {field.name: field for field in self.schema.fields}
         for place in range(footer.num_columns):
             described = footer.schema.column(place)
-            field = by_name.get(described.path) if described.path == described.name else None  # else it is nested
+            field = by_name.get(described.path) if described.path == described.name else None  # otherwise it is nested
             bounds = _bounds(footer, place, field) if field is not None else None
             if field is None or bounds is None:
                 continue
             low, high, null_count = bounds
-            found["null_counts"][field.id] = null_count
-            found["lower_bounds"][field.id] = encode_field(low, field)
-            found["upper_bounds"][field.id] = encode_field(high, field)
-        return found
+            statistics["null_counts"][field.id] = null_count
+            statistics["lower_bounds"][field.id] = encode_field(low, field)
+            statistics["upper_bounds"][field.id] = encode_field(high, field)
+        return statistics
 
     @cached_property
     def _store(self) -> Any:
@@ -166,9 +166,10 @@ class _Part:
 
 
 def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | None:
-    """Return Paimon's binary row of a value of the key or the partition; None for null.
+    """Return Paimon's binary row of a key or partition value; None for null.
 
-    Raises `LakeMismatchError` for a date or time that Paimon's Python library lacks, which older versions stored.
+    Raises `LakeMismatchError` for a date or time that Paimon's Python library does not support, which older versions
+    stored.
     """
     try:
         return encode_field(value.as_py(), field)
@@ -197,44 +198,46 @@ def _shorten(part: str) -> str:
 
 
 def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any, Any, int] | None:
-    """Return lowest and highest value and number of nulls of a column; None if the file does not have them all."""
+    """Return lowest value, highest value and number of nulls of a column, or None if the file does not have
+    them all.
+    """
     if not str(field.type).startswith(("TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIMESTAMP", "STRING")):
         return None
     lows, highs, null_count = [], [], 0
     for group in range(footer.num_row_groups):
         column = footer.row_group(group).column(place)
-        found = column.statistics
-        if found is None or not found.has_null_count:
+        statistics = column.statistics
+        if statistics is None or not statistics.has_null_count:
             return None
-        null_count += found.null_count
-        if found.null_count == column.num_values:
+        null_count += statistics.null_count
+        if statistics.null_count == column.num_values:
             continue
-        if not found.has_min_max:
+        if not statistics.has_min_max:
             return None
         try:
-            lows.append(found.min)
-            highs.append(found.max)
-        except (OverflowError, ValueError):  # before the year 1, or behind 9999
+            lows.append(statistics.min)
+            highs.append(statistics.max)
+        except (OverflowError, ValueError):  # before the year 1 or after 9999
             return None
     if not lows:
         return None, None, null_count
     low, high = min(lows), max(highs)
     if not isinstance(high, str):
         return low, high, null_count
-    upper = _text_above(high)
+    upper = _upper_text_bound(high)
     return None if upper is None else (low[:TEXT_STATISTICS_CHARS_MAX], upper, null_count)
 
 
-def _text_above(text: str) -> str | None:
-    """Return a text of a few characters that is not below this one; None if there is none."""
+def _upper_text_bound(text: str) -> str | None:
+    """Return a short text that is not below this one, or None if there is none."""
     if len(text) <= TEXT_STATISTICS_CHARS_MAX:
         return text
-    kept = text[:TEXT_STATISTICS_CHARS_MAX]
-    while kept:
-        following = ord(kept[-1]) + 1
-        if following == 0xD800:  # surrogates are no characters
+    prefix = text[:TEXT_STATISTICS_CHARS_MAX]
+    while prefix:
+        following = ord(prefix[-1]) + 1
+        if following == 0xD800:  # surrogates are not characters
             following = 0xE000
         if following <= 0x10FFFF:
-            return kept[:-1] + chr(following)
-        kept = kept[:-1]
+            return prefix[:-1] + chr(following)
+        prefix = prefix[:-1]
     return None

@@ -1,4 +1,4 @@
-"""The entries of a Paimon snapshot's manifests: the live data files, and their locations."""
+"""Manifest entries of a Paimon snapshot: the live data files and their locations."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def key_of(entry: ManifestEntry) -> FileKey:
     return tuple(entry.partition.values), entry.bucket, entry.file.file_name
 
 
-def lists_of(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
-    """Return the names and bytes of a snapshot's lists of manifests."""
+def manifest_lists(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
+    """Return the names and sizes of a snapshot's manifest lists."""
     return (
         (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
         (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
@@ -40,7 +40,7 @@ def lists_of(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
 
 
 class MetadataReader:
-    """Reads manifests of one state of the table, for the files of the partitions that are chosen, all by default.
+    """Reads manifests of one state of the table, for the files of the chosen partitions, all by default.
 
     Raises `CorruptDataError`, `SnapshotExpiredError`.
     """
@@ -58,26 +58,26 @@ class MetadataReader:
         lists = self.expect_lists(snapshot)
         with paimon_metadata(self._table.location):
             reader = ManifestListManager(self._store)
-            found: list[ManifestFileMeta] = []
+            manifests: list[ManifestFileMeta] = []
             for name, size_bytes in lists:
                 self._expect(name, size_bytes)
-                found += reader.read(name)
-        return found
+                manifests += reader.read(name)
+        return manifests
 
     def expect_lists(self, snapshot: Snapshot | None) -> Sequence[tuple[str, int | None]]:
-        """Read the lists of a snapshot's manifests, if that saves time later, and return their names and bytes."""
+        """Prefetch the manifest lists of a snapshot if the store is remote, and return their names and sizes."""
         if snapshot is None:
             return ()
-        lists = lists_of(snapshot)
+        lists = manifest_lists(snapshot)
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
         return lists
 
-    def live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for unreadable
-        kinds.
+    def live_entries(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
+        """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for
+        unsupported kinds.
         """
         chosen, manifests = self._chosen, self.manifests(snapshot)
-        entries = self.left([m for m in manifests if chosen is None or chosen.may_be_in(m)])
+        entries = self.remaining_entries([m for m in manifests if chosen is None or chosen.may_match_manifest(m)])
         for entry in entries:
             if entry.kind == DELETE:
                 raise LakeMismatchError(
@@ -87,8 +87,8 @@ class MetadataReader:
         _require_readable(self._table, snapshot, entries)
         return entries
 
-    def left(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
-        """Return the files that remain of these manifests together. No file is added again once it was removed."""
+    def remaining_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
+        """Return the live files of these manifests together. A removed file is never added again."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
         for entries in self.all_entries(manifests):
@@ -98,23 +98,23 @@ class MetadataReader:
         return [*left, *(entry for key, entry in removed.items() if key not in added)]
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
-        """Return the entries of each manifest, in their order."""
-        self._files.expect((f"{self._folder}/{one.file_name}", one.file_size or 0) for one in manifests)
+        """Return the entries of each manifest, in order."""
+        self._files.expect((f"{self._folder}/{manifest.file_name}", manifest.file_size or 0) for manifest in manifests)
         return in_parallel(self.entries, manifests)
 
     def location(self, entry: ManifestEntry) -> str:
         if entry.file.external_path:
             return external_location(self._files.files, self._table.location, str(entry.file.external_path))
         values = entry.partition.values
-        found: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
-        return found
+        location: str = canonical_data_file_path(self._store, values, entry.bucket, entry.file.file_name)
+        return location
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
         with paimon_metadata(self._table.location):
             reader, chosen = ManifestFileManager(self._store), self._chosen
-            found: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
-        return found
+            entries: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
+        return entries
 
     def _expect(self, name: str, size_bytes: int | None) -> None:
         if size_bytes is not None:
@@ -122,7 +122,7 @@ class MetadataReader:
 
 
 def external_location(files: StorageFiles, table_location: str, external_path: str) -> str:
-    """Return the location of a file with a path of its own: below the table also after the warehouse was moved."""
+    """Return the location of a file with its own path: below the table also after a move of the warehouse."""
     if files.holds(external_path):
         return external_path
     _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
@@ -130,8 +130,8 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
 
 
 def live_entries(place: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
-    """Return the data files of the newest snapshot of a state."""
-    return MetadataReader(table, PaimonFiles(place.files)).live(table.snapshot)
+    """Return the data files of the latest snapshot of a state."""
+    return MetadataReader(table, PaimonFiles(place.files)).live_entries(table.snapshot)
 
 
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:

@@ -1,4 +1,4 @@
-"""Sections of a Paimon table with a primary key: files to merge for a read, and files to read directly."""
+"""Sections of a primary-key Paimon table: files that a read must merge, and files that it can read directly."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ OWN_PREFIX = "data-"
 
 
 def is_own_keyed_name(name: str) -> bool:
-    """Tell whether a file of a table with a primary key is the package's, by its name."""
+    """Return whether a file of a primary-key table is the package's, by its name."""
     return is_keyed_file(name.removeprefix(OWN_PREFIX))
 
 
 def is_raw(entry: ManifestEntry) -> bool:
-    """Tell whether the file has each of its keys once and deletes none, so that it can be read directly.
+    """Return whether the file has unique keys and no deletes, so that it can be read directly.
 
-    Not all files that another engine wrote at level 0 have their number of deletions.
+    Files that another engine wrote at level 0 may not have their number of deletes.
     """
     file = entry.file
     return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
 
 
-def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
-    """Return the files of each partition and bucket. Raises `LakeMismatchError` for one without keys."""
-    found: dict[tuple[Any, ...], list[ManifestEntry]] = {}
+def group_files(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
+    """Return the files of each partition and bucket. Raises `LakeMismatchError` for a file without keys."""
+    groups: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:
         if not entry.file.min_key.values:
             raise LakeMismatchError(
@@ -39,26 +39,26 @@ def file_groups(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[
                 "with the engine that wrote it"
             )
         place = (tuple(entry.partition.values), entry.bucket, entry.total_buckets)
-        found.setdefault(place, []).append(entry)
-    return found
+        groups.setdefault(place, []).append(entry)
+    return groups
 
 
-def sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
-    """Group files of one partition and bucket, so that only those of one section can have keys in common."""
+def group_sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
+    """Group files of one partition and bucket into sections: files of different sections share no keys."""
     ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
-    found: list[list[ManifestEntry]] = []
+    overlapping: list[list[ManifestEntry]] = []
     highest: tuple[Any, ...] = ()
     for entry in ordered:
-        if not found or tuple(entry.file.min_key.values) > highest:
-            found.append([])
+        if not overlapping or tuple(entry.file.min_key.values) > highest:
+            overlapping.append([])
             highest = ()
-        found[-1].append(entry)
+        overlapping[-1].append(entry)
         highest = max(highest, tuple(entry.file.max_key.values))
-    return found
+    return overlapping
 
 
-def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
-    """Return files of one section as one that is merged while it is read."""
+def merge_scan_files(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
+    """Return files of one section as one that is merged on read."""
     first = files[0]
     return ScanFile(
         location=first.location,
@@ -66,16 +66,16 @@ def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
         num_rows=sum(file.num_rows for file in files),
         bucket=first.bucket,
         partition=first.partition,
-        statistics=_of_all([file.statistics for file in files]),
+        statistics=_common_statistics([file.statistics for file in files]),
         merge=MergedFiles(tuple(MergedFile(f.location, f.size_bytes, f.num_rows, f.field_names) for f in files), by),
         num_deleted=None,
     )
 
 
-def _of_all(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
-    """Return the statistics of the rows of all files: a file is left out only with all others of its section."""
-    known = set.intersection(*(set(of_file) for of_file in statistics))
-    return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(known)}
+def _common_statistics(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
+    """Return the statistics of all files together: a file is skipped only with its whole section."""
+    names = set.intersection(*(set(of_file) for of_file in statistics))
+    return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(names)}
 
 
 def _merge_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:

@@ -1,7 +1,8 @@
-"""Data files of a Paimon table with a primary key: rows sorted by key, each with its sequence number and kind.
+"""Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
 
-Such a file is one of a sorted run of Paimon's merge tree: beside the table's columns it has the key's once more, and a
-number that tells the newest row of a key. A round writes level 0: other files may have its keys too.
+Such a file is part of a sorted run of Paimon's merge tree. Besides the table's columns it has a copy of the key
+columns, and a number that identifies the latest row of a key. A round writes level 0: other files may have its keys
+too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.model.key_range import KeyRange
-from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
+from streamhouse_spark.lake.model.values import KeyRange, LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field, encoded_scalar
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
@@ -40,19 +40,19 @@ KEY_PREFIX: Final = "_KEY_"
 SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
 KIND: Final = SpecialFields.VALUE_KIND
 LEVEL_MAX: Final = 5
-"""Level of files that are merged with all others: with Paimon's default of six levels it is the last one."""
+"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
 _COMPACTED: Final = 1
 """``file_source`` of a file that compaction made."""
 
 
 def key_fields(schema: PaimonSchema) -> list[DataField]:
-    """Return the columns that tell rows of one partition apart, in the order of the key."""
+    """Return the columns that identify rows within a partition, in key order."""
     by_name = {field.name: field for field in schema.fields}
     return [by_name[name] for name in schema.primary_keys if name not in schema.partition_keys]
 
 
 def merge_projection(key: LakeProjection) -> LakeProjection:
-    """Return `MergedFiles.by` for a projection of the key's columns."""
+    """Return `MergedFiles.by` for a projection of the key columns."""
     own = (Column(SEQUENCE.id, SEQUENCE.name, pa.int64(), False), Column(KIND.id, KIND.name, pa.int8(), False))
     return LakeProjection(
         TableSchema((*key.schema.columns, *own)),
@@ -71,9 +71,9 @@ class KeyValueFileSpec(PaimonFileSpec):
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        values = PaimonFileSpec.file_schema.func(self)  # by `super()` it would be kept under this very name
+        values = PaimonFileSpec.file_schema.func(self)  # with `super()` the cached value would have this very name
         keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
-        own = [_own_field(SEQUENCE, pa.int64()), _own_field(KIND, pa.int8())]
+        own = [_file_field(SEQUENCE, pa.int64()), _file_field(KIND, pa.int8())]
         return pa.schema([*keys, *own, *values])
 
 
@@ -88,23 +88,23 @@ def write_key_values(
     *,
     level: int,
 ) -> list[LakeFile]:
-    """Write rows of one bucket, durable when this returns.
+    """Write rows of one bucket; they are durable on return.
 
-    ``batches`` have the table's columns, then the sequence number and the kind; over all of them the keys of a
-    partition ascend, each once. ``offsets`` are those of the changes behind the rows. Memory is bounded by a batch and
-    a row group. Raises `LakeMismatchError` for a key that Paimon's libraries cannot hold.
+    ``batches`` have the table's columns, then the sequence number and the kind; the keys of a partition strictly ascend
+    over all batches. ``offsets`` are those of the underlying changes. Memory is bounded by a batch and a row group.
+    Raises `LakeMismatchError` for a key that Paimon's libraries do not support.
     """
     splitter: PartitionSplitter | None = None
     written: list[LakeFile] = []
-    writer: _Run | None = None
+    writer: _RunWriter | None = None
     try:
         for batch in batches:
-            extended = _with_keys(batch, spec)
+            extended = _add_keys(batch, spec)
             splitter = splitter or PartitionSplitter(spec, extended.schema, bucket)
             for key, rows, _ in splitter.split(extended):
                 if writer is None or writer.key != key:
                     written += writer.close() if writer is not None else ()
-                    writer = _Run(context, spec, files, ids, bucket, key, offsets, level)
+                    writer = _RunWriter(context, spec, files, ids, bucket, key, offsets, level)
                 writer.add(rows)
         return written + (writer.close() if writer is not None else [])
     except BaseException as error:
@@ -113,8 +113,8 @@ def write_key_values(
         raise
 
 
-class _Run:
-    """The files of one bucket and partition, one after the other, whose keys ascend."""
+class _RunWriter:
+    """Writes the consecutive files of one bucket and partition, whose keys ascend."""
 
     def __init__(
         self,
@@ -131,13 +131,13 @@ class _Run:
         self._bucket, self._offsets, self._level = bucket, offsets, level
         self.key = key
         self._file: PartitionFile | None = None
-        self._seen = _Seen(spec)
+        self._seen = _RunStatistics(spec)
         self._written: list[LakeFile] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         for start in range(0, rows.num_rows, BATCH_ROWS):
             part = rows.slice(start, BATCH_ROWS)
-            file = self._opened()
+            file = self._open()
             self._seen.add(part)
             file.add(part, None)
             if file.row_group_is_full:
@@ -153,7 +153,7 @@ class _Run:
         if self._file is not None:
             self._file.abandon(error)
 
-    def _opened(self) -> PartitionFile:
+    def _open(self) -> PartitionFile:
         if self._file is None:
             suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
             self._file = PartitionFile(
@@ -163,13 +163,13 @@ class _Run:
 
     def _close(self) -> None:
         if self._file is not None:
-            keys = self._seen.described(self._level)
-            file, self._file, self._seen = self._file, None, _Seen(self._spec)
+            keys = self._seen.describe(self._level)
+            file, self._file, self._seen = self._file, None, _RunStatistics(self._spec)
             self._written.append(replace(file.close(), keys=keys))
 
 
-class _Seen:
-    """Facts of the rows of a file, collected while they are written."""
+class _RunStatistics:
+    """Statistics of the rows of a file, collected while they are written."""
 
     def __init__(self, spec: KeyValueFileSpec) -> None:
         self._fields = spec.key_fields
@@ -184,34 +184,34 @@ class _Seen:
         sequences = rows.column(SEQUENCE.name).to_numpy()
         self._first = self._first or [column[0] for column in keys]
         self._last = [column[-1] for column in keys]
-        found = [pc.min_max(column) for column in keys]
-        bounds = [(bound["min"], bound["max"]) for bound in found]
-        self._bounds = [_wider(*both) for both in zip(self._bounds or bounds, bounds, strict=True)]
+        min_max = [pc.min_max(column) for column in keys]
+        bounds = [(bound["min"], bound["max"]) for bound in min_max]
+        self._bounds = [_widen_bounds(*bounds_pair) for bounds_pair in zip(self._bounds or bounds, bounds, strict=True)]
         self._sequences.append((int(sequences.min()), int(sequences.max())))
         kinds = rows.column(KIND.name).to_numpy()
         self._num_deleted += int(np.count_nonzero(kinds == np.int8(ChangeType.DELETE)))
 
-    def described(self, level: int) -> KeyRange:
+    def describe(self, level: int) -> KeyRange:
         assert self._first is not None
         lows, highs = zip(*self._sequences, strict=True)
         return KeyRange(
-            lowest=self._encoded(self._first),
-            highest=self._encoded(self._last),
-            lower=self._encoded([low for low, _ in self._bounds]),
-            upper=self._encoded([high for _, high in self._bounds]),
+            lowest=self._encode(self._first),
+            highest=self._encode(self._last),
+            lower=self._encode([low for low, _ in self._bounds]),
+            upper=self._encode([high for _, high in self._bounds]),
             sequences=OffsetRange(min(lows), max(highs) + 1),
             num_deleted=self._num_deleted,
             level=level,
         )
 
-    def _encoded(self, key: Sequence[Any]) -> tuple[bytes, ...]:
+    def _encode(self, key: Sequence[Any]) -> tuple[bytes, ...]:
         return tuple(_key_bytes(value, field) for value, field in zip(key, self._fields, strict=True))
 
 
-def _wider(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return bounds of the values of both."""
-    low = pc.min(pa.array([one[0], other[0]], one[0].type)) if one[0] != other[0] else one[0]
-    high = pc.max(pa.array([one[1], other[1]], one[1].type)) if one[1] != other[1] else one[1]
+def _widen_bounds(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return bounds that cover both pairs of bounds."""
+    low = pc.min(pa.array([left[0], right[0]], left[0].type)) if left[0] != right[0] else left[0]
+    high = pc.max(pa.array([left[1], right[1]], left[1].type)) if left[1] != right[1] else left[1]
     return low, high
 
 
@@ -222,7 +222,7 @@ def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
 
 
 def describe_keyed_file(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema) -> DataFileMeta:
-    """Return Paimon's description of a file, with the facts for the merge tree."""
+    """Return Paimon's description of a file, with its merge tree metadata."""
     fields = key_fields(schema)
 
     def row(values: Sequence[bytes]) -> GenericRow:
@@ -241,14 +241,14 @@ def describe_keyed_file(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema
     )
 
 
-def with_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
+def add_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the rows in the form that `write_key_values` takes."""
     kinds = np.where(deleted, np.int8(ChangeType.DELETE), np.int8(ChangeType.INSERT))
-    with_numbers = rows.append_column(_own_field(SEQUENCE, pa.int64()), pa.array(sequences))
-    return with_numbers.append_column(_own_field(KIND, pa.int8()), pa.array(kinds))
+    with_numbers = rows.append_column(_file_field(SEQUENCE, pa.int64()), pa.array(sequences))
+    return with_numbers.append_column(_file_field(KIND, pa.int8()), pa.array(kinds))
 
 
-def _with_keys(batch: pa.RecordBatch, spec: KeyValueFileSpec) -> pa.RecordBatch:
+def _add_keys(batch: pa.RecordBatch, spec: KeyValueFileSpec) -> pa.RecordBatch:
     fields, arrays = list(batch.schema), list(batch.columns)
     for field in spec.key_fields:
         place = batch.schema.get_field_index(field.name)
@@ -262,5 +262,5 @@ def _key_field(value: pa.Field, field: DataField) -> pa.Field:
     return value.with_name(KEY_PREFIX + field.name).with_metadata({FIELD_ID: str(field_id).encode()})
 
 
-def _own_field(field: DataField, arrow: pa.DataType) -> pa.Field:
+def _file_field(field: DataField, arrow: pa.DataType) -> pa.Field:
     return pa.field(field.name, arrow, nullable=False, metadata={FIELD_ID: str(field.id).encode()})

@@ -1,4 +1,4 @@
-"""Damaged and missing metadata of a Paimon table that reads of its newest snapshot do not meet."""
+"""Damaged and missing metadata of a Paimon table that reads of its latest snapshot do not notice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.maintenance.expiry import next_of_consumers
+from streamhouse_spark.lake.paimon.maintenance.expiry import next_consumer_snapshots
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
@@ -17,49 +17,51 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 REWRITTEN = "reads go on without it, and the next round writes it again"
 
 
-def metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
-    """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
+def find_metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
+    """Describe problems as `LakeTable.metadata_problems` does. Ignores snapshots that another engine expires
+    concurrently.
+    """
     table = place.find()
     if table is None or table.snapshot is None:
         return
-    yield from _hint_problems(place)
+    yield from _find_hint_problems(place)
     ids = place.snapshots.ids()
     tag = place.snapshots.tagged_newest()
     last = max([*ids, table.snapshot.id, *([] if tag is None else [tag.id])])
     absent = sorted(set(range(min(ids, default=last), last + 1)).difference(ids))
     yield from (f"lake file {place.snapshots.key_of(number)} is missing; restore it" for number in absent)
     for number in ids:
-        yield from _snapshot_problems(place, table, number)
+        yield from _find_snapshot_problems(place, table, number)
     tags = place.snapshots.tags()
     if commit_of(table.snapshot) is not None and COMMIT_USER not in tags:
         yield f"lake file {place.snapshots.tag_key(COMMIT_USER)} is missing; {REWRITTEN}"
     for name in tags:
         try:
-            yield from _live_problems(place, table, place.snapshots.snapshot_of_tag(name))
+            yield from _find_file_problems(place, table, place.snapshots.snapshot_of_tag(name))
         except StreamhouseError as error:
             yield str(error)
 
 
-def _hint_problems(place: PaimonTableBinding) -> Iterator[str]:
+def _find_hint_problems(place: PaimonTableBinding) -> Iterator[str]:
     try:
         if not place.storage.read(place.snapshots.hint_key).strip().isdigit():
             yield f"lake file {place.snapshots.hint_key} names no snapshot; {REWRITTEN}"
         place.storage.size_bytes(place.snapshots.consumer_key)
-        next_of_consumers(place)
+        next_consumer_snapshots(place)
     except StreamhouseError as error:
         yield f"{error}; {REWRITTEN}"
 
 
-def _snapshot_problems(place: PaimonTableBinding, table: PaimonTable, number: int) -> Iterator[str]:
+def _find_snapshot_problems(place: PaimonTableBinding, table: PaimonTable, number: int) -> Iterator[str]:
     try:
-        yield from _live_problems(place, table, place.snapshots.find(number))
+        yield from _find_file_problems(place, table, place.snapshots.find(number))
     except StreamhouseError as error:
         if number in place.snapshots.ids():
             yield str(error)
 
 
-def _live_problems(place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
-    """Read all manifests of a snapshot. Raises what reads of it raise."""
+def _find_file_problems(place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
+    """Read all manifests of a snapshot. Raises the errors of a read."""
     if snapshot is not None:
-        MetadataReader(table, PaimonFiles(place.files)).live(snapshot)
+        MetadataReader(table, PaimonFiles(place.files)).live_entries(snapshot)
     yield from ()

@@ -1,4 +1,4 @@
-"""The metadata tables of a Paimon table, under pypaimon's names, in types that Spark has."""
+"""Metadata tables of a Paimon table, under pypaimon's names, with types that Spark supports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA_TABLES: Final = (
 
 
 def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
-    """Return a metadata table. Raises `InvalidNameError` naming the existing ones."""
+    """Return a metadata table. Raises `InvalidNameError` with the existing names."""
     if name not in METADATA_TABLES:
         near = difflib.get_close_matches(name, METADATA_TABLES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -36,15 +36,15 @@ def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> 
         )
     with paimon_metadata(table.location):
         builder = system_table_loader.load(name, table.store(PaimonFiles(place.files))).new_read_builder()
-        return _for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
+        return _convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
 
 
-def _for_spark(table: pa.Table) -> pa.Table:
+def _convert_for_spark(table: pa.Table) -> pa.Table:
     columns, fields = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
-        wanted = canonical_type(field.type, column=field.name)
-        if pa.types.is_timestamp(wanted):
-            wanted = pa.timestamp("us", tz="UTC")  # Paimon gives UTC without saying so
-        columns.append(column if field.type.equals(wanted) else column.cast(wanted))
-        fields.append(pa.field(field.name, wanted, nullable=field.nullable))
+        spark_type = canonical_type(field.type, column=field.name)
+        if pa.types.is_timestamp(spark_type):
+            spark_type = pa.timestamp("us", tz="UTC")  # Paimon returns UTC without a time zone
+        columns.append(column if field.type.equals(spark_type) else column.cast(spark_type))
+        fields.append(pa.field(field.name, spark_type, nullable=field.nullable))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))

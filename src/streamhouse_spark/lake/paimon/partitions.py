@@ -1,4 +1,4 @@
-"""Find the partitions of a Paimon table that can hold rows of a filter, to leave manifests of others unread."""
+"""Partition pruning of a Paimon table, to skip manifests that cannot match a filter."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, struct.error
 
 
 class PartitionFilter:
-    """A filter as far as it speaks of partition columns.
+    """A filter restricted to partition columns.
 
-    It leaves all files of a partition or none, those that are removed and those that are merged by key included.
+    It selects all files of a partition or none, removed files and files merged by key included.
     """
 
     def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema) -> None:
-        """``names`` are the columns of ``schema`` by their fields."""
+        """``names`` maps field ids to columns of ``schema``."""
         self._node = node
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
         self._known: dict[tuple[Any, ...], bool] = {}
 
-    def may_be_in(self, manifest: ManifestFileMeta) -> bool:
-        """Return False only if none of the manifest's files is of a partition with rows of the filter."""
+    def may_match_manifest(self, manifest: ManifestFileMeta) -> bool:
+        """Return False only if none of the manifest's files is in a partition that can match the filter."""
         stats = manifest.partition_stats
         bounds: dict[str, Bounds] = {}
         for i, field in enumerate(stats.min_values.fields):
@@ -47,7 +47,7 @@ class PartitionFilter:
         return may_match(self._node, bounds)
 
     def test(self, partition: GenericRow) -> bool:
-        """Return False only if no row of the partition can satisfy the filter; the name is pypaimon's."""
+        """Return False only if no row of the partition can match the filter. The name is pypaimon's."""
         values = tuple(partition.values)
         if values not in self._known:
             columns = (
@@ -59,7 +59,7 @@ class PartitionFilter:
 
 
 def _are_reliable(column: Column, low: Any, high: Any) -> bool:
-    """Tell whether bounds hold for all values: those that pypaimon makes beside NaN need not, and none say too
+    """Return whether bounds hold for all values. pypaimon's may not hold next to NaN, and missing ones say too
     little.
     """
     return low is not None and high is not None and not pa.types.is_floating(column.type)

@@ -1,7 +1,7 @@
-"""The files of a Paimon table that something still needs: snapshots, tags and branches.
+"""Files of a Paimon table that a snapshot, tag or branch still needs.
 
-Tags and branches can only be found by listing, by any engine. So can snapshots, but the newest ones are read one by
-one downwards, so that no listing that lags hides one of them.
+Tags and branches can only be found by listing, by any engine. Snapshots too, but the latest ones are read one by one
+downwards, so that a stale listing hides none of them.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
-from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, lists_of
+from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 
-def history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return the snapshots that follow each other without a gap up to the newest one, oldest first. ``listed`` has the
-    numbers that a listing showed.
-    """
+def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers of a listing."""
     older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
     read = {s.id: s for s in at_once(place.storage, place.snapshots.find, older) if s is not None}
-    found = [newest]
-    while found[-1].id > 1 and (below := read.get(found[-1].id - 1) or place.snapshots.find(found[-1].id - 1)):
-        found.append(below)
-    return found[::-1]
+    snapshots = [newest]
+    while snapshots[-1].id > 1 and (
+        below := read.get(snapshots[-1].id - 1) or place.snapshots.find(snapshots[-1].id - 1)
+    ):
+        snapshots.append(below)
+    return snapshots[::-1]
 
 
-def strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
+def find_strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return snapshots below a gap, which a delayed writer put after their numbers had expired. They do not count."""
     below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in at_once(place.storage, place.snapshots.find, below) if s is not None]
 
 
-def snapshots_of_tags_and_branches(place: PaimonTableBinding) -> list[Snapshot]:
-    """Return the snapshots of tags, and branches with their tags.
+def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
+    """Return the snapshots of tags, and of branches with their tags.
 
-    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
+    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which is not supported.
     """
     location, storage = place.spec.location, place.storage
     looks: list[Callable[[], list[str]]] = [
@@ -72,62 +72,62 @@ class ReachableFiles:
     def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
         self._place = place
         self._table = table
-        self._reader = _RememberingReader(table, PaimonFiles(place.files))
+        self._reader = _CachingReader(table, PaimonFiles(place.files))
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the needed files. Raises `CommitConflictError` if a snapshot was expired meanwhile, `CorruptDataError`
+        """Return the needed files. Raises `CommitConflictError` if a snapshot expired concurrently, `CorruptDataError`
         for damage.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
-                found |= self._of(snapshot)
+                names |= self._files_of_snapshot(snapshot)
             except SnapshotExpiredError as error:
-                raise self._missing(snapshot, error) from error
-        return found
+                raise self._missing_file_error(snapshot, error) from error
+        return names
 
     def files_of_dropped(self, snapshots: Iterable[Snapshot]) -> set[str]:
         """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
-        found: set[str] = set()
+        names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
-                found |= self._of(snapshot)
+                names |= self._files_of_snapshot(snapshot)
             except SnapshotExpiredError:
                 continue
-        return found
+        return names
 
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
-        """Return the snapshots, all of whose metadata is about to be read, and is read at the same time where that
-        helps.
-        """
-        wanted = list(snapshots)
+        """Return the snapshots, with their metadata prefetched concurrently if the store is remote."""
+        expected = list(snapshots)
         if isinstance(self._place.storage, ReadsMany):
-            self._reader.expect_all(wanted)
-        return wanted
+            self._reader.expect_all(expected)
+        return expected
 
-    def _of(self, snapshot: Snapshot) -> set[str]:
+    def _files_of_snapshot(self, snapshot: Snapshot) -> set[str]:
         """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
         manifests, changelog = self._reader.manifests(snapshot), self._reader.changelog(snapshot)
         lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
         names = [*filter(None, lists)]
         for manifest in (*manifests, *changelog):
             names += [manifest.file_name, *(manifest.extra_files or ())]
-        found = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
-        for entry in (*self._reader.left(manifests), *self._reader.left(changelog)):
+        locations = {f"{self._table.location}/{MANIFEST_FOLDER}/{name}" for name in names}
+        for entry in (*self._reader.remaining_entries(manifests), *self._reader.remaining_entries(changelog)):
             if entry.kind == ADD:
-                found.update(self._files(entry))
-        return found
+                locations.update(self._files(entry))
+        return locations
 
     def _files(self, entry: ManifestEntry) -> list[str]:
         key = key_of(entry)
-        if key not in self._locations:  # most snapshots have most files
+        if key not in self._locations:  # most snapshots share most files
             location = self._reader.location(entry)
             folder = location.rpartition("/")[0]
             self._locations[key] = [location, *(f"{folder}/{name}" for name in entry.file.extra_files or ())]
         return self._locations[key]
 
-    def _missing(self, snapshot: Snapshot, error: SnapshotExpiredError) -> CommitConflictError | CorruptDataError:
+    def _missing_file_error(
+        self, snapshot: Snapshot, error: SnapshotExpiredError
+    ) -> CommitConflictError | CorruptDataError:
         where = f"lake table {self._table.location}"
         if self._place.snapshots.find(snapshot.id) is None:
             return CommitConflictError(f"{where} changed while its files were being looked for ({error}); try again")
@@ -137,8 +137,8 @@ class ReachableFiles:
         )
 
 
-class _RememberingReader(MetadataReader):
-    """A reader that keeps manifests, because snapshots share most of them. Statistics of files are left out."""
+class _CachingReader(MetadataReader):
+    """A reader that caches manifests, because snapshots share most of them. Omits file statistics."""
 
     def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
         super().__init__(table, files)
@@ -146,29 +146,29 @@ class _RememberingReader(MetadataReader):
         self._lists: dict[str, list[ManifestFileMeta]] = {}
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
-        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit makes one of its own
+        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit writes its own
         if name not in self._lists:
             self._lists[name] = super().manifests(snapshot)
         return self._lists[name]
 
     def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
-        """Read the lists of these snapshots, and then the manifests in them. What is absent shows later."""
+        """Prefetch the manifest lists of these snapshots, then their manifests. A missing file raises later."""
         new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
-        lists = [named for snapshot in new for named in lists_of(snapshot)]
+        lists = [named for snapshot in new for named in manifest_lists(snapshot)]
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for snapshot in new:
             with suppress(SnapshotExpiredError):
-                found.update((one.file_name, one.file_size or 0) for one in self.manifests(snapshot))
-        missing = ((name, size_bytes) for name, size_bytes in found.items() if name not in self._remembered)
+                sizes.update((manifest.file_name, manifest.file_size or 0) for manifest in self.manifests(snapshot))
+        missing = ((name, size_bytes) for name, size_bytes in sizes.items() if name not in self._remembered)
         self._files.expect((f"{self._folder}/{name}", size_bytes) for name, size_bytes in missing)
 
     def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         if snapshot.changelog_manifest_list is None:
             return ()
         with paimon_metadata(self._table.location):
-            found: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
-        return found
+            manifests: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
+        return manifests
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
         missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
@@ -179,5 +179,5 @@ class _RememberingReader(MetadataReader):
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
         with paimon_metadata(self._table.location):
-            found: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
-        return found
+            entries: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
+        return entries

@@ -1,10 +1,9 @@
 """Relocation of a Paimon table to the location where it was found.
 
-Its metadata names files by their names, and a few by a path of their own: those of partitions whose names no folder can
-have. Manifests that hold such a path are written anew, under new names, with the lists that name them, and then each
-snapshot, tag and schema file that changes is replaced. **Commit point** of each of these files: its replacement, which
-is decided by the file's content, so that it can be interrupted and repeated; replaced snapshots and others are read
-alike.
+Its metadata names files without paths, except those of partitions whose values no folder name can hold. Manifests with
+such a path are rewritten under new names, with the lists that name them. Then each changed snapshot, tag and schema
+file is replaced. **Commit point** of each file: its replacement. It depends only on the file's content, so relocation
+can be interrupted and repeated; readers accept replaced and old snapshots alike.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any, Final
 
 from streamhouse_spark.core.uris import find_recorded_root, is_same_place, plain_location
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
-from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.avro import read_avro, write_avro
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.manifests import external_location
-from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles, history, snapshots_of_tags_and_branches
+from streamhouse_spark.lake.paimon.reachable_files import ReachableFiles, list_history, list_tag_and_branch_snapshots
 from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
 
 _LISTS: Final = ("baseManifestList", "deltaManifestList", "changelogManifestList")
@@ -35,9 +34,7 @@ class PaimonRelocation:
         self._manifests: dict[str, tuple[str, int] | None] = {}
 
     def recorded_root(self) -> str | None:
-        """Return the recorded root from files with a path of their own; without such files nothing names any
-        location.
-        """
+        """Return the recorded root from files with their own path; without such files nothing names a location."""
         for name in self._place.storage.list_names(f"{self._place.spec.location}/{MANIFEST_FOLDER}/"):
             if "list" in name or not name.startswith("manifest-"):
                 continue
@@ -51,16 +48,16 @@ class PaimonRelocation:
         table = self._place.find()
         if table is None or table.snapshot is None:
             return set()
-        found = ReachableFiles(self._place, table).needed(
-            [*history(self._place, table.snapshot), *snapshots_of_tags_and_branches(self._place)]
+        locations = ReachableFiles(self._place, table).needed(
+            [*list_history(self._place, table.snapshot), *list_tag_and_branch_snapshots(self._place)]
         )
-        return {self._place.files.key_of(location) for location in found if self._place.files.holds(location)}
+        return {self._place.files.key_of(location) for location in locations if self._place.files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
         table = self._place.find()
         if table is None or table.owner not in (self._place.spec.table_uuid, new_uuid):
             return
-        # The newest schema says whose the table is: it comes last, so that an interrupted run is gone on with.
+        # The latest schema holds the owner, so it is replaced last: an interrupted run continues.
         for key in self._files():
             data = self._place.storage.read(key)
             text = self._relocate_snapshot(key, data.decode())
@@ -80,23 +77,23 @@ class PaimonRelocation:
                 yield from (f"{root}{parent}/{name}" for name in sorted(names, key=_number) if name.startswith(prefix))
 
     def _relocate_snapshot(self, key: str, text: str) -> str:
-        """Return a snapshot or tag with manifest lists that name every file at its present location."""
+        """Return a snapshot or tag whose manifest lists name every file at its present location."""
         if "/schema/" in key:
             return text
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError as error:
             raise CorruptDataError(f"lake file {key} cannot be read ({error}); restore it") from error
-        changed = dict(found)
+        changed = dict(document)
         for name in _LISTS:
-            if found.get(name) and (new := self._list(found[name])) is not None:
+            if document.get(name) and (new := self._list(document[name])) is not None:
                 changed[name] = new[0]
-                if f"{name}Size" in found:
+                if f"{name}Size" in document:
                     changed[f"{name}Size"] = new[1]
-        return text if changed == found else json.dumps(changed, indent=2)
+        return text if changed == document else json.dumps(changed, indent=2)
 
     def _list(self, name: str) -> tuple[str, int] | None:
-        """Return the new list of manifests and its size; None if the old one names no path."""
+        """Return the new manifest list and its size, or None if the old one names no path."""
         file = self._read(name)
         records = []
         for record in file.records:

@@ -1,11 +1,11 @@
-"""Deletion of single rows in a Paimon table of a log: files that have some are written again without them.
+"""Deletion of single rows in a Paimon lake of a log table: rewrites files without them.
 
-Every reader of Paimon reads such files right. Deletion vectors would cost less, and are an option of the table that
-Paimon's readers of streams leave out.
+Every Paimon reader reads such files correctly. Deletion vectors would cost less, but Paimon's streaming readers ignore
+that table option.
 
-**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets. It
-is refused, on every attempt, where one of the files is no longer live: then the rows lie elsewhere. The offsets of rows
-stay, and those of deleted ones are in no file.
+**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets.
+Every attempt fails if one of the files is no longer live, because then the rows are elsewhere. Rows keep their offsets;
+those of deleted rows are in no file.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.compaction import write_groups
-from streamhouse_spark.lake.parquet.copy_on_write import FileRewrite, without_rows
+from streamhouse_spark.lake.parquet.copy_on_write import FileRewrite, rewrite_without_rows
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
 _NO_ROWS: Final = OffsetRuns.dense(0, 0)
 
 
-def files_without(
+def rewrite_files_without(
     place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetRuns]
 ) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write the files of the newest snapshot that have rows at these offsets again, without them.
+    """Rewrite the files of the latest snapshot that have rows at these offsets, without these rows.
 
-    Returns the new files with one for each file that goes, see `DeletedRows`, and the rows that may be in files without
-    offsets. Durable when this returns.
+    Returns the new files with one entry for each removed file, see `DeletedRows`, and the rows that may be in files
+    without offsets. The files are durable on return.
     """
     table = place.require()
     if table.snapshot is None or not rows:
@@ -48,11 +48,11 @@ def files_without(
     files = place.files_at(spec.data_location)
 
     def write(file: FileRewrite) -> list[LakeFile]:
-        written = without_rows(file, context, spec, how, files, place.world.ids)
+        written = rewrite_without_rows(file, context, spec, how, files, place.world.ids)
         return [*written, _file_to_rewrite(file, spec)]
 
     touched, moved = _find_touched_files(place, table, spec, rows)
-    return [file for made in write_groups(place.storage, touched, write) for file in made], moved
+    return [file for of_group in write_groups(place.storage, touched, write) for file in of_group], moved
 
 
 def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
@@ -73,15 +73,15 @@ def _file_to_rewrite(file: FileRewrite, spec: PaimonFileSpec) -> LakeFile:
 def _find_touched_files(
     place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
 ) -> tuple[list[FileRewrite], RewrittenRows]:
-    """Find the files that have some of the rows. Only footers of files are read that can have some by their names."""
+    """Find the files that have some of the rows. Reads only footers of files that can have some by their names."""
     reader = MetadataReader(table, PaimonFiles(place.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
-    for entry in reader.live(table.snapshot):
+    for entry in reader.live_entries(table.snapshot):
         location = reader.location(entry)
         named = parse_file_offsets(location)
         if named is None:
-            foreign = location if _may_hold(entry, spec, rows) else foreign
+            foreign = location if _may_hold_rows(entry, spec, rows) else foreign
         elif rows.get(named[0], _NO_ROWS).within(named[1]):
             candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
     sizes = {split.location: split.size_bytes for split in candidates}
@@ -91,14 +91,14 @@ def _find_touched_files(
     for split, own in zip(candidates, footers, strict=True):
         if own is None:
             foreign = split.location
-        elif gone := own.runs.common(left.get(own.bucket, _NO_ROWS)):
-            left[own.bucket] = left[own.bucket].without(gone)
-            touched.append(FileRewrite(split, own, gone))
+        elif deleted := own.runs.common(left.get(own.bucket, _NO_ROWS)):
+            left[own.bucket] = left[own.bucket].without(deleted)
+            touched.append(FileRewrite(split, own, deleted))
     moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
     return touched, RewrittenRows(moved, foreign)
 
 
-def _may_hold(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
-    """Tell whether a file of another engine may be of a bucket that has some of the rows."""
+def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Return whether a file of another engine may be of a bucket with some of the rows."""
     is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
     return not is_bucketed or entry.bucket in rows

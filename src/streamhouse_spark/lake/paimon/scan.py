@@ -1,4 +1,4 @@
-"""Planning reads of a Paimon table: the files of a snapshot, and the columns in them."""
+"""Scan planning of a Paimon table: the files of a snapshot and their columns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,22 @@ from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
-from streamhouse_spark.lake.paimon.merge_sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
+from streamhouse_spark.lake.paimon.merge_sections import (
+    group_files,
+    group_sections,
+    is_own_keyed_name,
+    is_raw,
+    merge_scan_files,
+)
 from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merge_projection
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
-from streamhouse_spark.lake.paimon.schema import inner_of, is_stored_as, is_variant, lake_schema, paths_inside
+from streamhouse_spark.lake.paimon.schema import (
+    is_stored_as,
+    is_variant,
+    lake_schema,
+    nested_field_finder,
+    nested_field_paths,
+)
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.reader import projection_of
@@ -34,36 +46,34 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 def projection(
     lake: PaimonSchema,
-    known: ColumnMap,
+    mapping: ColumnMap,
     table: TableSchema,
     columns: Sequence[str] | None,
     schema: TableSchema | None,
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` makes it."""
+    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
     types = {field.id: field.type for field in lake.fields}
     return projection_of(
         lake_schema(lake),
-        known,
+        mapping,
         table,
         columns,
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
-        # Where the lake lacks the column, its name there may be another's: then one that no file has.
+        # If the lake does not have the column, its name may be another's: then use one that no file has.
         ambiguous=lambda name: name or "",
-        inner_of=inner_of(lake.fields),
+        inner_of=nested_field_finder(lake.fields),
     )
 
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of all columns of the table from its newest files."""
-    known = paimon_columns(table.schema, spec, table.schemas)
-    return projection(table.schema, known, spec.schema, None, spec.schema)
+    """Return the projection of all columns of the table from its latest files."""
+    mapping = paimon_columns(table.schema, spec, table.schemas)
+    return projection(table.schema, mapping, spec.schema, None, spec.schema)
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of the primary key's columns, in its order, from files of the lake under one of its
-    schemas.
-    """
+    """Return the projection of the primary key columns, in key order, from files under one of the lake's schemas."""
     return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
 
 
@@ -76,44 +86,40 @@ def scan_files(
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
-    """Find the data files of the snapshot that can hold rows of the filter, in the order of their offsets.
+    """Return the data files of the snapshot that can match the filter, in offset order.
 
-    Statistics are those of the filter's columns and of ``statistics_of``. ``how`` reads all columns of ``lake`` that
-    matter. Manifests are read only where one of their partitions can match.
-
-    With a primary key, files that have keys in common, or deletions, are one. Raises `LakeMismatchError` for files that
-    cannot be read here.
+    Statistics cover the filter's columns and ``statistics_of``. ``how`` reads all relevant columns of ``lake``. Reads
+    only manifests with a matching partition. With a primary key, files that share keys or have deletes are returned as
+    one. Raises `LakeMismatchError` for unsupported files.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
-    looked_at = {*statistics_of, *node.columns()}
-    wanted = {i for i, name in names.items() if name in looked_at}
+    statistics_columns = {*statistics_of, *node.columns()}
+    field_ids = {i for i, name in names.items() if name in statistics_columns}
     chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
     reader = MetadataReader(table, PaimonFiles(place.files), chosen)
-    entries = sorted(reader.live(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+    entries = sorted(reader.live_entries(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
-        found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
-        return replace(found, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
+        file = _scan_file(reader, entry, names, place.spec.num_buckets, field_ids)
+        return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
 
     def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
             yield from map(described, entries)
             return
         by = merge_projection(key_projection(lake, table, place.spec))
-        for part in (part for members in file_groups(entries).values() for part in sections(members)):
-            is_one = len(part) == 1 and is_raw(part[0])
-            yield described(part[0]) if is_one else read_as_one([*map(described, part)], by)
+        for part in (part for members in group_files(entries).values() for part in group_sections(members)):
+            is_single = len(part) == 1 and is_raw(part[0])
+            yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
 
     with paimon_metadata(table.location):
         return tuple(file for file in files() if file_may_match(file, how.schema, node))
 
 
 def _scan_file(
-    reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, wanted: set[int]
+    reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, field_ids: set[int]
 ) -> ScanFile:
-    """Return one file. ``names`` are those of the columns by their fields, ``wanted`` the fields whose statistics are
-    asked for.
-    """
+    """Return one file. ``names`` maps field ids to columns; statistics are returned for ``field_ids``."""
     file = entry.file
     return ScanFile(
         location=reader.location(entry),
@@ -124,7 +130,7 @@ def _scan_file(
             names.get(field.id, field.name): to_plan_value(value)
             for field, value in zip(entry.partition.fields, entry.partition.values, strict=True)
         },
-        statistics={names[field.id]: found for field, found in _statistics(entry) if field.id in wanted},
+        statistics={names[field.id]: statistics for field, statistics in _statistics(entry) if field.id in field_ids},
     )
 
 
@@ -148,7 +154,7 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
 
 
 def _bound(bounds: InternalRow, place: int) -> Any:
-    """Return a bound; None for a date or time of another engine's file that Python lacks."""
+    """Return a bound, or None for another engine's date or time that Python does not support."""
     try:
         return to_plan_value(bounds.get_field(place))
     except OverflowError:
@@ -156,11 +162,11 @@ def _bound(bounds: InternalRow, place: int) -> Any:
 
 
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, *, inside: bool = False) -> FieldNames:
-    """Return the column names of a file of another engine, which may have no field ids, from the schema of the file;
-    ``inside`` tells that columns were changed inside, and then also the names there.
+    """Return the column names of another engine's file, which may have no field ids, from the schema of the file.
+    ``inside`` adds nested names, for columns that changed inside.
 
-    Returns none if that schema is ``lake``, by which files are read, no column was changed inside, and none is VARIANT:
-    Paimon's Java writes such a column without its id, beside others that have theirs.
+    Returns none if that schema is ``lake``, no column changed inside, and none is VARIANT, which Paimon's Java library
+    writes without field id.
     """
     name = entry.file.file_name
     if is_own_name(name) or is_own_keyed_name(name):
@@ -171,12 +177,12 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
     own = (SEQUENCE, KIND) if lake.primary_keys else ()
     names = [(field.id, field.name) for field in (*own, *fields)]
     if inside:
-        names += [(i, join_path((f.name, *path))) for f in fields for path, i in paths_inside(f.type)]
+        names += [(i, join_path((f.name, *path))) for f in fields for path, i in nested_field_paths(f.type)]
     return tuple(names)
 
 
-def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
-    """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+def columns_same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
+    """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
     fields = [field for schema in table.schemas.values() for field in schema.fields]
     columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
     return frozenset(
@@ -189,7 +195,7 @@ def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Tell whether a field of some schema of the table is either not concerned or exactly the column."""
+    """Return whether a field of another schema of the table is unrelated to the column or identical to it."""
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))

@@ -1,4 +1,4 @@
-"""Schemas between a streamhouse table and Paimon, and the conditions under which two of them fit."""
+"""Schemas between a streamhouse table and Paimon, and whether they fit."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ _FOREIGN_OPTIONS: Final = (
     "deletion-vectors.enabled",
     "row-tracking.enabled",
 )
-"""Options with which files lie elsewhere, or hold other rows than those in them."""
+"""Options that move files, or make them hold other rows."""
 KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
-"""Options of a keyed table. The log has net changes, whatever merge engine made them: the newest row of a key
-counts."""
+"""Options of a primary-key table. The log has net changes of any merge engine, so the latest row of a key wins."""
 _FOREIGN_KEYED_OPTIONS: Final = (
     "deduplicate.ignore-delete",
     "ignore-delete",
@@ -68,14 +67,16 @@ _FOREIGN_KEYED_OPTIONS: Final = (
     "rowkind.field",
     "sequence.field",
 )
-"""Options with which another row of a key than the newest counts, or none."""
+"""Options that make another row of a key win than the latest, or none."""
 
 
 def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
     """Return the first schema of a new lake table: the same columns in the same order, their map, and its buckets."""
     ids = itertools.count(len(spec.schema.columns))
     fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
-    columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id, inner_of(fields))
+    columns = map_by_name(
+        [(field.id, field.name) for field in fields], spec.schema, spec.schema_id, nested_field_finder(fields)
+    )
     return PaimonSchema(
         id=0,
         fields=fields,
@@ -86,7 +87,7 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
             **bucket_options(spec),
             **(KEYED_OPTIONS if spec.primary_key else {}),
             "file.format": "parquet",
-            "partition.legacy-name": "false",  # dates as text, as readers of other languages write them
+            "partition.legacy-name": "false",  # dates as text, as readers in other languages write them
             "write-only": "true",  # other writers do not compact: files keep their offsets
             TABLE_UUID_PROPERTY: spec.table_uuid,
             COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
@@ -108,7 +109,7 @@ def new_field(field_id: int, column: Column, ids: Iterator[int]) -> DataField:
 
 
 def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True) -> DataType:
-    """Return the Paimon type. ``ids`` gives the fields of structs their ids."""
+    """Return the Paimon type. ``ids`` provides the ids of nested fields."""
     is_type = pa.types
     if is_type.is_decimal(arrow):
         return AtomicType(f"DECIMAL({arrow.precision}, {arrow.scale})", nullable)
@@ -123,31 +124,31 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
     return AtomicType(_FROM_ARROW[arrow], nullable)
 
 
-def inner_of(fields: Sequence[DataField]) -> InnerOf:
-    """Return the function that gives the fields inside a column, one of ``fields``; none of an unknown one."""
+def nested_field_finder(fields: Sequence[DataField]) -> InnerOf:
+    """Return the function that returns the nested fields of a column of ``fields``; none for an unknown one."""
     types = {field.id: field.type for field in fields}
-    return lambda field_id: fields_inside(types[field_id]) if field_id in types else {}
+    return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
 
-def fields_inside(data_type: DataType) -> dict[Path, int]:
-    """Return the ids of the fields of rows inside a type, by their paths in small letters."""
-    return {tuple(name.casefold() for name in path): i for path, i in paths_inside(data_type)}
+def nested_field_ids(data_type: DataType) -> dict[Path, int]:
+    """Return the ids of nested row fields of a type, by their lowercase paths."""
+    return {tuple(name.casefold() for name in path): i for path, i in nested_field_paths(data_type)}
 
 
-def paths_inside(data_type: DataType) -> list[tuple[Path, int]]:
-    """Return the paths and ids of the fields of rows inside a type, each before those inside it."""
+def nested_field_paths(data_type: DataType) -> list[tuple[Path, int]]:
+    """Return the paths and ids of nested row fields of a type, parents first."""
     match data_type:
         case ArrayType():
-            return [((ELEMENT, *path), i) for path, i in paths_inside(data_type.element)]
+            return [((ELEMENT, *path), i) for path, i in nested_field_paths(data_type.element)]
         case MapType():
             parts = ((KEY, data_type.key), (VALUE, data_type.value))
-            return [((name, *path), i) for name, part in parts for path, i in paths_inside(part)]
+            return [((name, *path), i) for name, part in parts for path, i in nested_field_paths(part)]
         case RowType():
-            found: list[tuple[Path, int]] = []
+            paths: list[tuple[Path, int]] = []
             for field in data_type.fields:
-                found.append(((field.name,), field.id))
-                found += [((field.name, *path), i) for path, i in paths_inside(field.type)]
-            return found
+                paths.append(((field.name,), field.id))
+                paths += [((field.name, *path), i) for path, i in nested_field_paths(field.type)]
+            return paths
     return []
 
 
@@ -176,34 +177,34 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:
-    """Return the type of a table for a column of the lake. Raises `SchemaMismatchError`, or ``ValueError``, for a type
-    that a table cannot have.
+    """Return the table type of a lake column. Raises `SchemaMismatchError`, or ``ValueError``, for a type that a table
+    cannot have.
     """
     if is_variant(data_type):
         return VARIANT
-    if _holds_variant(data_type):
+    if _contains_variant(data_type):
         raise SchemaMismatchError(f"column '{column}' of type {plain_type(data_type)} has VARIANT inside another type")
     return canonical_type(PyarrowFieldParser.from_paimon_type(data_type), column=column)
 
 
 def is_variant(data_type: DataType) -> bool:
-    """Tell whether a column of the lake is VARIANT."""
+    """Return whether a column of the lake is VARIANT."""
     return isinstance(data_type, AtomicType) and plain_type(data_type) == _FROM_ARROW[VARIANT]
 
 
-def _holds_variant(data_type: DataType) -> bool:
+def _contains_variant(data_type: DataType) -> bool:
     match data_type:
         case ArrayType():
-            return _holds_variant(data_type.element)
+            return _contains_variant(data_type.element)
         case MapType():
-            return _holds_variant(data_type.key) or _holds_variant(data_type.value)
+            return _contains_variant(data_type.key) or _contains_variant(data_type.value)
         case RowType():
-            return any(_holds_variant(field.type) for field in data_type.fields)
+            return any(_contains_variant(field.type) for field in data_type.fields)
     return is_variant(data_type)
 
 
 def file_schema(lake: PaimonSchema) -> pa.Schema:
-    """Return the Arrow schema of a data file, with the field ids of the columns and of the fields inside them."""
+    """Return the Arrow schema of a data file, with field ids on every level."""
     return pa.schema([_file_field(f) for f in lake.fields])
 
 
@@ -227,12 +228,12 @@ def _file_type(data_type: DataType) -> pa.DataType:
 
 
 def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:
-    """Tell whether a column of the Arrow type has this Paimon type in the lake."""
+    """Return whether the lake stores a column of the Arrow type as this Paimon type."""
     return plain_type(paimon_type(arrow, itertools.count())) == plain_type(lake_type)
 
 
 def plain_type(data_type: DataType) -> str:
-    """Return the type without field ids and comments, and without its own nullability."""
+    """Return the type without field ids, comments and its own nullability."""
     match data_type:
         case ArrayType():
             return f"ARRAY<{_nested_type(data_type.element)}>"
@@ -247,34 +248,34 @@ def _nested_type(data_type: DataType) -> str:
     return plain_type(data_type) + ("" if data_type.nullable else " NOT NULL")
 
 
-def differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
-    """Return the differences of a Paimon table from the lake table of ``spec``; empty if it fits."""
-    found = []
+def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
+    """Return how a Paimon table differs from the lake table of ``spec``; empty if it fits."""
+    problems = []
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in spec.schema.columns:
         field = by_name.pop(column.name.casefold(), None)
         expected = plain_type(paimon_type(column.type, itertools.count()))
         if field is None:
-            found.append(f"column '{column.name}' ({expected}) is missing")
+            problems.append(f"column '{column.name}' ({expected}) is missing")
             continue
         if plain_type(field.type) != expected:
-            found.append(f"column '{column.name}' is {plain_type(field.type)}, expected {expected}")
+            problems.append(f"column '{column.name}' is {plain_type(field.type)}, expected {expected}")
         if column.nullable and not field.type.nullable:
-            found.append(f"column '{column.name}' is NOT NULL, expected nullable")
-    found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    found += _difference("partition keys", lake.partition_keys, list(spec.partition_by))
-    found += _difference("primary keys", lake.primary_keys, list(spec.primary_key))
+            problems.append(f"column '{column.name}' is NOT NULL, expected nullable")
+    problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
+    problems += _describe_difference("partition keys", lake.partition_keys, list(spec.partition_by))
+    problems += _describe_difference("primary keys", lake.primary_keys, list(spec.primary_key))
     options = bucket_options(spec)
     for name in ("bucket", "bucket-key"):
-        found += _difference(f"option {name}", lake.options.get(name), options.get(name))
+        problems += _describe_difference(f"option {name}", lake.options.get(name), options.get(name))
     if spec.primary_key:
         for name, expected in KEYED_OPTIONS.items():
-            found += _difference(f"option {name}", lake.options.get(name, expected), expected)
+            problems += _describe_difference(f"option {name}", lake.options.get(name, expected), expected)
     for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
         if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):
-            found.append(f"option {name} is {lake.options[name]}, which is not read here")
-    return found
+            problems.append(f"option {name} is {lake.options[name]}, which is not read here")
+    return problems
 
 
-def _difference(what: str, here: Any, expected: Any) -> Sequence[str]:
-    return () if here == expected else (f"{what}: {here or 'none'}, expected {expected or 'none'}",)
+def _describe_difference(subject: str, here: Any, expected: Any) -> Sequence[str]:
+    return () if here == expected else (f"{subject}: {here or 'none'}, expected {expected or 'none'}",)

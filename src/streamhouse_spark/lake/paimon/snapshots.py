@@ -1,12 +1,12 @@
-"""The snapshots of a Paimon table: numbered files, of which one is made by put-if-absent and none is ever changed.
+"""Snapshots of a Paimon table: numbered files, each created by put-if-absent and never changed.
 
 **Commit point** of every change of the lake: put-if-absent of ``snapshot/snapshot-<N+1>``. The file is a slot (see
-`storage.put_if_absent`): whatever a put reports, it is read back and its commit compared. Paimon's own way, a rename
-behind a look whether the file is there, lets two processes win.
+`storage.put_if_absent`): after any outcome it is read back and its commit compared. Paimon's own method, an existence
+check followed by a rename, lets two processes win.
 
-**The newest** snapshot is found from where the hint ``LATEST`` points, or a listing does, by two looks for each time
-that the distance doubles. Other engines expire the oldest snapshots. So a number that was taken once may be free again,
-and a writer that slept could take it: a put counts only if the snapshot below it is still there, or nothing newer is.
+**The latest** snapshot is found from the hint ``LATEST``, or from a listing, with two reads per doubling of the
+distance. Other engines expire the oldest snapshots. So a number may become free again, and a delayed writer could take
+it: a put counts only if the snapshot below it still exists, or none is newer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TAG_PREFIX = "tag-"
 
 
 class _SeenSnapshots:
-    """The number of the newest snapshot that this process saw, by table: only a guess of what the hint says."""
+    """The number of the latest snapshot that this process read, by table: a guess of the hint."""
 
     def __init__(self) -> None:
         self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -65,15 +65,15 @@ _seen = _SeenSnapshots()
 
 
 class SnapshotManager:
-    """The snapshots of one table. Holds nothing: every call looks at the storage."""
+    """The snapshots of one table. Stateless: every call reads the storage."""
 
     def __init__(self, storage: Storage, table_key: str) -> None:
         self._storage = storage
         self._table_key = table_key
 
     def newest(self, ahead: Prefetch | None = None) -> Snapshot | None:
-        """Return the snapshot without a successor; None before the first. The hint, and the snapshots of `likely_keys`,
-        may be in ``ahead``.
+        """Return the snapshot without a successor, or None before the first. The hint and the snapshots of
+        `likely_keys` may be in ``ahead``.
         """
         ahead = ahead or Prefetch(self._storage)
         hint = self._hint(ahead)
@@ -83,10 +83,10 @@ class SnapshotManager:
         def find(snapshot_id: int) -> Snapshot | None:
             return self._read(self.key_of(snapshot_id), ahead)
 
-        was_asked_for = hint is not None and ahead.has(self.key_of(hint))
+        is_hint_prefetched = hint is not None and ahead.has(self.key_of(hint))
         current = find(hint) if hint else None
-        if hint and current is None and was_asked_for:
-            current = find(hint)  # asked for beside the hint, so it may have been put since
+        if hint and current is None and is_hint_prefetched:
+            current = find(hint)  # prefetched with the hint, so it may have been put since
         if current is None:
             current = self._newest_listed() or find(1)
         newest = None if current is None else last_reached(find, current.id, current)
@@ -95,43 +95,41 @@ class SnapshotManager:
         return newest
 
     def likely_keys(self) -> list[str]:
-        """Return the keys of the newest snapshot that this process saw, and of the next; none where it saw none. The
-        hint probably names it, so whoever reads the hint asks for them too.
+        """Return the keys of the latest snapshot that this process read, and of the next, to prefetch with the hint.
+        Empty if it read none.
         """
-        seen = _seen.get(self._storage.url, self._table_key)
-        return [] if seen is None else [self.key_of(seen), self.key_of(seen + 1)]
+        last_seen = _seen.get(self._storage.url, self._table_key)
+        return [] if last_seen is None else [self.key_of(last_seen), self.key_of(last_seen + 1)]
 
     def keys_of(self, snapshot: Snapshot) -> tuple[str, str]:
         """Return the key of a snapshot, and that of the next."""
         return self.key_of(snapshot.id), self.key_of(snapshot.id + 1)
 
     def find(self, snapshot_id: int) -> Snapshot | None:
-        """Return the snapshot, or None if there is none of that number (yet, or any more). Raises
-        `CorruptDataError`.
-        """
+        """Return the snapshot, or None if it does not exist. Raises `CorruptDataError`."""
         return self._read(self.key_of(snapshot_id)) if snapshot_id > 0 else None
 
     def require(self, snapshot_id: int, newest: Snapshot | None = None) -> Snapshot:
-        """Return the snapshot, also if only a tag still has it; it may be the ``newest``, which was just read. Raises
+        """Return the snapshot, even if only a tag retains it. It may be ``newest``, which was just read. Raises
         `SnapshotExpiredError`.
         """
-        found = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
-        if found is None:
+        match = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
+        if match is None:
             tagged = (self.snapshot_of_tag(name) for name in self.tags())
-            found = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
-        if found is None:
+            match = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
+        if match is None:
             self.require_expired(snapshot_id)
             shown = ", ".join(map(str, self.ids()[-5:])) or "none"
             raise SnapshotExpiredError(
                 f"lake table {self._table_key} has no snapshot {snapshot_id}: it was expired or never there; the "
                 f"newest kept are {shown}; choose one of them"
             )
-        return found
+        return match
 
     def require_expired(self, snapshot_id: int) -> None:
-        """Check that an absent snapshot is older or newer than all others: they expire oldest first.
+        """Require that a missing snapshot is older or newer than all others: they expire oldest first.
 
-        Raises `SnapshotExpiredError` naming the missing file.
+        Raises `SnapshotExpiredError` with the missing file.
         """
         ids = self.ids()
         if ids and ids[0] < snapshot_id < ids[-1]:
@@ -141,11 +139,11 @@ class SnapshotManager:
             )
 
     def first_missing(self, newest: Snapshot | None, recorded: int) -> int | None:
-        """Return the number of the first lost snapshot above the ``newest`` one; None where the lake was rolled back
-        to it, or none is lost.
+        """Return the number of the first lost snapshot above ``newest``, or None if none is lost or the lake was rolled
+        back.
 
-        A rollback deletes the snapshots above and their tags, so that none of both is left: not ``recorded``, which
-        was committed once, nor the tag on the package's newest.
+        A rollback deletes later snapshots and their tags: then neither ``recorded``, which was committed, nor the tag
+        of the package's latest snapshot is left.
         """
         last = 0 if newest is None else newest.id
         if recorded <= last:
@@ -155,15 +153,13 @@ class SnapshotManager:
         return last + 1 if above else None
 
     def newest_own(self, snapshot: Snapshot | None) -> Snapshot | None:
-        """Return the snapshot, or the nearest one below, that a commit of the package made; None if there is none (any
-        more).
-        """
+        """Return the snapshot, or the nearest one below, that the package committed, or None."""
         while snapshot is not None and commit_of(snapshot) is None:
             snapshot = self.find(snapshot.id - 1)
         return snapshot
 
     def ids(self) -> list[int]:
-        """Return the numbers that a listing shows, ascending."""
+        """Return the numbers in a listing, ascending."""
         names = self._storage.list_names(f"{self._table_key}/snapshot/")
         numbers = (name.removeprefix(SNAPSHOT_PREFIX) for name in names if name.startswith(SNAPSHOT_PREFIX))
         return sorted(int(number) for number in numbers if number.isdigit())
@@ -178,7 +174,7 @@ class SnapshotManager:
         return self._read(self.tag_key(name))
 
     def tagged_newest(self) -> Snapshot | None:
-        """Return the snapshot of the tag that the package keeps on its newest one; None without one that is whole."""
+        """Return the snapshot of the package's tag on its latest one, or None without an intact one."""
         with suppress(CorruptDataError):
             return self.snapshot_of_tag(COMMIT_USER)
         return None
@@ -190,10 +186,10 @@ class SnapshotManager:
     # -- committing -----------------------------------------------------------------------------------------------
 
     def put(self, snapshot: Snapshot) -> bool:
-        """Store the snapshot under its number; returns False if another has that number.
+        """Store the snapshot under its number. Returns False if another snapshot has that number.
 
-        Returns True also if an earlier attempt of the same commit has it. Raises `StorageError` if nothing happened
-        yet, `CommitStateUnknownError` if that cannot be told.
+        Also returns True if an earlier attempt of the same commit stored it. Raises `StorageError` if nothing happened
+        yet, `CommitStateUnknownError` if the outcome is unknown.
         """
         key = self.key_of(snapshot.id)
         slot = Slot(
@@ -202,19 +198,19 @@ class SnapshotManager:
             lambda: parse_snapshot(key, self._storage.read(key)),
             lambda stored: commit_of(stored) == commit_of(snapshot),
         )
-        taken = slot.take(snapshot_text(snapshot))
-        self._require_known(snapshot, taken)
-        if not taken.is_won():
+        put = slot.take(snapshot_text(snapshot))
+        self._require_known_outcome(snapshot, put)
+        if not put.is_won():
             return False
         self._require_counts(snapshot)
         _seen.note(self._storage.url, self._table_key, snapshot.id)
         return True
 
     def require_not_replaced(self, snapshot: Snapshot) -> None:
-        """Check that no other commit has replaced a snapshot that was just put, by renaming its file there.
+        """Require that no other commit replaced a snapshot that was just put, by renaming its file there.
 
-        Such a writer looked before the put and renamed after it. One that renames still later is noticed by the next
-        look: the lake's offsets are always read from its newest snapshot. Raises `CommitConflictError`.
+        Such a writer checked before the put and renamed after it. A later rename is noticed by the next read, because
+        the lake's offsets always come from its latest snapshot. Raises `CommitConflictError`.
         """
         with suppress(StorageError, CorruptDataError):
             stored = self.find(snapshot.id)
@@ -224,42 +220,42 @@ class SnapshotManager:
                     "ours had just been committed; try again"
                 )
 
-    def point_to(self, snapshot: Snapshot) -> None:
-        """Tell other engines which snapshot is the newest, and that it is needed.
+    def write_hints(self, snapshot: Snapshot) -> None:
+        """Write the hints that tell other engines the latest snapshot, and that it is needed.
 
-        ``LATEST`` is a hint. The tag and the consumer keep engines that expire snapshots from taking this one and those
-        behind it. Each of them may lag behind: then more is kept.
+        ``LATEST`` is a hint. The tag and the consumer keep other engines from expiring this snapshot and later ones.
+        Each may lag: then more is retained.
         """
         text = snapshot_text(snapshot)
 
-        def put(told: tuple[str, bytes]) -> None:
+        def put(hint_file: tuple[str, bytes]) -> None:
             with suppress(StorageError):
-                self._storage.put(*told)
+                self._storage.put(*hint_file)
 
-        told = [
+        hints = [
             (self.hint_key, str(snapshot.id).encode()),
             (self.tag_key(COMMIT_USER), text),
             (self.consumer_key, consumer_text(snapshot.id)),
         ]
-        for _ in at_once(self._storage, put, told):
+        for _ in at_once(self._storage, put, hints):
             pass
 
     @property
     def consumer_key(self) -> str:
         return f"{self._table_key}/consumer/consumer-{COMMIT_USER}"
 
-    def _require_known(self, snapshot: Snapshot, taken: PutResult[Snapshot]) -> None:
-        if taken.outcome is PutOutcome.UNREADABLE:
+    def _require_known_outcome(self, snapshot: Snapshot, put: PutResult[Snapshot]) -> None:
+        if put.outcome is PutOutcome.UNREADABLE:
             raise CommitStateUnknownError(
                 f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed "
-                f"({taken.failure}), and it cannot be read back ({taken.read_error}); run the same tiering again, it "
+                f"({put.failure}), and it cannot be read back ({put.read_error}); run the same tiering again, it "
                 "repeats nothing that happened"
-            ) from taken.read_error
-        if taken.outcome is PutOutcome.NOT_DURABLE:
+            ) from put.read_error
+        if put.outcome is PutOutcome.NOT_DURABLE:
             raise CommitStateUnknownError(
-                f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({taken.failure}); "
+                f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({put.failure}); "
                 "check the disk, then run the same tiering again"
-            ) from taken.read_error
+            ) from put.read_error
 
     def _require_counts(self, snapshot: Snapshot) -> None:
         """Require that nobody expired the numbers around this one since the commit was validated."""
@@ -280,15 +276,15 @@ class SnapshotManager:
 
     # -- expiring -------------------------------------------------------------------------------------------------
 
-    def expire(self, snapshot_ids: Sequence[int], first_kept: int) -> None:
+    def expire(self, snapshot_ids: Sequence[int], first_retained: int) -> None:
         """Delete snapshots, given oldest first, and tell other engines the first remaining one.
 
-        They follow the hint ``EARLIEST`` only while there is a snapshot of its number; else they list.
+        They follow the hint ``EARLIEST`` only if that snapshot exists; otherwise they list.
         """
         for snapshot_id in snapshot_ids:
             self._storage.delete(self.key_of(snapshot_id))
         with suppress(StorageError):
-            self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_kept).encode())
+            self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_retained).encode())
 
     # -- internals ------------------------------------------------------------------------------------------------
 
@@ -305,9 +301,9 @@ class SnapshotManager:
 
     def _newest_listed(self) -> Snapshot | None:
         for snapshot_id in reversed(self.ids()):
-            found = self.find(snapshot_id)
-            if found is not None:
-                return found
+            snapshot = self.find(snapshot_id)
+            if snapshot is not None:
+                return snapshot
         return None
 
     def key_of(self, snapshot_id: int) -> str:
@@ -340,10 +336,10 @@ def snapshot_text(snapshot: Snapshot) -> bytes:
 
 
 def commit_of(snapshot: Snapshot) -> str | None:
-    """Return the uuid of the commit that made a snapshot of the package; None for one of another engine."""
+    """Return the uuid of the package's commit that made a snapshot, or None for another engine's."""
     properties = snapshot.properties or {}
-    found: str | None = properties.get(COMMIT_PROPERTY)
-    return found
+    commit_uuid: str | None = properties.get(COMMIT_PROPERTY)
+    return commit_uuid
 
 
 def consumer_text(snapshot_id: int) -> bytes:
@@ -352,5 +348,5 @@ def consumer_text(snapshot_id: int) -> bytes:
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time, see `streamhouse_spark.lake.timestamp_correction`."""
+    """Return the snapshot's own time; see `streamhouse_spark.lake.timestamp_correction`."""
     return own_ms(snapshot.time_millis, snapshot.properties or {})

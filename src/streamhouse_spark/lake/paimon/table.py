@@ -14,7 +14,7 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.commit_validation import LogRange
 from streamhouse_spark.lake.model.change_detection import LakeVersion
-from streamhouse_spark.lake.model.pending_deletes import NOTHING_BESIDE, PendingDeletes
+from streamhouse_spark.lake.model.pending_deletes import NO_PENDING_DELETES, PendingDeletes
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     Claim,
@@ -27,27 +27,27 @@ from streamhouse_spark.lake.model.values import (
     LakeSnapshot,
     WriteContext,
 )
-from streamhouse_spark.lake.paimon.commit_races import durable, wait_until_durable, was_replaced
+from streamhouse_spark.lake.paimon.commit_races import find_durable, wait_until_durable, was_replaced
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.external_row_deletes import (
-    adds_no_others,
-    files_without_positions,
-    keeps_foreign_files,
+    adds_only_own_files,
     list_data_files,
     mark_of,
+    retains_external_files,
+    rewrite_external_files,
 )
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
-from streamhouse_spark.lake.paimon.metadata_problems import metadata_problems
+from streamhouse_spark.lake.paimon.metadata_problems import find_metadata_problems
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
-from streamhouse_spark.lake.paimon.row_deletion import files_without
-from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
+from streamhouse_spark.lake.paimon.row_deletion import rewrite_files_without
+from streamhouse_spark.lake.paimon.scan import columns_same_by_name, projection, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parse_snapshot, snapshot_text
-from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, one_look
+from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding, cache_metadata_for_round
 from streamhouse_spark.lake.paimon.tiering_commit import (
     commit_round,
     describe_past_snapshot,
@@ -67,9 +67,9 @@ from streamhouse_spark.storage.memory import MemoryStorage
 
 
 class PaimonLake(LakeTable):
-    """See `LakeTable`."""
+    """The `LakeTable` of Paimon."""
 
-    names_files = True
+    has_file_names = True
     leaves_out_deleted = True
 
     def __init__(
@@ -88,7 +88,7 @@ class PaimonLake(LakeTable):
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def one_look(self) -> AbstractContextManager[None]:
-        return one_look()
+        return cache_metadata_for_round()
 
     def newest(self) -> LakeSnapshot | None:
         table = self.place.find()
@@ -116,11 +116,11 @@ class PaimonLake(LakeTable):
         return None if number is None else f"lake file {self.place.snapshots.key_of(number)}"
 
     def metadata_problems(self) -> Iterator[str]:
-        return metadata_problems(self.place)
+        return find_metadata_problems(self.place)
 
     def durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
-        return durable(self.place)
+        return find_durable(self.place)
 
     def was_replaced(self, snapshot_id: int) -> bool:
         return was_replaced(self.place, snapshot_id)
@@ -130,38 +130,38 @@ class PaimonLake(LakeTable):
         return describe_past_snapshot(self.place, self.place.snapshots.require(snapshot_id))
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
-        """Return the snapshot of a tag. Raises `SnapshotExpiredError` naming the existing ones."""
+        """Return the snapshot of a tag. Raises `SnapshotExpiredError` with the existing names."""
         self._require_table(f"no tag '{name}'")
-        found = self.place.snapshots.snapshot_of_tag(name)
-        if found is None:
+        snapshot = self.place.snapshots.snapshot_of_tag(name)
+        if snapshot is None:
             tags = ", ".join(self.place.snapshots.tags()) or "none"
             raise SnapshotExpiredError(f"lake table {self.place.location} has no tag '{name}'; there are {tags}")
-        return describe_past_snapshot(self.place, found)
+        return describe_past_snapshot(self.place, snapshot)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        found = self._require_table("no snapshots").snapshot
-        oldest = found
-        time_ms = own_time_ms(found) if found is not None else 0
-        while found is not None and time_ms > timestamp_ms:
-            oldest, found = found, self.place.snapshots.find(found.id - 1)
-            time_ms = min(time_ms, own_time_ms(found)) if found is not None else time_ms
-        if found is None:
+        snapshot = self._require_table("no snapshots").snapshot
+        oldest = snapshot
+        time_ms = own_time_ms(snapshot) if snapshot is not None else 0
+        while snapshot is not None and time_ms > timestamp_ms:
+            oldest, snapshot = snapshot, self.place.snapshots.find(snapshot.id - 1)
+            time_ms = min(time_ms, own_time_ms(snapshot)) if snapshot is not None else time_ms
+        if snapshot is None:
             self.place.snapshots.require_expired(0 if oldest is None else oldest.id - 1)
             raise SnapshotExpiredError(
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
                 f"is kept is from {time_ms if oldest else None} ms; choose a later time"
             )
-        return describe_past_snapshot(self.place, found)
+        return describe_past_snapshot(self.place, snapshot)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
         return iter_ancestors(self.place, snapshot_id)
 
-    def _require_table(self, what: str) -> PaimonTable:
+    def _require_table(self, consequence: str) -> PaimonTable:
         table = self.place.find()
         if table is None:
             raise SnapshotExpiredError(
-                f"{self.place.spec.path} has no lake table, so {what}: there is no {self.place.schema_key(0)}; tier it "
-                "first, or if it was tiered, restore the file"
+                f"{self.place.spec.path} has no lake table, so {consequence}: there is no "
+                f"{self.place.schema_key(0)}; tier it first, or if it was tiered, restore the file"
             )
         return table
 
@@ -177,18 +177,18 @@ class PaimonLake(LakeTable):
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
-        beside: PendingDeletes = NOTHING_BESIDE,
+        pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
         if not with_older:
             return []
-        written, moved = files_without(self.place, context, rows)
-        return [*written, *files_without_positions(self.place, context, beside, moved)]
+        written, moved = rewrite_files_without(self.place, context, rows)
+        return [*written, *rewrite_external_files(self.place, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
-        return keeps_foreign_files(self.place, older, newer)
+        return retains_external_files(self.place, older, newer)
 
     def adds_no_others(self, older: int, newer: int) -> bool:
-        return adds_no_others(self.place, older, newer)
+        return adds_only_own_files(self.place, older, newer)
 
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")
@@ -220,11 +220,11 @@ class PaimonLake(LakeTable):
         newest = table.snapshot
         snapshot = newest if snapshot_id is None else self.place.snapshots.require(snapshot_id, newest)
         lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
-        known = paimon_columns(table.schema, self.place.spec, table.schemas)
-        how = projection(lake, known, self.place.spec.schema, columns, schema)
+        mapping = paimon_columns(table.schema, self.place.spec, table.schemas)
+        how = projection(lake, mapping, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
-        every = projection(lake, known, self.place.spec.schema, None, schema)
+        every = projection(lake, mapping, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, node=node)
         held = (describe_snapshot if snapshot_id is None else describe_past_snapshot)(self.place, snapshot)
         return LakePlan(held, how, tuple(s for file in files for s in file.splits()))
@@ -242,11 +242,11 @@ class PaimonLake(LakeTable):
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id, table.snapshot)
         lake = table.schema_of(snapshot)
-        known = paimon_columns(table.schema, self.place.spec, table.schemas)
-        how = projection(lake, known, self.place.spec.schema, columns, schema)
-        every = projection(lake, known, self.place.spec.schema, None, schema)
+        mapping = paimon_columns(table.schema, self.place.spec, table.schemas)
+        how = projection(lake, mapping, self.place.spec.schema, columns, schema)
+        every = projection(lake, mapping, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
-        return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, same_by_name(table, how))
+        return LakeScan(describe_past_snapshot(self.place, snapshot), how, files, columns_same_by_name(table, how))
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
         return list_data_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
@@ -258,9 +258,9 @@ class PaimonLake(LakeTable):
         table = self.place.find()
         if table is not None:
             return metadata_table(self.place, table, name)
-        made = PaimonTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
-        made.create_or_evolve()
-        return metadata_table(made, made.require(), name).slice(0, 0)
+        binding = PaimonTableBinding(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        binding.create_or_evolve()
+        return metadata_table(binding, binding.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
         return METADATA_TABLES

@@ -1,4 +1,4 @@
-"""Location and ownership of the Paimon table of one streamhouse table: created, adopted, opened, dropped."""
+"""Location and ownership of the Paimon table of one streamhouse table: create, adopt, open, drop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.schema import differences, paimon_schema
+from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, consumer_text
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -36,7 +36,7 @@ from streamhouse_spark.storage.put_if_absent import slot_of_bytes
 
 ATTEMPTS_MAX = 5
 _SCHEMAS_AHEAD = 3
-"""Schemas that are asked for at once: most tables have one or two."""
+"""Schemas requested at once: most tables have one or two."""
 _SCHEMA = "schema/schema-"
 
 
@@ -48,7 +48,7 @@ class PaimonTable:
     schemas: Mapping[int, PaimonSchema]
     """All schemas that it ever had, by id."""
     snapshot: Snapshot | None
-    """The newest snapshot."""
+    """The latest snapshot."""
 
     @property
     def schema(self) -> PaimonSchema:
@@ -57,8 +57,8 @@ class PaimonTable:
 
     @property
     def owner(self) -> str | None:
-        found: str | None = self.schema.options.get(TABLE_UUID_PROPERTY)
-        return found
+        table_uuid: str | None = self.schema.options.get(TABLE_UUID_PROPERTY)
+        return table_uuid
 
     def schema_of(self, snapshot: Snapshot) -> PaimonSchema:
         """Return the schema that was current when the snapshot was made. Raises `CorruptDataError`."""
@@ -79,27 +79,27 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
-class _Looks(threading.local):
-    """The states that this thread has found within `one_look`, by table; None outside of it."""
+class _TableCache(threading.local):
+    """The states that this thread has read within `cache_metadata_for_round`, by table; None outside of it."""
 
     tables: dict[tuple[str, str], PaimonTable] | None = None
 
 
-_looks = _Looks()
+_cache = _TableCache()
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
-    """Let steps of this thread that follow one another take the newest state as the first of them found it."""
-    before, _looks.tables = _looks.tables, _looks.tables or {}
+def cache_metadata_for_round() -> Iterator[None]:
+    """Let this thread reuse the first state that it reads for the rest of a round."""
+    before, _cache.tables = _cache.tables, _cache.tables or {}
     try:
         yield
     finally:
-        _looks.tables = before
+        _cache.tables = before
 
 
 class PaimonTableBinding:
-    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class PaimonTableBinding:
         self._home = WarehouseIdentity(storage)
 
     def require_home(self, doing: str) -> None:
-        """Check the warehouse's home, before anything of the lake is written or deleted. Raises
-        `WarehouseMovedError`, and for a branch `InvalidOptionError`.
+        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
+        and `InvalidOptionError` for a branch.
         """
         self.spec.require_own(doing)
         self._home.require(f"{doing} of {self.spec.path}")
@@ -142,21 +142,21 @@ class PaimonTableBinding:
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the newest state, or None if there is no lake table (yet); within `one_look` the one that its first
-        step found. Raises `CorruptDataError`.
+        """Return the latest state, or None if there is no lake table. Within `cache_metadata_for_round` returns the
+        first state read. Raises `CorruptDataError`.
         """
         key = (self.storage.url, self.spec.location)
-        if _looks.tables is not None and key in _looks.tables:
-            return _looks.tables[key]
+        if _cache.tables is not None and key in _cache.tables:
+            return _cache.tables[key]
         table = self._find()
-        if _looks.tables is not None and table is not None:
-            _looks.tables[key] = table
+        if _cache.tables is not None and table is not None:
+            _cache.tables[key] = table
         return table
 
-    def look_again(self) -> None:
-        """Have the next step of `one_look` look for itself."""
-        if _looks.tables is not None:
-            _looks.tables.pop((self.storage.url, self.spec.location), None)
+    def forget_cached_table(self) -> None:
+        """Make the next step within `cache_metadata_for_round` read the state itself."""
+        if _cache.tables is not None:
+            _cache.tables.pop((self.storage.url, self.spec.location), None)
 
     def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
@@ -179,7 +179,7 @@ class PaimonTableBinding:
         return PaimonTable(self.location, schemas, newest)
 
     def require(self) -> PaimonTable:
-        """Return the result of `find` for a table that has to exist. Raises `LakeMismatchError`."""
+        """Return the result of `find` for a table that must exist. Raises `LakeMismatchError`."""
         table = self.find()
         if table is None:
             raise LakeMismatchError(
@@ -188,45 +188,45 @@ class PaimonTableBinding:
         return table
 
     def create_or_evolve(self) -> None:
-        """Create or fit the table. **Commit point:** put-if-absent of the schema's file, of the first one or of one
-        with other columns.
+        """Create or migrate the table. **Commit point:** put-if-absent of the schema file, the first or one with other
+        columns.
         """
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
                 self._require_free()
-                # Before there is anything to expire: an engine that expires snapshots keeps those that hold offsets.
+                # Put before there is anything to expire: an engine that expires snapshots keeps those with offsets.
                 self.storage.put(self.snapshots.consumer_key, consumer_text(1))
                 self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
             self.require_owner(table)
-            wanted = evolve_lake(table.schema, self.spec, self.world.clock.now_ms())
-            if found := wanted.differences or differences(wanted.schema, self.spec):
+            evolved = evolve_lake(table.schema, self.spec, self.world.clock.now_ms())
+            if problems := evolved.differences or find_differences(evolved.schema, self.spec):
                 raise LakeMismatchError(
-                    f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(found)}; "
+                    f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(problems)}; "
                     "change it, or build the lake at another place (streamhouse retier)"
                 )
-            if wanted.schema is table.schema:
+            if evolved.schema is table.schema:
                 return
-            self.put_schema(wanted.schema)
+            self.put_schema(evolved.schema)
         raise CommitConflictError(
             f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
         )
 
-    def bring_up(self) -> None:
-        """Give the lake table, if there is one, the columns of the table, before its files are rewritten."""
+    def migrate_columns(self) -> None:
+        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
             return
-        known = paimon_columns(table.schema, self.spec).schema_id
-        if known is None or known < self.spec.schema_id:
+        schema_id = paimon_columns(table.schema, self.spec).schema_id
+        if schema_id is None or schema_id < self.spec.schema_id:
             self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
-        """Drop the lake table, only if it is this table's. Its owner's mark is deleted last, so that a failed drop can
-        be repeated.
+        """Drop the lake table if it is this table's. The owner's mark is deleted last, so that a failed drop can be
+        repeated.
 
-        Without ``purge`` only the schemas go: then there is no table, and its files stay.
+        Without ``purge`` only the schemas are deleted: then there is no table, and its files stay.
         """
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
@@ -261,8 +261,8 @@ class PaimonTableBinding:
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:
-        """Store the ``schema`` under its id, unless another has that id: the next look shows which it was."""
-        self.look_again()
+        """Store the ``schema`` under its id, unless another has that id: the next read shows which one it was."""
+        self.forget_cached_table()
         data = JSON.to_json(schema, indent=2).encode()
         slot_of_bytes(self.storage, self.schema_key(schema.id), data).take(data).is_won()
 

@@ -1,4 +1,4 @@
-"""One tiering round in a Paimon lake: the context of its tasks, and the commit that is fenced by the offsets."""
+"""One tiering round in a Paimon lake: the context of its tasks, and the commit fenced by offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.lake.paimon.merge_changes import require_newest, sequence
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
-"""In a snapshot of the package that removes files: each of them was one with offsets."""
+"""In a snapshot of the package that removes files: all of them had offsets."""
 
 
 def write_context(place: PaimonTableBinding) -> WriteContext:
@@ -29,20 +29,22 @@ def write_context(place: PaimonTableBinding) -> WriteContext:
     require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
-    file_spec = PaimonFileSpec(table.schema, table.location, began_ms, name_of(table.snapshot), _shifts(place, table))
-    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # options that no task could read are told here
+    file_spec = PaimonFileSpec(
+        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(place, table)
+    )
+    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises here for options that no task could read
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
-def _shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
+def _sequence_shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
     if table.snapshot is None or not place.spec.primary_key:
         return {}
-    found = offsets_at(place, table.snapshot)
-    return sequence_shifts(live_entries(place, table), found.offsets if found else {})
+    offsets = offsets_at(place, table.snapshot)
+    return sequence_shifts(live_entries(place, table), offsets.offsets if offsets else {})
 
 
-def name_of(snapshot: Snapshot | None) -> str | None:
-    """Return a name that no other snapshot has, of any table; None without one."""
+def snapshot_name(snapshot: Snapshot | None) -> str | None:
+    """Return a name unique among the snapshots of all tables, or None without a snapshot."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
@@ -57,17 +59,17 @@ def commit_round(
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends, new.absent)
     file_spec = PaimonFileSpec.from_json(context.lake)
     added = [file for file in files if file.deletes is None]
-    gone = [file.deletes for file in files if file.deletes is not None]
-    has_foreign = any(not file.has_offsets for file in gone)
-    kept = {FOREIGN_KEPT_PROPERTY: "true"} if gone and not has_foreign else {}
-    num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in gone)
+    row_deletes = [file.deletes for file in files if file.deletes is not None]
+    has_foreign = any(not file.has_offsets for file in row_deletes)
+    retention = {FOREIGN_KEPT_PROPERTY: "true"} if row_deletes and not has_foreign else {}
+    num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in row_deletes)
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
         require_shape(place, table, file_spec)
-        found = offsets_at(place, table.snapshot) if table.snapshot else None
-        require_offsets(table.location, found, expected)
-        if not is_truncated and name_of(table.snapshot) != file_spec.planned_on:
+        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
+        require_offsets(table.location, offsets, expected)
+        if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
             if has_foreign:
                 raise CommitConflictError(
                     f"lake table {table.location}: another commit came while rows of other engines' files were looked "
@@ -75,25 +77,29 @@ def commit_round(
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
-        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        rows, without_offsets = (
+            (offsets.dropped_rows, offsets.dropped_others) if offsets and not is_truncated else (0, 0)
+        )
         owner, absent = place.spec.table_uuid, num_deleted + rows
         history = place.spec.history
-        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
+        text = offsets_text(
+            owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_without_offsets=without_offsets
+        )
         return Change(
             added,
             removes_all=is_truncated and table.snapshot is not None,
-            removed_at=[file.location for file in gone],
-            is_overwrite=bool(gone),
-            properties={OFFSETS_PROPERTY: text, **kept},
+            removed_at=[file.location for file in row_deletes],
+            is_overwrite=bool(row_deletes),
+            properties={OFFSETS_PROPERTY: text, **retention},
         )
 
     return describe_snapshot(place, commit_snapshot(place, validated))
 
 
 def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | None:
-    """Return the offsets that a snapshot holds: its own, or those of the nearest one below it that has some.
+    """Return the offsets of a snapshot: its own, or those of the nearest one below with offsets.
 
-    Raises `LakeRolledBackError` if that one was expired.
+    Raises `LakeRolledBackError` if that one has expired.
     """
     below: Snapshot | None = snapshot
     while below is not None:
@@ -111,44 +117,48 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
 
 
 def carry_offsets(
-    place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_others: int = 0
+    place: PaimonTableBinding, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_without_offsets: int = 0
 ) -> dict[str, str]:
-    """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
+    """Return the properties of a snapshot with the rows of this one, which may be another engine's.
 
-    ``dropped_rows`` are newly absent ones, ``dropped_others`` those of them without offsets. Raises as `offsets_at`
-    does.
+    ``dropped_rows`` counts newly missing rows, ``dropped_without_offsets`` those of them without offsets. Raises as
+    `offsets_at` does.
     """
-    found = offsets_at(place, snapshot) if snapshot is not None else None
-    held = (found.offsets, found.starts) if found else ({}, {})
-    dropped_rows += found.dropped_rows if found else 0
-    others = dropped_others + (found.dropped_others if found else 0)
-    history, owner = found.history if found else None, place.spec.table_uuid
-    text = offsets_text(owner, *held, dropped_rows=dropped_rows, history=history, dropped_others=others)
+    offsets = offsets_at(place, snapshot) if snapshot is not None else None
+    held = (offsets.offsets, offsets.starts) if offsets else ({}, {})
+    dropped_rows += offsets.dropped_rows if offsets else 0
+    without_offsets = dropped_without_offsets + (offsets.dropped_others if offsets else 0)
+    history, owner = offsets.history if offsets else None, place.spec.table_uuid
+    text = offsets_text(
+        owner, *held, dropped_rows=dropped_rows, history=history, dropped_without_offsets=without_offsets
+    )
     return {OFFSETS_PROPERTY: text}
 
 
 def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    found = offsets_at(place, snapshot)
-    if found is None:
+    snapshot_offsets = offsets_at(place, snapshot)
+    if snapshot_offsets is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
-    offsets, starts = dict(found.offsets), dict(found.starts)
-    held = found.dropped_rows, found.history, found.dropped_others
+    offsets, starts = dict(snapshot_offsets.offsets), dict(snapshot_offsets.starts)
+    held = snapshot_offsets.dropped_rows, snapshot_offsets.history, snapshot_offsets.dropped_others
     return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *held)
 
 
 def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and those below it with their offsets, as far as they are kept. Raises as `offsets_at` does."""
-    found = place.snapshots.find(snapshot_id)
-    while found is not None:
-        yield describe_snapshot(place, found)
-        found = place.snapshots.find(found.id - 1)
+    """Return a snapshot and those below it with their offsets, as far as they are retained. Raises as `offsets_at`
+    does.
+    """
+    snapshot = place.snapshots.find(snapshot_id)
+    while snapshot is not None:
+        yield describe_snapshot(place, snapshot)
+        snapshot = place.snapshots.find(snapshot.id - 1)
 
 
 def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    """Describe a snapshot for reads of the past, as `describe_snapshot` does: without offsets if those below were
-    expired, or are those of a table that had the lake before.
+    """Describe a snapshot for time travel, as `describe_snapshot` does, but without offsets if those below have expired
+    or belong to a former owner of the lake.
 
-    The former happens for a snapshot of another engine that only a tag keeps.
+    The former happens for another engine's snapshot that only a tag retains.
     """
     try:
         return describe_snapshot(place, snapshot)
@@ -157,8 +167,8 @@ def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Lak
 
 
 def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
-    """Require that files written for the shape may be committed: the schema is the same, and none of them can have been
-    cleaned up.
+    """Require that files written for the shape may be committed: the schema is the same, and orphan removal cannot have
+    deleted them.
 
     Raises `CommitConflictError`.
     """

@@ -1,7 +1,7 @@
-"""The data files of one bucket: its rows are written as Parquet files per partition value, straight from Arrow.
+"""Writer of one bucket's data files: one Parquet file per partition value, written from Arrow.
 
-Rows keep their offset order within a file, and the footer has the offsets (`BUCKET_KEY`, `OFFSETS_KEY`). Rows with a
-primary key are in the order of their keys instead.
+Rows keep their offset order within a file, and the footer holds the offsets (`BUCKET_KEY`, `OFFSETS_KEY`). Rows with a
+primary key are sorted by key instead.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.query import row_selection
 
 BUFFERED_BYTES_MAX = 256 << 20
-"""Bytes of rows that wait for their row group, over all open partitions."""
+"""Bytes of rows buffered for their row groups, over all open partitions."""
 OPEN_FILES_MAX = 100
-"""Unfinished files; the least recently used one is finished to open another."""
+"""Limit of open files; beyond it the least recently used file is closed."""
 PARTITIONS_MAX = 20_000
-"""Partition values whose rows wait; beyond, the file of the least recently used one is finished."""
+"""Limit of partition values with buffered rows; beyond it the least recently used file is closed."""
 LANES_MAX = 64
-"""Files of a partition that are written side by side."""
+"""Limit of files that a partition writes in parallel."""
 
 _Lane: TypeAlias = tuple[PartitionKey, int]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -46,10 +46,10 @@ def write_files(
     batches: Iterable[tuple[int, pa.RecordBatch]],
     deleted: OffsetRuns | None = None,
 ) -> list[LakeFile]:
-    """Write a log range of a bucket, (base offset, rows) in offset order, as data files; durable when this returns.
+    """Write a log range of a bucket, (base offset, rows) in offset order, as data files. They are durable on return.
 
-    The rows at the ``deleted`` offsets are left out. ``spec`` is the lake's part of ``context``. Raises
-    `CorruptDataError` where the batches are not the whole range.
+    Leaves out the rows at the ``deleted`` offsets. ``spec`` is the lake's part of ``context``. Raises
+    `CorruptDataError` if the batches do not cover the range.
     """
     splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
@@ -57,23 +57,23 @@ def write_files(
         for base_offset, batch in batches:
             _require_next(context, bucket, next_offset, base_offset)
             next_offset += batch.num_rows
-            kept, kept_offsets = _without(batch, OffsetRange(base_offset, next_offset), deleted)
-            for key, rows, positions in splitter.split(kept):
-                writer.add(key, rows, OffsetRuns.of(kept_offsets if positions is None else kept_offsets[positions]))
+            live, live_offsets = _exclude_deleted(batch, OffsetRange(base_offset, next_offset), deleted)
+            for key, rows, positions in splitter.split(live):
+                writer.add(key, rows, OffsetRuns.of(live_offsets if positions is None else live_offsets[positions]))
         _require_next(context, bucket, offsets.end, next_offset)
         return writer.close()
 
 
-def _without(
+def _exclude_deleted(
     batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetRuns | None
 ) -> tuple[pa.RecordBatch, Int64Array]:
-    """Return those rows at these offsets that are not deleted, with their offsets."""
-    found = np.arange(offsets.start, offsets.end, dtype=np.int64)
-    if deleted is None or not (gone := deleted.within(offsets)):
-        return batch, found
-    dropped = np.zeros(len(found), np.bool_)
-    dropped[gone.offsets() - offsets.start] = True
-    return row_selection.without(batch, dropped), found[~dropped]
+    """Return the rows at these offsets that are not deleted, with their offsets."""
+    numbers = np.arange(offsets.start, offsets.end, dtype=np.int64)
+    if deleted is None or not (deleted_here := deleted.within(offsets)):
+        return batch, numbers
+    dropped = np.zeros(len(numbers), np.bool_)
+    dropped[deleted_here.offsets() - offsets.start] = True
+    return row_selection.without(batch, dropped), numbers[~dropped]
 
 
 def rewrite_files(
@@ -85,9 +85,9 @@ def rewrite_files(
     offsets: OffsetRange,
     batches: Iterable[tuple[OffsetFile, pa.RecordBatch]],
 ) -> list[LakeFile]:
-    """Write rows of several files of one partition again, each batch with the file it was read from, in row order.
+    """Rewrite rows of several files of one partition, each batch with its source file, in row order.
 
-    ``offsets`` is a range that holds all of theirs.
+    ``offsets`` is a range that covers all of theirs.
     """
     splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     done: dict[str, int] = {}
@@ -110,9 +110,7 @@ def write_rows(
     offsets: OffsetRange,
     batches: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
-    """Write rows of one bucket that have a primary key, in its order. ``offsets`` are those of the changes
-    behind them.
-    """
+    """Write rows of one bucket, sorted by primary key. ``offsets`` are those of the underlying changes."""
     splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
         for batch in batches:
@@ -131,21 +129,21 @@ def write_lanes(
     name_mark: str,
     batches: Iterable[tuple[pa.RecordBatch, Int64Array, Int64Array]],
 ) -> list[LakeFile]:
-    """Write rows of one bucket, in offset order, each batch with the offset and the lane of every row: a partition has
-    a file for each lane, `LANES_MAX` at most. The files' names end with ``name_mark``.
+    """Write rows of one bucket in offset order, each batch with the offset and lane of every row. A partition has one
+    file per lane, at most `LANES_MAX`. File names end with ``name_mark``.
     """
     splitter = PartitionSplitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets, name_mark) as writer:
         for batch, row_offsets, lanes in batches:
             for key, rows, positions in splitter.split(batch):
                 own, their = (row_offsets, lanes) if positions is None else (row_offsets[positions], lanes[positions])
-                for lane, chosen in groups_of(their):
+                for lane, chosen in group_positions(their):
                     writer.add(key, rows.take(pa.array(chosen)), OffsetRuns.of(own[chosen]), lane)
         return writer.close()
 
 
-def groups_of(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Yield each code with the ascending positions that have it."""
+def group_positions(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Yield each code with its ascending positions."""
     distinct, inverse = np.unique(codes, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse)).tolist()
@@ -153,16 +151,16 @@ def groups_of(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
         yield code, order[start:end]
 
 
-def _require_next(context: WriteContext, bucket: int, expected: int, found: int) -> None:
-    if found != expected:
+def _require_next(context: WriteContext, bucket: int, expected: int, actual: int) -> None:
+    if actual != expected:
         raise CorruptDataError(
-            f"bucket {bucket} of table {context.table_uuid}: rows continue at offset {found}, expected {expected}; "
+            f"bucket {bucket} of table {context.table_uuid}: rows continue at offset {actual}, expected {expected}; "
             "run streamhouse verify"
         )
 
 
 class PartitionSplitter:
-    """Cuts batches by partition value and brings them into the types of the data files."""
+    """Splits batches by partition value and casts them to the types of the data files."""
 
     def __init__(self, spec: FileSpec, table_schema: pa.Schema, bucket: int) -> None:
         self._spec = spec
@@ -170,16 +168,16 @@ class PartitionSplitter:
         self._missing_columns = [name for name in spec.file_schema.names if name not in set(table_schema.names)]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
-        """Yield (partition, rows, their positions in the batch or None for all of them), each partition once."""
+        """Yield (partition, rows, their positions in the batch or None for all), each partition once."""
         if batch.num_rows == 0:
             return
-        rows = self.in_file_types(batch)
+        rows = self.cast_to_file_types(batch)
         codes = np.zeros(batch.num_rows, dtype=np.int64)
         values: list[tuple[pa.Array, int]] = []
         for part in self._spec.partition_parts:
             column = rows.column(part.source)
             if part.is_bucket:
-                # Only nulls differ: Iceberg leaves them without a bucket, the log keeps them in bucket 0.
+                # Only nulls differ: Iceberg has no bucket for them, the log keeps them in bucket 0.
                 if self._bucket != 0 or column.null_count == 0:
                     values.append((None, 1))
                     continue
@@ -198,8 +196,8 @@ class PartitionSplitter:
         if int(codes[0]) == int(codes[-1]) and bool((codes == codes[0]).all()):
             yield self._key(int(codes[0]), values), rows, None
             return
-        for code, positions in groups_of(codes):
-            # Rows of their own, not a slice: a slice that waits would keep the whole batch in memory.
+        for code, positions in group_positions(codes):
+            # Copies the rows: a buffered slice would keep the whole batch in memory.
             yield self._key(code, values), rows.take(pa.array(positions)), positions
 
     def _key(self, code: int, values: list[tuple[pa.Array, int]]) -> PartitionKey:
@@ -213,8 +211,8 @@ class PartitionSplitter:
                 parts.append(part.encoded(dictionary[index]))
         return tuple(reversed(parts))
 
-    def in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows in the columns and types of the data files."""
+    def cast_to_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with the columns and types of the data files."""
         schema = self._spec.file_schema
         columns = []
         for field in schema:
@@ -227,9 +225,9 @@ class PartitionSplitter:
 
 
 class _BucketWriter:
-    """The unfinished files of one bucket, one per partition value.
+    """The open files of one bucket, one per partition value.
 
-    Rows wait in memory until a row group is worth writing; a file is opened with its first row group.
+    Buffers rows until a row group is large enough. A file is created with its first row group.
     """
 
     def __init__(
@@ -264,13 +262,13 @@ class _BucketWriter:
 
     def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None, lane: int = 0) -> None:
         """Add rows to the file of a partition, or to that of its ``lane``."""
-        file = self._waiting.pop((key, lane), None) or self._opened(key, lane)
+        file = self._waiting.pop((key, lane), None) or self._open(key, lane)
         self._waiting[key, lane] = file  # the most recently used is last
         self._buffered_bytes += file.add(rows, runs)
         if file.row_group_is_full:
             self._write_row_group(file)
         if self._buffered_bytes > BUFFERED_BYTES_MAX:
-            self._relieve()
+            self._free_memory()
         if len(self._waiting) > PARTITIONS_MAX:
             self._close(next(iter(self._waiting)))
 
@@ -280,12 +278,12 @@ class _BucketWriter:
         self._written.sort(key=lambda f: (f.offsets.start, f.location))
         return self._written
 
-    def _opened(self, key: PartitionKey, lane: int) -> PartitionFile:
+    def _open(self, key: PartitionKey, lane: int) -> PartitionFile:
         suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}{self._name_mark}"
         return PartitionFile(self._context, self._spec, self._files, self._bucket, key, self._offsets, suffix, lane)
 
-    def _relieve(self) -> None:
-        """Write the largest row groups, until half of the room is free again."""
+    def _free_memory(self) -> None:
+        """Write the largest row groups until half of the buffer is free."""
         for file in sorted(self._waiting.values(), key=lambda f: f.buffered_bytes, reverse=True):
             if self._buffered_bytes <= BUFFERED_BYTES_MAX // 2:
                 return

@@ -1,10 +1,9 @@
-"""Clustering of a log table's lake, whatever its format: files that each hold a range of an order, not of offsets.
+"""Clustering of a log table's lake, in any format: files that each hold a range of a sort order.
 
-Files of a bucket and partition are written again as others, each with the rows between two cut points of a
-`SortOrder`, so that their bounds tell which of them a condition on its columns needs. Within a file rows keep their
-offset order and the footer has their offsets, as in any file of the table: nothing else changes. Files that were
-written together are a *cluster*; their names end with the order's mark and the cluster's, and they are left alone until
-about as many new bytes lie beside them, so that a row is rewritten a few times in its life.
+Rewrites files of a bucket and partition, each as the rows between two cut points of a `SortOrder`, so that their bounds
+allow data skipping. Within a file rows keep their offset order, and the footer holds their offsets. Files written
+together are a *cluster*: their names end with the marks of the order and the cluster. A cluster is rewritten only with
+about as many new bytes, so that a row is rewritten a few times in its life.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
 from streamhouse_spark.lake.parquet.zorder import SortOrder, ZOrderRanks
 
 CLUSTERED_FILE_BYTES: Final = 32 << 20
-"""Aimed size of a clustered file: smaller than others, as its bounds are worth more than its length."""
+"""Target size of a clustered file. It is small, because tight bounds matter more than length."""
 CLUSTER_BYTES_MAX: Final = 1 << 30
 CLUSTER_ROWS_MAX: Final = 1 << 25
-"""Rows of one cluster: their offsets are in memory while it is written."""
+"""Row limit of a cluster: their offsets are in memory while it is written."""
 _SAMPLE_ROWS: Final = 1 << 18
 _GROWTH: Final = 2
-"""A cluster is written again with others that have half its bytes or more."""
+"""A cluster is rewritten together with at least half its bytes."""
 _WINDOW_OFFSETS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """An order, and the size of the files that are laid out by it."""
+    """A sort order, and the size of the files laid out by it."""
 
     order: SortOrder
     mark: str
@@ -55,11 +54,11 @@ class Clustering:
 def plan_clusters(
     stored: Sequence[StoredFile], how: Clustering, group_of: Callable[[Sequence[StoredFile]], CompactGroup | None]
 ) -> Iterator[CompactGroup]:
-    """Return the groups of files to write again, each of one bucket and partition.
+    """Return the groups of files to rewrite, each of one bucket and partition.
 
-    Files that this order's clusters do not have are taken, and the clusters that are not large beside them. Files of
-    other engines are left alone, and so is a file alone that would become one file. ``group_of`` reads the footers of
-    a group; None where one of them is not the table's.
+    Takes files outside this order's clusters, and clusters that are small next to them. Skips files of other engines,
+    and a single file that would become one file. ``group_of`` reads the footers of a group, and returns None if one is
+    not of the table.
     """
     by_place: dict[tuple[object, ...], list[StoredFile]] = {}
     for file in stored:
@@ -68,8 +67,8 @@ def plan_clusters(
             by_place.setdefault((named[0], *file.place), []).append(file)
     for files in by_place.values():
         for chosen in _choose_files(files, how):
-            is_worth_it = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
-            group = group_of(chosen) if is_worth_it else None
+            needs_rewrite = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
+            group = group_of(chosen) if needs_rewrite else None
             if group is not None:
                 yield group
 
@@ -78,40 +77,40 @@ def _choose_files(files: Sequence[StoredFile], how: Clustering) -> Iterator[list
     fresh: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
-        marks = cluster_of(file.location)
+        marks = parse_cluster_mark(file.location)
         (clusters.setdefault(marks[1], []) if marks and marks[0] == how.mark else fresh).append(file)
     if not fresh:
         return
-    parts = list(_parts(fresh))
+    parts = list(_cut_by_size(fresh))
     last = parts[-1]
-    for cluster in sorted(clusters.values(), key=_bytes_of):
+    for cluster in sorted(clusters.values(), key=_total_bytes):
         together = [*last, *cluster]
-        if _bytes_of(cluster) <= _GROWTH * _bytes_of(last) and _fits(together):
+        if _total_bytes(cluster) <= _GROWTH * _total_bytes(last) and _fits_cluster(together):
             last = together
     yield from [*parts[:-1], last]
 
 
-def _parts(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
-    """Cut files in offset order into as many as a cluster can have."""
+def _cut_by_size(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
+    """Cut files in offset order into runs that fit a cluster."""
     part: list[StoredFile] = []
-    for file in sorted(fresh, key=lambda f: _start(f.location)):
-        if part and not _fits([*part, file]):
+    for file in sorted(fresh, key=lambda f: _start_offset(f.location)):
+        if part and not _fits_cluster([*part, file]):
             yield part
             part = []
         part.append(file)
     yield part
 
 
-def _start(location: str) -> int:
+def _start_offset(location: str) -> int:
     named = parse_file_offsets(location)
     return named[1].start if named else 0
 
 
-def _fits(files: Sequence[StoredFile]) -> bool:
-    return _bytes_of(files) <= CLUSTER_BYTES_MAX and sum(file.num_rows for file in files) <= CLUSTER_ROWS_MAX
+def _fits_cluster(files: Sequence[StoredFile]) -> bool:
+    return _total_bytes(files) <= CLUSTER_BYTES_MAX and sum(file.num_rows for file in files) <= CLUSTER_ROWS_MAX
 
 
-def _bytes_of(files: Sequence[StoredFile]) -> int:
+def _total_bytes(files: Sequence[StoredFile]) -> int:
     return sum(file.size_bytes for file in files)
 
 
@@ -129,38 +128,38 @@ def write_cluster(
 ) -> list[LakeFile]:
     """Write the group's rows as files of one range of the order each, with their offsets in the footers.
 
-    Reads the order's columns once for the cut points, then all columns; memory is bounded by a batch of each file, the
+    Reads the order's columns once for the cut points, then all columns. Memory is bounded by one batch per file, the
     offsets of the group's rows, and the writer's buffer. Returns no file for a group whose rows are all deleted.
     """
     if not group.num_rows:
         return []
-    sample = _sample(group, projection.of_columns(how.order.columns), files)
+    sample = _sample_rows(group, projection.of_columns(how.order.columns), files)
     ranks = ZOrderRanks(how.order, sample)
-    cuts = ranks.lanes(sample, how.num_lanes(group.size_bytes))
+    cuts = ranks.lane_bounds(sample, how.num_lanes(group.size_bytes))
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
-        for rows, offsets in _in_offset_order(group, projection, files):
+        for rows, offsets in _sort_by_offset(group, projection, files):
             yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
 
     ranges = [file.runs.range for file in group.files if file.runs]
     offsets = OffsetRange(min(r.start for r in ranges), max(r.end for r in ranges))
-    # A file may become somewhat larger than was aimed at, so that no small one is left behind it.
+    # A file may exceed the target somewhat, so that no small remainder is left.
     roomy = replace(context, target_file_bytes=2 * how.file_bytes)
     mark = f"_{how.mark}_{ids.new_uuid()[:8]}"
     return write_lanes(roomy, spec, files, ids, group.bucket, offsets, mark, batches())
 
 
-def _sample(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
+def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
     step = max(1, group.num_rows // _SAMPLE_ROWS)
     batches = (batch for stored in group.stored for batch in read_split(files, _split(stored), projection))
-    taken = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
-    return pa.Table.from_batches(taken, schema=projection.schema.arrow)
+    samples = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
+    return pa.Table.from_batches(samples, schema=projection.schema.arrow)
 
 
-def _in_offset_order(
+def _sort_by_offset(
     group: CompactGroup, projection: LakeProjection, files: FileAccess
 ) -> Iterator[tuple[pa.RecordBatch, Int64Array]]:
-    """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time; files may interleave."""
+    """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time. Files may interleave."""
     waiting = [
         RowCursor(file.runs, read_split(files, _split(stored), projection), projection.schema.arrow)
         for file, stored in zip(group.files, group.stored, strict=True)

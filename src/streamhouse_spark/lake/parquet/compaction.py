@@ -1,7 +1,7 @@
-"""Compaction of a log table's lake, whatever its format: the small files to join, and writing them as one.
+"""Compaction of a log table's lake, in any format: selects small files and merges them.
 
-Neighbours in offset order are joined, with nothing of their bucket and partition in between. So the offsets of all rows
-are known afterwards as before, and a range that the hot log no longer has is read from fewer files.
+Merges files adjacent in offset order, with no file of their bucket and partition in between. All offsets stay known,
+and a range below the log start offset is read from fewer files.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, parse_cluster_mark
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 COMPACT_FILES_MIN = 5
-"""Fewest small neighbours that are worth a rewrite."""
+"""Minimum number of small adjacent files worth a rewrite."""
 DELETED_SHARE_MIN = 0.1
-"""Share of deleted rows above which files are written again without them; below it reading costs little more."""
+"""Share of deleted rows above which a file is rewritten without them; below it, reads cost little more."""
 SMALL_GROUP_BYTES_MAX: Final = 8 << 20
 COMPACT_BYTES_MAX = 1 << 30
-"""Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
+"""Byte limit of one call, so that a tiering service returns to its rounds. The next call continues."""
 SPREAD_BYTES_MAX: Final = 16 << 30
-"""The same, where others write the groups of one call side by side."""
+"""The same if several processes write the groups of a call in parallel."""
 
 
 class SizedFile(Protocol):
@@ -54,17 +54,17 @@ class StoredFile:
     size_bytes: int
     num_rows: int
     place: tuple[Any, ...]
-    """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
+    """The lake's bucket and partition. Files may be merged if these are equal and they are of one log bucket."""
     deletes: tuple[str, ...] = ()
-    """Files that name its deleted rows."""
+    """Position delete files that name its rows."""
     own_deletes: tuple[str, ...] = ()
-    """Files among them that name no rows of other files."""
+    """Those of them that name rows of no other file."""
     num_deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CompactGroup(Portable):
-    """Neighbouring files of one bucket and partition, in offset order, to become one."""
+    """Adjacent files of one bucket and partition, in offset order, to merge into one."""
 
     bucket: int
     files: tuple[OffsetFile, ...]
@@ -80,25 +80,25 @@ class CompactGroup(Portable):
         return sum(file.size_bytes for file in self.stored)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the fields as JSON, but for the files' places, which no task looks at."""
+        """Return the fields as JSON, without the files' places, which no task needs."""
         return Portable.to_json(replace(self, stored=tuple(replace(file, place=()) for file in self.stored)))
 
     def splits(self) -> list[LakeSplit]:
-        """Return the files as reads take them, in their order."""
+        """Return the files as splits, in order."""
         return [LakeSplit(s.location, s.size_bytes, s.num_rows, position_deletes=s.deletes) for s in self.stored]
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten(Portable):
-    """A group that was written anew."""
+    """A rewritten group."""
 
     files: tuple[LakeFile, ...]
     num_read: int
-    """Rows that were read for it."""
+    """Number of rows read for it."""
 
 
 class GroupWriter(Protocol):
-    """Writes groups of files anew, in this process or another: like its groups it travels, as JSON or pickled."""
+    """Rewrites groups in this process or another. Like its groups, it is sent as JSON or pickled."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -106,11 +106,10 @@ class GroupWriter(Protocol):
 
 
 RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[Rewritten]]
-"""Has groups written, and returns each of them once, in any order. A group may be written again where an attempt
-failed: only the files that are returned are committed, others are orphans.
-"""
+"""Rewrites groups and returns each once, in any order. A failed attempt may be repeated: only the returned files are
+committed, others are orphans."""
 Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
-"""Returns the offsets of files, in their order, and None for one of another engine, which is left alone."""
+"""Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
 
 
 def plan_groups(
@@ -120,21 +119,21 @@ def plan_groups(
     target_bytes: int,
     files_min: int,
 ) -> list[CompactGroup]:
-    """Return runs of at least ``files_min`` small files whose offset ranges follow each other.
+    """Return runs of at least ``files_min`` small files with adjacent offset ranges.
 
-    ``footers`` are asked for only where a bucket and partition has enough small files.
+    Calls ``footers`` only for a bucket and partition with enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
     by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
-    found = footers([file.location for file in candidates])
-    for file, offsets in zip(candidates, found, strict=True):
+    offsets_of_files = footers([file.location for file in candidates])
+    for file, offsets in zip(candidates, offsets_of_files, strict=True):
         if offsets is not None:
             by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
-    return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
+    return [group for place in by_place.values() for group in _group_files(place, target_bytes, files_min)]
 
 
-def within_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
-    """Return the first groups, of so many bytes together, `COMPACT_BYTES_MAX` by default: one at least."""
+def limit_to_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
+    """Return the first groups within ``bytes_max`` bytes, `COMPACT_BYTES_MAX` by default; at least one."""
     most = COMPACT_BYTES_MAX if bytes_max is None else bytes_max
     num_bytes = 0
     for group in groups:
@@ -146,13 +145,15 @@ def within_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator
 
 def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
     small: dict[tuple[object, ...], int] = {}
-    stored = [file for file in stored if cluster_of(file.location) is None]
+    stored = [file for file in stored if parse_cluster_mark(file.location) is None]
     for file in stored:
         small[file.place] = small.get(file.place, 0) + (file.size_bytes < target_bytes // 2)
     return (file for file in stored if small[file.place] >= files_min)
 
 
-def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int) -> Iterator[CompactGroup]:
+def _group_files(
+    place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int
+) -> Iterator[CompactGroup]:
     place.sort(key=lambda pair: pair[1].runs.range.start)
     run: list[tuple[StoredFile, OffsetFile]] = []
     for pair in place:
@@ -160,16 +161,16 @@ def _groups(place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files
         run_bytes = sum(file.size_bytes for file, _ in run)
         follows = not run or run[-1][1].runs.range.end <= pair[1].runs.range.start
         if run and (not is_small or not follows or run_bytes + pair[0].size_bytes > target_bytes):
-            yield from _worth_it(run, files_min)
+            yield from _is_worthwhile(run, files_min)
             run = []
         if is_small:
             run.append(pair)
-    yield from _worth_it(run, files_min)
+    yield from _is_worthwhile(run, files_min)
 
 
-def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
-    """Return the run without files at the start that are as large as all behind them: a row is rewritten a few times in
-    its life, and not in every compaction, while the number of files grows with the logarithm of their size.
+def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+    """Return the run without leading files that are as large as all after them. So a row is rewritten only a few times
+    in its life, and the number of files grows with the logarithm of their size.
     """
     sizes = [file.size_bytes for file, _ in run]
     while len(run) >= files_min and sizes[0] >= sum(sizes[1:]):
@@ -179,7 +180,7 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
 
 
 def in_this_process(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
-    """Return a function that writes groups in this process, as `write_groups` does."""
+    """Return a function that rewrites groups in this process, as `write_groups` does."""
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
         return write_groups(storage, groups, lambda group: writer.written(group, storage, settings, world))
@@ -188,26 +189,26 @@ def in_this_process(storage: Storage, settings: Mapping[str, str], world: World)
 
 
 def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
-    """Write groups in this process; small ones, which wait for the store, at the same time where its requests take
-    long.
-    """
+    """Rewrite groups in this process. On a remote store small groups are written concurrently."""
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
     threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
     return list(in_parallel(write, groups, threads_max=threads))
 
 
-def rewritten(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
-    """Have groups written. Raises `CommitConflictError` where one of them did not come back: its rows would go."""
-    made = list(run(groups, writer))
-    if len(made) != len(groups):
+def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
+    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result, because its rows would be
+    lost.
+    """
+    rewrites = list(run(groups, writer))
+    if len(rewrites) != len(groups):
         raise CommitConflictError(
-            f"lake table {location}: {len(made)} of {len(groups)} groups of files were written anew; try again"
+            f"lake table {location}: {len(rewrites)} of {len(groups)} groups of files were written anew; try again"
         )
-    return made
+    return rewrites
 
 
-def new_files(made: Iterable[Rewritten]) -> list[LakeFile]:
-    return [file for one in made for file in one.files]
+def list_new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
+    return [file for rewrite in rewrites for file in rewrite.files]
 
 
 def merge_group(

@@ -1,4 +1,4 @@
-"""A data file of a log, or of another engine, written again without some of its rows, whatever the lake's format."""
+"""Rewrites of a data file of the table, or of another engine, without some of its rows, in any format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamhouse_spark.query.row_selection import live
 
 @dataclass(frozen=True, slots=True)
 class FileRewrite:
-    """A data file, and the offsets of those of its rows that go."""
+    """A data file, and the offsets of the rows to remove."""
 
     split: LakeSplit
     offsets: OffsetFile
@@ -37,28 +37,28 @@ class FileRewrite:
         return self.offsets.runs.without(self.gone)
 
 
-def without_rows(
+def rewrite_without_rows(
     file: FileRewrite, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
 ) -> list[LakeFile]:
-    """Write the rows of a file that stay, in their order and with their offsets, to files of their own.
+    """Write the remaining rows of a file, in order and with their offsets, to new files. They are durable on return.
 
-    A file without any is not read, and none is written. Memory is bounded by a row group. Durable when this returns.
-    Raises `CommitConflictError` where the file has other rows than its footer says.
+    If no row remains, reads and writes nothing. Memory is bounded by one row group. Raises `CommitConflictError` if the
+    file has other rows than its footer says.
     """
-    kept = replace(file.offsets, runs=file.kept)
-    if not kept.runs:
+    remaining = replace(file.offsets, runs=file.kept)
+    if not remaining.runs:
         return []
     numbers = file.offsets.runs.rows_at(file.gone)
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files, file.split, projection):
-            gone = places_within(numbers, position, batch.num_rows)
+            deleted = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            yield kept, live(batch, gone)
+            yield remaining, live(batch, deleted)
 
-    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
-    if sum(one.num_rows for one in written) != kept.runs.num_rows:
+    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    if sum(written_file.num_rows for written_file in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
             "streamhouse verify"
@@ -68,14 +68,14 @@ def without_rows(
 
 @dataclass(frozen=True, slots=True)
 class ExternalFileRewrite:
-    """A data file of another engine, whose rows have no offsets, and the positions of those of its rows that go."""
+    """A data file of another engine, whose rows have no offsets, and the positions of the rows to remove."""
 
     split: LakeSplit
     bucket: int
     """The lake's bucket."""
     partition: PartitionKey
     sequences: OffsetRange
-    """The numbers that the lake's manifest has for its rows; those of the rows that stay are in it."""
+    """Sequence numbers of its rows in the lake's manifest, which include those of the remaining rows."""
     gone: OffsetRuns
 
     @property
@@ -87,7 +87,7 @@ class ExternalFileRewrite:
         return self.split.num_rows - self.gone.num_rows
 
 
-def without_positions(
+def rewrite_without_positions(
     file: ExternalFileRewrite,
     context: WriteContext,
     spec: FileSpec,
@@ -95,10 +95,10 @@ def without_positions(
     files_at: FilesAt,
     ids: Ids,
 ) -> LakeFile | None:
-    """Write the rows of a file that stay, in their order, to a file without offsets; None where no row stays.
+    """Write the remaining rows of a file, in order, to a file without offsets. Returns None if no row remains.
 
-    Its name is one that this package gives to no file with offsets. Memory is bounded by a row group. Durable when this
-    returns. Raises `CommitConflictError` where the file has other rows than the manifest says.
+    The package gives this kind of name to no file with offsets. Memory is bounded by one row group. The file is durable
+    on return. Raises `CommitConflictError` if the file has other rows than the manifest says.
     """
     if not file.num_kept:
         return None
@@ -108,17 +108,17 @@ def without_positions(
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
-            gone = places_within(numbers, position, batch.num_rows)
+            deleted = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            written.add(splitter.in_file_types(live(batch, gone)), None)
+            written.add(splitter.cast_to_file_types(live(batch, deleted)), None)
             if written.row_group_is_full:
                 written.write_row_group()
     except BaseException as error:
         written.abandon(error)
         raise
-    made = written.close()
-    if made.num_rows != file.num_kept:
+    written_file = written.close()
+    if written_file.num_rows != file.num_kept:
         raise CommitConflictError(
             f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
         )
-    return made
+    return written_file

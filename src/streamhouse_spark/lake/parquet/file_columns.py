@@ -1,4 +1,4 @@
-"""The columns of a table in one lake file: found by field id, and brought into the table's types."""
+"""Columns of a table in one lake file: found by field id and cast to the table's types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class FileColumns:
-    """The projection's columns in one file, and their conversion to the table's types."""
+    """The projection's columns in one file, and their casts to the table's types."""
 
     def __init__(
         self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
@@ -50,7 +50,7 @@ class FileColumns:
             )
         by_name = {name: name for name in file_schema.names} if not by_id else {}
         self.schema: pa.Schema = projection.schema.arrow
-        found = [
+        stored_fields = [
             by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
             for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
         ]
@@ -59,17 +59,19 @@ class FileColumns:
             None
             if name is None
             else (name, _make_column_cast(file_schema.field(name), column.type, ids, location, names))
-            for name, column, (ids, first) in zip(found, projection.schema.columns, projection.inside, strict=True)
-            for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
+            for name, column, (ids, first) in zip(
+                stored_fields, projection.schema.columns, projection.inside, strict=True
+            )
+            for names in (_nested_names(name, field_names) if field_names else first if is_own else (),)
         ]
         self.stored = {
             column.name: None if name is None else file_schema.field(name)
-            for name, column in zip(found, projection.schema.columns, strict=True)
+            for name, column in zip(stored_fields, projection.schema.columns, strict=True)
         }
-        """Column of the table → that of the file; None for one that the file lacks."""
-        self.names = [name for name in found if name is not None]
+        """Column of the table → column of the file; None if the file does not have it."""
+        self.names = [name for name in stored_fields if name is not None]
         if not self.names:
-            # Something must be read to know how many rows there are: the narrowest column.
+            # At least one column must be read to get the number of rows: the narrowest.
             self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -81,36 +83,36 @@ class FileColumns:
 
 
 def field_ids_text(field_ids: Iterable[int]) -> str:
-    """Return the ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
+    """Return the ids of a file's columns for its footer: a flipped bit in an id would read as a column of nulls."""
     return ",".join(str(field_id) for field_id in field_ids)
 
 
-def _inner_names(name: str | None, field_names: FieldNames) -> FieldNames:
-    """Return the fields inside the column of that name, with their paths from there."""
+def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
+    """Return the nested fields of the column with that name, by their paths inside it."""
     begin = "" if name is None else join_path((name,)) + "."
     return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
 
 
 def _make_column_cast(
-    stored: pa.Field, wanted: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
+    stored: pa.Field, target: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
 ) -> Fitting:
-    """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
-    column that was changed inside, ``names`` their names in a file without them.
+    """Return the function that casts a file's column to the table's type. ``ids`` are the nested field ids of a column
+    that changed inside, ``names`` their names in a file without ids.
     """
-    if is_variant(wanted) and not stored.type.equals(wanted):
+    if is_variant(target) and not stored.type.equals(target):
         if not has_its_fields(stored.type):
             raise LakeMismatchError(
                 f"lake file {location} has parts of the VARIANT column '{stored.name}' in columns of their own "
                 f"({stored.type}), which are not read here; rewrite the file without shredding"
             )
         return as_variant
-    if is_variant(stored.type) and not is_variant(wanted):  # a struct of another engine, with just these fields
+    if is_variant(stored.type) and not is_variant(target):  # another engine's struct with exactly these fields
         loose = pa.struct([field.with_nullable(True) for field in stored.type])
-        fitted = _make_column_cast(stored.with_type(loose), wanted, ids, location, names)
+        fitted = _make_column_cast(stored.with_type(loose), target, ids, location, names)
         return lambda column: fitted(column.cast(loose))
     if ids is None:
-        return lambda column: column if column.type.equals(wanted) else column.cast(wanted)
-    own = _ids_inside(stored.type)
+        return lambda column: column if column.type.equals(target) else column.cast(target)
+    own = _nested_ids(stored.type)
     if None in own:
         by_path = {path: field_id for field_id, path in names}
         own = [by_path.get(join_path(path)) for path in paths(stored.type)]
@@ -119,18 +121,18 @@ def _make_column_cast(
             f"lake file {location} was written by another engine without the ids of the fields inside column "
             f"'{stored.name}', which were changed: they cannot be told by their names; rewrite the file there"
         )
-    return make_cast(stored.type, own, wanted, ids)
+    return make_cast(stored.type, own, target, ids)
 
 
-def _ids_inside(data_type: pa.DataType) -> list[int | None]:
-    """Return the field ids of the fields of structs inside a file's column, each before those inside it."""
-    found: list[int | None] = []
+def _nested_ids(data_type: pa.DataType) -> list[int | None]:
+    """Return the ids of nested struct fields of a file's column, parents first."""
+    field_ids_inside: list[int | None] = []
     for child in parts_of(data_type):
         if pa.types.is_struct(data_type):
             field_id = (child.metadata or {}).get(FIELD_ID)
-            found.append(None if field_id is None else int(field_id))
-        found += _ids_inside(child.type)
-    return found
+            field_ids_inside.append(None if field_id is None else int(field_id))
+        field_ids_inside += _nested_ids(child.type)
+    return field_ids_inside
 
 
 def _width_bits(data_type: pa.DataType) -> int:

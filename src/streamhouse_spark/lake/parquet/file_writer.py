@@ -1,4 +1,4 @@
-"""One Parquet data file of a lake table of any format, and the facts of the table that its writer needs."""
+"""Writer of one Parquet data file, in any lake format, and the properties of the table that it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
-from streamhouse_spark.lake.parquet.footer_checksum import close_sealed
+from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
 from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.reader import (
     BUCKET_KEY,
@@ -33,7 +33,7 @@ _CLUSTERED_NAME = re.compile(
 )
 
 PartitionKey: TypeAlias = tuple[bytes | None, ...]
-"""The values of the partition fields in the lake's binary form; None for null."""
+"""Values of the partition fields in the lake's binary form; None for null."""
 
 
 class PartitionPart(Protocol):
@@ -41,11 +41,13 @@ class PartitionPart(Protocol):
 
     @property
     def source(self) -> str:
-        """The column of the field's values."""
+        """The source column of the field's values."""
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the value is the rows' bucket, null for a null column; else it is made of the column's value."""
+        """Whether the value is the rows' bucket, null for a null column. Otherwise it derives from the column's
+        value.
+        """
 
     def derived(self, column: pa.Array) -> pa.Array:
         """Return the value of each row, from the column of the data files."""
@@ -54,11 +56,11 @@ class PartitionPart(Protocol):
 
 
 class FileSpec(Protocol):
-    """The facts of the lake table that a task needs to write its files."""
+    """Properties of the lake table that a task needs to write its files."""
 
     @property
     def data_location(self) -> str:
-        """The folder of the data files, or the folder above theirs."""
+        """The folder of the data files, or a parent of it."""
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -75,7 +77,7 @@ class FileSpec(Protocol):
 
     @property
     def file_prefix(self) -> str:
-        """The beginning of the files' names."""
+        """Prefix of the file names."""
 
     @property
     def writer_options(self) -> Mapping[str, Any]:
@@ -89,39 +91,37 @@ class FileSpec(Protocol):
 
 
 def writer_options(codec: str = "zstd", level: int | None = None) -> dict[str, Any]:
-    """Return the writer options of all data files of the package, beside their compression."""
+    """Return the writer options of all data files of the package, with this compression."""
     return {
         "compression": "none" if codec == "uncompressed" else codec,
         "compression_level": level,
         "store_schema": False,
         "store_decimal_as_integer": True,
         "write_page_checksum": True,
-        "write_page_index": True,  # readers of a range skip pages
+        "write_page_index": True,  # range reads skip pages
     }
 
 
 def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> list[int]:
-    """Return the field ids of the columns named, without regard to case, or of all."""
+    """Return the field ids of the columns ``names``, case-insensitive, or of all."""
     ids = [int(field.metadata[FIELD_ID]) for field in file_schema]
     if names is None:
         return ids
-    found = dict(zip((field.name.casefold() for field in file_schema), ids, strict=True))
-    return [found[name.casefold()] for name in names]
+    id_of_name = dict(zip((field.name.casefold() for field in file_schema), ids, strict=True))
+    return [id_of_name[name.casefold()] for name in names]
 
 
-def may_hold(location: str, bucket: int, wanted: OffsetRange) -> bool:
-    """Tell whether a file, by its name, can hold offsets of the range; files of other engines cannot."""
+def may_hold(location: str, bucket: int, offsets: OffsetRange) -> bool:
+    """Return whether a file, by its name, can hold offsets of the range. Files of other engines cannot."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return False
     parts = _name_parts(name)
-    return int(parts[0]) == bucket and int(parts[1]) < wanted.end and int(parts[2]) > wanted.start
+    return int(parts[0]) == bucket and int(parts[1]) < offsets.end and int(parts[2]) > offsets.start
 
 
 def parse_file_offsets(location: str) -> tuple[int, OffsetRange] | None:
-    """Return the bucket of a file and a range that holds its offsets, by its name; None for a file of another
-    engine.
-    """
+    """Return a file's bucket and a range that covers its offsets, from its name. None for a file of another engine."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return None
@@ -130,19 +130,19 @@ def parse_file_offsets(location: str) -> tuple[int, OffsetRange] | None:
 
 
 def is_own_name(name: str) -> bool:
-    """Tell whether a name is one of this package's, of a file with offsets."""
+    """Return whether a name is one that this package gives to files with offsets."""
     parts = _name_parts(name)
     return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
 
 
 def _name_parts(name: str) -> list[str]:
-    """Return bucket, first offset, end of the range, and the rest, from the name of one of the package's files."""
+    """Return bucket, first offset, end of the range, and the rest, from the name of a file of this package."""
     return name.removeprefix("data-").split("-")
 
 
 def parse_file_end(location: str) -> tuple[int, int] | None:
-    """Return the bucket of one of the package's files, and the end of the range of offsets that it was written for;
-    None for others.
+    """Return the bucket of a file of this package and the end of its offset range, from its name. None for
+    other files.
     """
     parts = _name_parts(location.rpartition("/")[2])
     numbers = [int(part) for part in parts[:-1] if part.isdigit()]
@@ -151,23 +151,23 @@ def parse_file_end(location: str) -> tuple[int, int] | None:
 
 
 def is_keyed_file(location: str) -> bool:
-    """Tell whether a data file has a name as `PartitionFile` gives it to files of rows with a primary key."""
+    """Return whether a data file has a name that `PartitionFile` gives to files of primary-key tables."""
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
-def cluster_of(location: str) -> tuple[str, str] | None:
-    """Return the marks of the order and of the cluster of a file, by its name; None for files that have none."""
-    found = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
-    return (found[1], found[2]) if found else None
+def parse_cluster_mark(location: str) -> tuple[str, str] | None:
+    """Return the marks of a file's sort order and cluster, from its name. None for files without them."""
+    match = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
+    return (match[1], match[2]) if match else None
 
 
 class PartitionFile:
     """A data file of one partition value, created with its first row group.
 
-    Its name holds the bucket, its first offset and the end of the range that it was written for, so that a reader knows
-    without opening it which offsets it can hold; the exact ones are in the footer. Rows with a primary key have no
-    offsets in the lake: the name of their file holds only the end, and the footer names the columns that they are
-    sorted by. Rows of other engines have none either: their file has neither, see `row_rewrite.without_positions`.
+    Its name holds the bucket, its first offset and the end of its range, so that a reader knows without opening it
+    which offsets it can hold. The footer holds the exact offsets. Rows with a primary key have no offsets in the lake:
+    the name holds only the end, and the footer names the sort columns. Rows of other engines have no offsets either,
+    and their file has neither; see `copy_on_write.rewrite_without_positions`.
     """
 
     def __init__(
@@ -213,9 +213,9 @@ class PartitionFile:
         return self._num_buffered >= ROW_GROUP_ROWS_MAX or self.buffered_bytes >= ROW_GROUP_BYTES_MAX
 
     def add(self, rows: pa.RecordBatch, runs: OffsetRuns | None) -> int:
-        """Add rows; ``runs`` are their offsets, if they have some.
+        """Add rows; ``runs`` are their offsets, if they have any.
 
-        Returns the bytes that now wait for their row group because of these rows.
+        Returns the number of bytes that these rows add to the buffer.
         """
         num_bytes: int = rows.nbytes
         self._rows.append(rows)
@@ -229,7 +229,7 @@ class PartitionFile:
         return num_bytes
 
     def write_row_group(self) -> int:
-        """Write the waiting rows as a row group. Returns the bytes that no longer wait."""
+        """Write the buffered rows as a row group. Returns the number of bytes freed."""
         if not self._rows:
             return 0
         table = with_whole_parts(pa.Table.from_batches(self._rows, schema=self._spec.file_schema))
@@ -263,7 +263,7 @@ class PartitionFile:
         writer = self._open_writer()
         assert self._sink is not None
         with self._stack:
-            close_sealed(writer, self._sink, described)
+            close_with_checksum(writer, self._sink, described)
         return LakeFile(
             location=self._location,
             bucket=self._bucket,
@@ -278,10 +278,10 @@ class PartitionFile:
         )
 
     def abandon(self, error: BaseException | None) -> None:
-        """Give up the file, without leaving one if the storage allows it; otherwise it is an orphan."""
+        """Abandon the file. It is deleted if the storage allows it; otherwise it is an orphan."""
         failure = error or RuntimeError("the file was abandoned")
         if self._writer is not None:
-            self._writer.is_open = False  # else it complains when it is collected
+            self._writer.is_open = False  # otherwise it logs an error when it is collected
         self._stack.__exit__(type(failure), failure, failure.__traceback__)
 
     def _open_writer(self) -> pq.ParquetWriter:

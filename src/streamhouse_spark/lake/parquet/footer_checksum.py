@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEY = "streamhouse.footer-xxh3"
 TAIL_BYTES = 64 << 10
-"""Bytes of a file's end that are read at once, as Arrow does: few footers are longer."""
+"""Bytes read from the end of a file at once, as Arrow does: few footers are longer."""
 
 _VALUE = re.compile(rb"([0-9a-f]{16})-([0-9a-f]{16})-([0-9]{20})")
 _VALUE_BYTES = 54
@@ -48,33 +48,35 @@ _OWN_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FooterChecksum:
-    """The seal of a footer that matches its checksum, with the facts about the page index."""
+    """The checksum entry of a verified footer, with the checksum of the page index."""
 
     index_start: int
     index_hash: str
 
 
-def close_sealed(writer: pq.ParquetWriter, sink: CountingWriter, described: Mapping[str, str]) -> None:
-    """Finish a Parquet file all of whose rows are written to the sink; its footer holds ``described`` and the seal."""
+def close_with_checksum(writer: pq.ParquetWriter, sink: CountingWriter, described: Mapping[str, str]) -> None:
+    """Finish a Parquet file whose rows are all written to the sink. Its footer holds ``described`` and the
+    checksums.
+    """
     start = sink.size_bytes
-    writer.add_key_value_metadata({**described, KEY: _value(b"", b"", start)})
-    with sink.buffer_and_change(lambda written: _with_checksums(written, start)):
+    writer.add_key_value_metadata({**described, KEY: _format_value(b"", b"", start)})
+    with sink.buffer_and_change(lambda written: _add_checksums(written, start)):
         writer.close()
 
 
-def _with_checksums(written: bytes, start: int) -> bytes:
+def _add_checksums(written: bytes, start: int) -> bytes:
     """Return page index and footer with their checksums. ``start`` is their position in the file."""
     footer_at = len(written) - _footer_bytes(written)
     value_at = written.rfind(_FRAME) + len(_FRAME)
     if value_at < footer_at + len(_FRAME):
         raise CorruptDataError("the Parquet writer left out an entry of the footer; nothing was written, report this")
-    before, behind = written[:value_at], written[value_at + _VALUE_BYTES :]
+    before, rest = written[:value_at], written[value_at + _VALUE_BYTES :]
     index_hash = _hash(written[:footer_at])
-    blank = before + _value(b"", index_hash, start).encode() + behind
-    return before + _value(_hash(blank[footer_at:]), index_hash, start).encode() + behind
+    blank = before + _format_value(b"", index_hash, start).encode() + rest
+    return before + _format_value(_hash(blank[footer_at:]), index_hash, start).encode() + rest
 
 
-def _value(footer_hash: bytes, index_hash: bytes, start: int) -> str:
+def _format_value(footer_hash: bytes, index_hash: bytes, start: int) -> str:
     return f"{footer_hash.decode():0>16}-{index_hash.decode():0>16}-{start:020d}"
 
 
@@ -87,28 +89,28 @@ def _footer_bytes(tail: bytes) -> int:
 
 
 def read_checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData | None:
-    """Return the footer of a file, checked if it has a seal; None for a file with another engine's name.
+    """Return the footer of a file, verified if it has a checksum. None for a file with another engine's name.
 
-    Costs the same reads as Arrow's. Raises `CorruptDataError` if it does not match, and Arrow's errors.
+    Costs the same reads as Arrow's. Raises `CorruptDataError` on a mismatch, and Arrow's errors.
     """
     if not _is_own(location):
         return None
-    from pyarrow import parquet as pq  # a reader of rows that are in the log alone does without
+    from pyarrow import parquet as pq  # readers of rows that are only in the log do not need it
 
     tail = _tail(source)
-    _seal_of(tail, location)
+    _read_checksum(tail, location)
     return pq.read_metadata(pa.BufferReader(tail))
 
 
 def is_whole(source: pa.NativeFile, location: str) -> bool:
-    """Tell whether the file has a seal; then its footer and its page index match it, or this raises `CorruptDataError`.
+    """Return whether the file has a checksum. Raises `CorruptDataError` if its footer or page index does not match.
 
-    One request, and one more for each of the two that is not within the last `TAIL_BYTES`.
+    Sends one request, and one more for each part beyond the last `TAIL_BYTES`.
     """
     if not _is_own(location):
         return False
     tail = _tail(source)
-    seal = _seal_of(tail, location)
+    seal = _read_checksum(tail, location)
     if seal is None:
         return False
     tail_at = source.size() - len(tail)
@@ -125,14 +127,14 @@ def is_whole(source: pa.NativeFile, location: str) -> bool:
 
 
 def _is_own(location: str) -> bool:
-    """Tell whether the name in lake metadata is the package's: another engine may have copied the entry with the rows
-    into its own file.
+    """Return whether the name in lake metadata is the package's. Another engine may have copied the entry into its own
+    file.
     """
     return _OWN_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
 def _tail(source: pa.NativeFile) -> bytes:
-    """Return the end of a file, with all of its footer if the end tells the footer's length."""
+    """Return the end of a file, including the whole footer if the end has the footer's length."""
     size = source.size()
     tail: bytes = source.read_at(min(size, TAIL_BYTES), max(size - TAIL_BYTES, 0))
     if len(tail) < _footer_bytes(tail) <= size:
@@ -140,8 +142,8 @@ def _tail(source: pa.NativeFile) -> bytes:
     return tail
 
 
-def _seal_of(tail: bytes, location: str) -> FooterChecksum | None:
-    """Return the seal in the end of a file, whose footer matches it; None if there is none."""
+def _read_checksum(tail: bytes, location: str) -> FooterChecksum | None:
+    """Return the checksum entry at the end of a file, after verifying the footer. None if there is none."""
     frame_at = tail.rfind(_FRAME)
     if frame_at < 0:
         if _FRONT in tail or _BACK in tail:

@@ -1,4 +1,4 @@
-"""Search for rows with given keys in the data files of a lake."""
+"""Lookup of rows by key in the data files of a lake."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from streamhouse_spark.lake.parquet.row_positions import read_numbered
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.zeros(0, np.int64)
 PROBE_VALUES_MAX = 50_000
-"""Arrow hashes the values anew for each batch: with more of them, a search for whole keys at once is as fast."""
+"""Arrow hashes the values again for each batch. With more values, a search for whole keys is as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyIndexProbe:
-    """A column of the key and its values in the given keys: rows with another value need not be encoded as keys."""
+    """A key column and its values in the given keys. Rows with another value need not be encoded as keys."""
 
     place: int
     """Index of the column in the key."""
@@ -33,9 +33,9 @@ class KeyIndexProbe:
 
 
 def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
-    """Return the column of these keys that tells most; None if none does.
+    """Return the most selective column of these keys, or None if no column helps.
 
-    Not one of floating point: zeros of both signs, and all NaNs, are the same key and different values.
+    Excludes floating-point columns: zeros of both signs, and all NaNs, are equal keys but different values.
     """
     distinct = [
         KeyIndexProbe(place, column.unique())
@@ -48,39 +48,38 @@ def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
 
 @dataclass(frozen=True, slots=True)
 class KeyMatches:
-    """Rows of one data file that have one of the keys and were not deleted yet."""
+    """Rows of one data file that have one of the keys and are not deleted yet."""
 
     file: LiveFile
     deleted: Positions
-    """All row numbers for the data file's own file of deleted positions: the found ones and the older."""
+    """All row numbers for the data file's own position delete file: the matches and the earlier deletes."""
     key_indexes: Positions
-    """For each found row the index of its key among the given keys."""
+    """For each matched row the index of its key among the given keys."""
 
 
 def find_rows(
     files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyIndexProbe | None = None
 ) -> KeyMatches | None:
-    """Find the rows to delete in a file; None if there is none. ``projection`` is of the key columns, in the order of
-    the key.
+    """Find the rows to delete in a file, or None. ``projection`` has the key columns in key order.
 
-    Every row with one of the keys is found, however many there are, so rows that another engine added twice go, and
-    rows that it deleted are not missed. Memory is bounded by a batch and the deleted positions.
+    Matches every row with one of the keys, so duplicates of another engine are deleted too. Memory is bounded by one
+    batch and the deleted positions.
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
-    hits = [_hits(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
-    if not len(found):
+    hits = [_find_matches(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
+    places_found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
+    if not len(places_found):
         return None
     older = read_deleted_positions(files, file.location, file.own_deletes)
-    gone = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
-    is_left = ~is_in_sorted(found, gone)
-    found, places = found[is_left], places[is_left]
-    if not len(found):
+    deleted = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
+    is_left = ~is_in_sorted(places_found, deleted)
+    places_found, places = places_found[is_left], places[is_left]
+    if not len(places_found):
         return None
-    return KeyMatches(file, np.sort(np.concatenate([older, found]), kind="stable"), places)
+    return KeyMatches(file, np.sort(np.concatenate([older, places_found]), kind="stable"), places)
 
 
-def _hits(
+def _find_matches(
     numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyIndexProbe | None
 ) -> tuple[Positions, Positions]:
     """Return the numbers of the rows that have one of the keys, and the indexes of their keys."""
@@ -94,7 +93,7 @@ def _hits(
 
 
 def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool_]:
-    """Return which of the values are among the ascending ones."""
+    """Return which of the values are in ``ascending``."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     places = np.searchsorted(ascending, values)

@@ -1,4 +1,4 @@
-"""The rows of data files that are not deleted, by their offsets or else by their positions; no row is read."""
+"""Live rows of data files, by offset or by position; reads no rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LiveRows:
 
 
 def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
-    """Return the rows of the files that these splits are of, from their footers and files of deleted positions.
+    """Return the live rows of the files of these splits, from footers and position deletes.
 
     ``writers`` are the tables whose files have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
     """
@@ -30,20 +30,20 @@ def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collectio
     def of_file(split: LakeSplit) -> LiveRows:
         files = files_at(split.location)
         own = offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
-        gone = OffsetRuns.of(read_deleted_positions(files, split.location, split.position_deletes))
+        deleted = OffsetRuns.of(read_deleted_positions(files, split.location, split.position_deletes))
         if own is None:
             positions = OffsetRuns.dense(0, num_rows_in(files, split.location))
-            return LiveRows(split.location, None, positions.without(gone))
-        offsets = own.runs.without(OffsetRuns.of(own.runs.offsets()[gone.offsets()])) if gone else own.runs
+            return LiveRows(split.location, None, positions.without(deleted))
+        offsets = own.runs.without(OffsetRuns.of(own.runs.offsets()[deleted.offsets()])) if deleted else own.runs
         return LiveRows(split.location, own.bucket, offsets)
 
     return list(in_parallel(of_file, list({split.location: split for split in splits}.values())))
 
 
 def rows_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetRuns]:
-    """Return bucket → offsets of the files whose rows have some."""
+    """Return bucket → offsets of the files whose rows have offsets."""
     parts: dict[int, list[OffsetRuns]] = {}
     for file in files:
         if file.bucket is not None:
             parts.setdefault(file.bucket, []).append(file.rows)
-    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
+    return {bucket: OffsetRuns.merged(runs) for bucket, runs in parts.items()}

@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of any split of a lake: a data file as it is, or files of keyed rows that are merged while they are read."""
+"""Reads of any split of a lake: a plain data file, or primary-key files merged while they are read."""
 
 from __future__ import annotations
 
@@ -30,27 +30,26 @@ def read_split(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split, with exactly the projection's columns and types.
 
-    In file order, or of merged files in the order of the keys, each once. Row groups that hold no row of ``node``, the
-    tree of a filter, are left out of a file as it is, and so are the rows at its positions ``gone``: of a merged one a
-    row that the filter does not want may still take the place of an older one. Memory is bounded by a batch, of merged
-    files by a row group of each. Raises `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be
-    read.
+    Rows come in file order, or in key order without duplicates for merged files. A plain file is pruned by ``node``,
+    the tree of a filter, and by its positions ``deleted``. Merged files are not: a row that does not match the filter
+    may still replace an older one. Memory is bounded by a batch, for merged files by one row group of each. Raises
+    `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
     """
     if split.merge is None:
-        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, gone=gone)
+        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, deleted=deleted)
         return
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
-        wanted = rows.select(list(range(len(projection.schema.columns))))
-        # A row that the filter does not want still takes the place of an older one: so it comes last.
+        columns = rows.select(list(range(len(projection.schema.columns))))
+        # A row that does not match the filter still replaces an older one, so the filter comes last.
         if filter is not None:
-            yield from select_matching_rows(pa.Table.from_batches([wanted]), filter).to_batches()
-        elif wanted.num_rows:
-            yield wanted
+            yield from select_matching_rows(pa.Table.from_batches([columns]), filter).to_batches()
+        elif columns.num_rows:
+            yield columns
 
 
 def read_whole(
@@ -60,45 +59,44 @@ def read_whole(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> pa.Table:
-    """Read the rows of `read_split` at once; a file as it is with all of Arrow's threads."""
+    """Read the rows of `read_split` at once; a plain file with all of Arrow's threads."""
     if split.merge is None:
-        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, gone=gone)
+        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, deleted=deleted)
     return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 
 class NewestRows:
-    """Files of keyed rows merged into one sequence: of each key the row with the largest sequence number, unless it
-    deletes.
+    """Primary-key files merged into one sequence: per key the row with the largest sequence number, unless it is a
+    delete.
 
-    The files are read side by side in the order of their keys, so memory is bounded by a row group of each.
+    Reads the files in parallel in key order, so memory is bounded by one row group of each.
     """
 
     def __init__(self, files: FileAccess, merge: MergedFiles, projection: LakeProjection) -> None:
         self._files = files
         self._merge = merge
-        self.projection = _with_columns(projection, merge.by)
-        """The projection that is read: the columns asked for, then missing ones of the key, of the sequence and of the
-        kind."""
+        self.projection = _add_columns(projection, merge.by)
+        """The projection to read: the requested columns, then missing columns of the key, sequence and kind."""
         fields = list(self.projection.field_ids)
         *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
         self._key_places = key
         self.num_read = 0
         self.num_tied = 0
-        """Keys of which two rows have the largest number, so that the newest one is unknown."""
+        """Number of keys whose largest sequence number two rows share, so that the latest row is unknown."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
-        cursors = [KeyCursor(self._rows(file), self._key_places, file.location) for file in self._merge.files]
+        cursors = [KeyCursor(self._read_rows(file), self._key_places, file.location) for file in self._merge.files]
         while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
             bound = min(cursor.last_key for cursor in cursors)
             parts = [cursor.take_with_keys(bound) for cursor in cursors]
-            for rows in self._newest([part for part in parts if part[0].num_rows]):
+            for rows in self._keep_newest([part for part in parts if part[0].num_rows]):
                 if rows.num_rows:
                     yield rows
 
-    def _rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
+    def _read_rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
         live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
         for batch in read_row_groups(self._files, live, self.projection, file.field_names):
             if any(batch.column(place).null_count for place in (*self._key_places, self._sequence, self._kind)):
@@ -109,10 +107,10 @@ class NewestRows:
             self.num_read += batch.num_rows
             yield batch
 
-    def _newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
-        """Return the newest row of each key, in the order of the keys, without those that delete it."""
+    def _keep_newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
+        """Return the latest row of each key, in key order, without deletes."""
         if len(parts) == 1:
-            yield _without_deletions(parts[0][0], self._kind)
+            yield _drop_deletions(parts[0][0], self._kind)
             return
         keys = pa.concat_arrays([keys for _, keys in parts])
         sequences = np.concatenate([rows.column(self._sequence).to_numpy() for rows, _ in parts])
@@ -122,18 +120,18 @@ class NewestRows:
         older = by_age[order[np.maximum(ends - 1, 0)]]
         is_tied = ~is_first[ends] & (sequences[older] == sequences[by_age[order[ends]]])
         self.num_tied += int(np.count_nonzero(is_tied))
-        both = pa.Table.from_batches([rows for rows, _ in parts])
-        for rows in take_rows(both, by_age[order[ends]], distinct=True).to_batches():
-            yield _without_deletions(rows, self._kind)
+        rows_of_parts = pa.Table.from_batches([rows for rows, _ in parts])
+        for rows in take_rows(rows_of_parts, by_age[order[ends]], distinct=True).to_batches():
+            yield _drop_deletions(rows, self._kind)
 
 
-def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
-    """Return the projection with missing columns of another one behind its own. Columns are the same by field."""
+def _add_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
+    """Return the projection followed by missing columns of the other. Columns are equal by field."""
     missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
-    # Ids and names of columns are of no use here, and those of the two may clash: a column may have had another's name.
-    taken = {name.casefold() for name in projection.schema.names}
+    # Ids and names are not needed here, and may clash: a column may have had the name of another.
+    names_in_use = {name.casefold() for name in projection.schema.names}
     names = [by.schema.names[i] for i in missing]
-    names = [f"_KEY_{name}" if name.casefold() in taken else name for name in names]
+    names = [f"_KEY_{name}" if name.casefold() in names_in_use else name for name in names]
     columns = (*projection.schema.columns, *(by.schema.columns[i] for i in missing))
     named = (*projection.schema.names, *names)
     renumbered = tuple(Column(i, n, c.type, c.nullable) for i, (n, c) in enumerate(zip(named, columns, strict=True)))
@@ -146,7 +144,7 @@ def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProject
     )
 
 
-def _without_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
+def _drop_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
     kinds = rows.column(kind_place).to_numpy()
-    kept = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
-    return rows if kept.all() else rows.filter(pa.array(kept))
+    is_live = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
+    return rows if is_live.all() else rows.filter(pa.array(is_live))

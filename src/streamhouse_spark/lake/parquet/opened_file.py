@@ -1,4 +1,4 @@
-"""A Parquet file that is being read, whose columns come in few requests where each takes long."""
+"""An open Parquet file. On a remote store its columns are fetched in few requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 from streamhouse_spark.lake.parquet.parquet_io import RangeFile
 
 EXPECTED_BYTES_MAX: Final = 256 << 20
-"""More bytes are left to Arrow, which asks for them one range after the other."""
+"""Arrow reads more bytes itself, one range after the other."""
 
 
 class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
-    """Arrow's reader of a file, with the source that it reads from."""
+    """Arrow's reader of a file, together with its source."""
 
     def __init__(self, source: pa.NativeFile, **how: Any) -> None:
         super().__init__(source, **how)
@@ -24,7 +24,7 @@ class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
     def batches(
         self, batch_rows: int, groups: Sequence[int], names: Sequence[str], *, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Read columns of row groups. On a remote store all their bytes are asked for at the same time."""
+        """Read columns of row groups. On a remote store all their bytes are fetched concurrently."""
         if isinstance(self._source, RangeFile):
             ranges = self._ranges(groups, names)
             if sum(end - start for start, end in ranges) <= EXPECTED_BYTES_MAX:
@@ -32,13 +32,13 @@ class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
         yield from self.iter_batches(batch_size=batch_rows, row_groups=groups, columns=names, use_threads=threads)
 
     def _ranges(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
-        """Return where the column chunks lie; a column with fields has one for each."""
+        """Return the byte ranges of the column chunks; a nested column has several."""
         nested = tuple(f"{name}." for name in names)
-        found = []
+        chunks = []
         for group in map(self.metadata.row_group, groups):
             for chunk in map(group.column, range(group.num_columns)):
                 path = chunk.path_in_schema
                 if path in names or path.startswith(nested):
                     start = min(at for at in (chunk.dictionary_page_offset, chunk.data_page_offset) if at)
-                    found.append((start, start + chunk.total_compressed_size))
-        return found
+                    chunks.append((start, start + chunk.total_compressed_size))
+        return chunks

@@ -1,7 +1,7 @@
-"""Data files of a lake table, read by location without any lake library.
+"""Data files of a lake table, read by location without a lake library.
 
-A *location* is a file's name in lake metadata: an absolute path on local disk, a URL elsewhere. Locations inside the
-warehouse go through its `Storage`, so that they are as durable and as carefully written as the log's own files.
+A *location* is a file's name in lake metadata: an absolute path on a local disk, a URL elsewhere. Locations inside the
+warehouse go through its `Storage`, and are as durable as the log's files.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class FileAccess(Protocol):
     """Read and write access to the data files of one lake table."""
 
     def open_input(self, location: str) -> pa.NativeFile:
-        """Open a file for reads at any position. Raises `ObjectNotFoundError`."""
+        """Open a file for random reads. Raises `ObjectNotFoundError`."""
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        """Write a new file, durable and visible when the context ends well."""
+        """Write a new file, durable and visible when the context ends without an error."""
 
     def is_named(self, name: str, location: str) -> bool:
-        """Tell whether ``name``, from a file of deleted positions, means the data file at ``location``."""
+        """Return whether ``name``, from a file of position deletes, means the data file at ``location``."""
 
 
 class StorageFiles:
@@ -45,7 +45,7 @@ class StorageFiles:
         self._root = storage.url.rstrip("/") + "/"
         self._plain_root = plain_root(storage.url) + "/"
         self._aliases: list[str] = []
-        """Other names of the root that locations began with."""
+        """Other names of the root in locations seen so far."""
 
     def location_of(self, key: str) -> str:
         """Return the location of a warehouse key, as lake metadata has it."""
@@ -65,12 +65,12 @@ class StorageFiles:
         return key
 
     def name_of(self, location: str) -> str:
-        """Return a name of a data file that it keeps where the warehouse is moved: its key, or outside its location."""
+        """Return a name of a data file that survives a move of the warehouse: its key, or its location if outside."""
         key = self._find_key(location)
         return location if key is None else key
 
     def _find_key(self, location: str) -> str | None:
-        """Return the location relative to the root, by any name of the root; None outside."""
+        """Return the location relative to the root, by any name of the root, or None outside."""
         plain = plain_location(location)
         for root in (self._plain_root, *self._aliases):
             if plain.startswith(root):
@@ -83,9 +83,7 @@ class StorageFiles:
         return plain[len(alias) + 1 :]
 
     def is_named(self, name: str, location: str) -> bool:
-        """Tell whether a name means the data file. Files of deleted positions in a warehouse that was moved still have
-        the old names.
-        """
+        """Return whether a name means the data file. Position deletes of a moved warehouse still have the old names."""
         return name == location or name.endswith(f"/{self.key_of(location)}")
 
     def open_input(self, location: str) -> pa.NativeFile:
@@ -93,11 +91,11 @@ class StorageFiles:
         path = self.storage.local_path(key)
         if path is None:
             return RangeFile(RangeReader(self.storage, key))
-        self.storage.size_bytes(key)  # an absent file gets the error of the contract
+        self.storage.size_bytes(key)  # raises the contract's error for a missing file
         return pa.memory_map(path)
 
     def open_sized(self, location: str, size_bytes: int) -> pa.NativeFile:
-        """Open a remote file whose size is known: an absent one shows at the first read."""
+        """Open a remote file of known size. A missing file raises at the first read."""
         return RangeFile(RangeReader(self.storage, self.key_of(location), size_bytes))
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
@@ -105,22 +103,22 @@ class StorageFiles:
 
 
 class RangeReader(io.RawIOBase):
-    """A seekable view of one object that reads only the ranges asked for."""
+    """A seekable view of an object that reads only the requested ranges."""
 
     def __init__(self, storage: Storage, key: str, size_bytes: int | None = None) -> None:
-        """Without the object's ``size_bytes`` they are asked for. Raises `ObjectNotFoundError`."""
+        """Without ``size_bytes`` a request finds the size. Raises `ObjectNotFoundError`."""
         self._storage = storage
         self._key = key
         self._size_bytes = storage.size_bytes(key) if size_bytes is None else size_bytes
         self._position = 0
         self._held: list[tuple[int, int, bytes]] = []
-        """Begin and end of stretches that were fetched ahead, and their bytes, in order."""
+        """Prefetched stretches in order: start, end and bytes."""
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Fetch byte ranges that will be read, at the same time; they are held until others are expected."""
-        wanted = stretches(ranges)
-        found = self._storage.read_ranges(self._key, wanted)
-        self._held = [(start, end, data) for (start, end), data in zip(wanted, found, strict=True)]
+        """Prefetch byte ranges concurrently. They are held until the next call."""
+        stretches_to_read = stretches(ranges)
+        contents = self._storage.read_ranges(self._key, stretches_to_read)
+        self._held = [(start, end, data) for (start, end), data in zip(stretches_to_read, contents, strict=True)]
 
     def readable(self) -> bool:
         return True
@@ -170,8 +168,8 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]
     """A `RangeReader` as Arrow reads it."""
 
     def __new__(cls, reader: RangeReader) -> Self:
-        made: Self = super().__new__(cls, reader, mode="r")
-        return made
+        file: Self = super().__new__(cls, reader, mode="r")
+        return file
 
     def __init__(self, reader: RangeReader) -> None:
         self.ranges = reader
@@ -179,7 +177,7 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]
 
 @contextmanager
 def parquet_sink(files: FileAccess, location: str) -> Iterator[CountingWriter]:
-    """Open a sink for a Parquet writer; the file appears when the context ends well."""
+    """Open a sink for a Parquet writer. The file appears when the context ends without an error."""
     with files.create(location) as sink:
         yield CountingWriter(sink)
 
@@ -204,8 +202,8 @@ class CountingWriter:
 
     @contextmanager
     def buffer_and_change(self, change: Callable[[bytes], bytes]) -> Iterator[None]:
-        """Hold everything that is written in the context, and store it at the end as ``change`` returns it, in as many
-        bytes.
+        """Buffer everything written in the context, then store what ``change`` returns for it, which has the same
+        length.
         """
         self._held = bytearray()
         yield

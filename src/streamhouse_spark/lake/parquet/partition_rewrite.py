@@ -1,4 +1,4 @@
-"""Dropping partitions of a log's lake table, whatever its format: the retries, and the rows of a file that stay."""
+"""Partition drops in a log table's lake, in any format: retries, and the rows of a file that stay."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartialFile:
-    """A data file of which some rows go and the others stay."""
+    """A data file that loses some of its rows."""
 
     split: LakeSplit
     offsets: OffsetFile
-    first_kept: int
+    first_retained: int
 
     @property
     def kept_rows(self) -> int:
-        return self.offsets.runs.num_rows - self.first_kept
+        return self.offsets.runs.num_rows - self.first_retained
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class FilesToDrop(Generic[T]):
 
     files: tuple[T, ...]
     cut: tuple[PartialFile, ...]
-    """Choose the files that have rows to keep."""
+    """The files that keep some of their rows."""
     is_whole: bool
     """No row of the partitions stays."""
     file_rows: int
     foreign_rows: int
-    """In files of other engines, whose rows never had offsets, without those that were deleted one by one."""
+    """Rows in files of other engines, which never had offsets, without individually deleted rows."""
     deleted_rows: int = 0
-    """Rows that were deleted one by one, and so count as absent already."""
+    """Individually deleted rows, which count as missing already."""
 
     @property
     def kept_rows(self) -> int:
@@ -66,24 +66,24 @@ class FilesToDrop(Generic[T]):
 def find_files_to_drop(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
 ) -> FilesToDrop[T]:
-    """Find the files of the partitions that have rows below the offsets. Files of other engines go whole."""
+    """Find the files of the partitions with rows below the offsets. Files of other engines are dropped whole."""
     going: list[tuple[T, LakeSplit]] = []
     cut: list[PartialFile] = []
     is_whole = True
     for file, split in candidates:
-        first, found = first_kept(files_at, writers, split.location, split.num_rows, below)
+        first, offset_file_of_split = find_first_retained(files_at, writers, split.location, split.num_rows, below)
         is_whole &= first == split.num_rows
         if first > 0:
             going.append((file, split))
-        if found is not None and 0 < first < split.num_rows:
-            cut.append(PartialFile(split, found, first))
-    foreign_rows = sum(split.num_rows for _, split in going if is_foreign(split.location))
+        if offset_file_of_split is not None and 0 < first < split.num_rows:
+            cut.append(PartialFile(split, offset_file_of_split, first))
+    foreign_rows = sum(split.num_rows for _, split in going if has_external_name(split.location))
     file_rows = sum(split.num_rows for _, split in going)
     return FilesToDrop(tuple(file for file, _ in going), tuple(cut), is_whole, file_rows, foreign_rows)
 
 
-def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
-    """Call ``drop``, and again if another writer was faster; returns its result. Raises `CommitConflictError`."""
+def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
+    """Call ``drop``, and retry on a conflict. Raises `CommitConflictError`."""
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
         try:
@@ -96,31 +96,31 @@ def until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Cal
     )
 
 
-def first_kept(
+def find_first_retained(
     files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
 ) -> tuple[int, OffsetFile | None]:
     """Return the first row of a file that stays, and the file's offsets if they had to be read.
 
-    Files of other engines go whole, and so do those of a table that had the lake before: only the footer tells those
-    from the table's own. Where no offsets go, no footer is read.
+    Files of other engines are dropped whole, and so are those of a previous owner of the lake, which only their footers
+    distinguish. Reads no footer if no offsets are dropped.
     """
     named = parse_file_offsets(location)
     if named is None or named[1].end <= below.get(named[0], 0):
         return num_rows, None
     if not below:
         return 0, None
-    found = offset_file(files_at(location), location, writers)
-    if found is None:
+    file_offsets = offset_file(files_at(location), location, writers)
+    if file_offsets is None:
         return num_rows, None
-    return found.runs.rows_below(below.get(found.bucket, 0)), found
+    return file_offsets.runs.rows_below(below.get(file_offsets.bucket, 0)), file_offsets
 
 
-def is_foreign(location: str) -> bool:
-    """Tell whether a file is certainly another engine's: its rows have no offsets."""
+def has_external_name(location: str) -> bool:
+    """Return whether a file is certainly another engine's: its rows have no offsets."""
     return parse_file_offsets(location) is None
 
 
-def rewritten(
+def rewrite_partial_files(
     cuts: Iterable[PartialFile],
     context: WriteContext,
     spec: FileSpec,
@@ -129,11 +129,13 @@ def rewritten(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """Write the rows of files that stay, with their offsets, to files of their own, which ``files`` reaches."""
-    return [file for cut in cuts for file in _rewritten(cut, context, spec, projection, files_at, files, ids)]
+    """Write the remaining rows of partly dropped files, with their offsets, to new files that ``files`` can reach."""
+    return [
+        file for cut in cuts for file in _rewrite_partial_file(cut, context, spec, projection, files_at, files, ids)
+    ]
 
 
-def _rewritten(
+def _rewrite_partial_file(
     cut: PartialFile,
     context: WriteContext,
     spec: FileSpec,
@@ -142,18 +144,18 @@ def _rewritten(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    kept = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_kept, cut.offsets.runs.num_rows))
+    remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_retained, cut.offsets.runs.num_rows))
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files_at(cut.split.location), cut.split, projection):
-            skipped = min(max(cut.first_kept - position, 0), batch.num_rows)
+            skipped = min(max(cut.first_retained - position, 0), batch.num_rows)
             position += batch.num_rows
             if skipped < batch.num_rows:
-                yield kept, batch.slice(skipped)
+                yield remaining, batch.slice(skipped)
 
-    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
-    if sum(f.num_rows for f in written) != kept.runs.num_rows:
+    written = rewrite_files(context, spec, files, ids, remaining.bucket, remaining.runs.range, batches())
+    if sum(f.num_rows for f in written) != remaining.runs.num_rows:
         raise CommitConflictError(
             f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "
             "streamhouse verify"
@@ -162,14 +164,14 @@ def _rewritten(
 
 
 def require_tiered(location: str, held: Mapping[int, int], below: Mapping[int, int]) -> None:
-    """Require that all rows to drop are in the lake: else they would come back with the next round.
+    """Require that the lake holds all rows to drop: otherwise the next round would add them again.
 
-    ``held`` are the offsets that it holds. Raises `LakeRolledBackError`.
+    ``held`` are the lake's offsets. Raises `LakeRolledBackError`.
     """
-    behind = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
-    if behind:
+    shortfall = {bucket: (held.get(bucket, 0), end) for bucket, end in below.items() if held.get(bucket, 0) < end}
+    if shortfall:
         raise LakeRolledBackError(
-            f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {behind}; "
+            f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {shortfall}; "
             "nothing was dropped. Roll the lake forward to its newest snapshot, or build it anew (streamhouse retier), "
             "then drop the partition again"
         )

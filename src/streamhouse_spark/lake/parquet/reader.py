@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reading data files with Arrow alone: columns by field id, casts to the table's types, deleted positions, offsets."""
+"""Reads of data files with Arrow: columns by field id, casts to the table's types, position deletes, offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjecti
 from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
 from streamhouse_spark.lake.parquet.footer_checksum import is_whole, read_checked_footer
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.row_groups import RowGroups, groups_that_may_match
+from streamhouse_spark.lake.parquet.row_groups import RowGroups, select_matching_groups
 from streamhouse_spark.query import row_selection
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, Node
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
 SORTED_BY_KEY = "streamhouse.sorted-by"
-"""Footer key with the field ids of the primary key, if the rows are in its order."""
+"""Footer key with the field ids of the primary key, if the rows are sorted by it."""
 DELETED_KEY = "streamhouse.deleted"
-"""Footer key with the number of positions of a file of deleted positions: nothing else checks that, and fewer positions
-would mean more rows."""
+"""Footer key with the number of positions in a file of position deletes. Nothing else checks it, and lost positions
+would restore rows."""
 BATCH_ROWS = 1 << 16
 BATCH_BYTES_MAX = 128 << 20
 Positions = npt.NDArray[np.int64]
@@ -60,15 +60,15 @@ def read_split(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    Row groups that hold no row of ``node``, the tree of a filter, are left out, and so are the rows at the positions
-    ``gone`` of the file, ascending, each once. Raises `SnapshotExpiredError` if the
-    file is gone, `CorruptDataError` if it cannot be read.
+    Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
+    which are ascending and distinct. Raises `SnapshotExpiredError` if the file is missing, `CorruptDataError` if it
+    cannot be read.
     """
-    return _read(files, split, projection, filter, node, gone, whole=False)
+    return _read(files, split, projection, filter, node, deleted, whole=False)
 
 
 def read_whole(
@@ -78,10 +78,10 @@ def read_whole(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> pa.Table:
-    """Read the rows of `read_split` at once and with all of Arrow's threads."""
-    batches = _read(files, split, projection, filter, node, gone, whole=True)
+    """Read the rows of `read_split` at once, with all of Arrow's threads."""
+    batches = _read(files, split, projection, filter, node, deleted, whole=True)
     return pa.Table.from_batches(batches, schema=projection.schema.arrow)
 
 
@@ -91,14 +91,14 @@ def _read(
     projection: LakeProjection,
     filter: Filter,
     node: Node,
-    gone: Positions,
+    deleted_before: Positions,
     *,
     whole: bool,
 ) -> Iterator[pa.RecordBatch]:
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted = opened.find_deleted_places(files, chosen, gone)
+        deleted = opened.find_deleted_places(files, chosen, deleted_before)
         for place, rows in opened.rows(columns, chosen, threads=whole):
             dropped = places_within(deleted, place, rows.num_rows)
             parts = row_selection.live_parts(rows, dropped)
@@ -115,7 +115,7 @@ def _read(
 
 
 class OpenedSplit:
-    """A split whose file is open: its rows, by row groups."""
+    """A split whose file is open: its rows, by row group."""
 
     def __init__(self, file: ParquetSource, split: LakeSplit) -> None:
         self._file = file
@@ -127,22 +127,22 @@ class OpenedSplit:
         return FileColumns(self._file, self._split.location, projection, self._split.field_names)
 
     def row_groups(self, columns: FileColumns, node: Node) -> RowGroups:
-        """Return the split's row groups that can hold a row of the filter, in the names of the columns."""
+        """Return the split's row groups that can match the filter, which uses the names of the columns."""
         footer = self._file.metadata
-        places = self._groups if node is ALWAYS_TRUE else groups_that_may_match(footer, self._groups, columns, node)
+        places = self._groups if node is ALWAYS_TRUE else select_matching_groups(footer, self._groups, columns, node)
         return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
 
-    def find_deleted_places(self, files: FileAccess, chosen: RowGroups, gone: Positions = NO_POSITIONS) -> Positions:
-        """Return the places of the deleted ones among the rows of these row groups, those at ``gone`` included."""
+    def find_deleted_places(self, files: FileAccess, chosen: RowGroups, deleted: Positions = NO_POSITIONS) -> Positions:
+        """Return the places of deleted rows among the rows of these row groups, those at ``deleted`` included."""
         if not chosen.num_rows:
             return NO_POSITIONS
-        found = read_deleted_positions(files, self._split.location, self._split.position_deletes)
-        return chosen.places_of(_union_positions(found, gone))
+        positions = read_deleted_positions(files, self._split.location, self._split.position_deletes)
+        return chosen.places_of(_union_positions(positions, deleted))
 
     def rows(
         self, columns: FileColumns, chosen: RowGroups, *, threads: bool = False
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read all rows of these row groups: batches, each with the place of its first row among them."""
+        """Read all rows of these row groups as batches, each with the place of its first row among them."""
         place = 0
         if not chosen.places:
             return
@@ -161,7 +161,7 @@ def open_split(files: FileAccess, split: LakeSplit) -> Iterator[OpenedSplit]:
 def read_row_groups(
     files: FileAccess, file: LiveFile, projection: LakeProjection, field_names: FieldNames = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a file that are not deleted, in its order; memory is bounded by one row group."""
+    """Read the rows of a file that are not deleted, in file order; memory is bounded by one row group."""
     with _open_file(files, file.location) as opened:
         _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
         num_groups = opened.num_row_groups
@@ -172,31 +172,29 @@ def read_row_groups(
 
 
 def num_rows_in(files: FileAccess, location: str) -> int:
-    """Return the number of rows in a file, deleted ones too."""
+    """Return the number of rows in a file, deleted ones included."""
     with _open_file(files, location) as file:
         return int(file.metadata.num_rows)
 
 
 def owner_of(files: FileAccess, location: str) -> str | None:
-    """Return the uuid of the table that wrote the file; None if another engine did."""
+    """Return the uuid of the table that wrote the file, or None if another engine did."""
     with _open_file(files, location) as file:
-        found = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
-    return None if found is None else str(found, "utf-8", "replace")
+        table_uuid = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
+    return None if table_uuid is None else str(table_uuid, "utf-8", "replace")
 
 
 def read_sort_fields(files: FileAccess, location: str) -> str | None:
-    """Return the field ids by which the file's rows are sorted, from its footer; None for a file that another engine
-    wrote.
-    """
+    """Return the field ids of the file's sort order from its footer, or None for a file of another engine."""
     with _open_file(files, location) as file:
-        found = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
-    return None if found is None else str(found, "utf-8", "replace")
+        fields = (file.metadata.metadata or {}).get(SORTED_BY_KEY.encode())
+    return None if fields is None else str(fields, "utf-8", "replace")
 
 
 def has_whole_footer(files: FileAccess, location: str) -> bool:
-    """Tell whether the file has a checksum of its footer and page index, as the package's files do, and matches it.
+    """Return whether the file has a matching checksum of footer and page index, as the package's files do.
 
-    Raises `CorruptDataError` if it does not match, `SnapshotExpiredError` if the file is gone.
+    Raises `CorruptDataError` if it does not match, `SnapshotExpiredError` if the file is missing.
     """
     try:
         with files.open_input(location) as source:
@@ -208,7 +206,7 @@ def has_whole_footer(files: FileAccess, location: str) -> bool:
 
 
 def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
-    """Check that the footer has all rows: nothing else checks it, and a part of it reads as fewer rows."""
+    """Require that the footer has all rows. Nothing else checks this, and a truncated footer reads as fewer rows."""
     counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     is_whole = sum(counts) == file.metadata.num_rows and groups.stop <= len(counts)
     if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
@@ -219,8 +217,8 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
 
 
 def _open_file(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> ParquetSource:
-    """Open the file; each page and footer that has a checksum is verified, as all have that the package writes."""
-    from streamhouse_spark.lake.parquet.opened_file import ParquetSource  # it loads Arrow's half for Parquet
+    """Open the file. Verifies each page and footer that has a checksum, as all files of the package have."""
+    from streamhouse_spark.lake.parquet.opened_file import ParquetSource  # it imports pyarrow.parquet
 
     try:
         source = files.open_input(location)
@@ -261,11 +259,9 @@ def _batches(
 
 
 def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
-    """Return the rows to read at once. Arrow fails on lists and structs whose texts are more than 2 GiB in one
-    batch.
-    """
-    found = [file.metadata.row_group(i) for i in groups]
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in found), default=0)
+    """Return the rows per batch. Arrow fails on lists and structs with more than 2 GiB of text in one batch."""
+    row_groups = [file.metadata.row_group(i) for i in groups]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in row_groups), default=0)
     return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
 
 
@@ -287,19 +283,19 @@ def _damaged_error(location: str, error: Exception) -> CorruptDataError:
 
 
 def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the row numbers of a data file that files of deleted positions name, ascending, each once."""
-    found = [_positions_in(files, delete, location) for delete in deletes]
-    if len(found) == 1 and bool((found[0][1:] > found[0][:-1]).all()):
-        return found[0]
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    """Return the row numbers of a data file that position deletes name, ascending and distinct."""
+    positions = [_positions_in(files, delete, location) for delete in deletes]
+    if len(positions) == 1 and bool((positions[0][1:] > positions[0][:-1]).all()):
+        return positions[0]
+    return np.unique(np.concatenate(positions)) if positions else np.zeros(0, np.int64)
 
 
-def _union_positions(some: Positions, others: Positions) -> Positions:
-    """Return the positions of both, ascending, each once, as both are; `numpy.union1d` takes ten times as long."""
-    if not len(some) or not len(others):
-        return some if len(some) else others
-    every = np.concatenate([some, others])
-    every.sort(kind="stable")  # which joins the two
+def _union_positions(some: Positions, more: Positions) -> Positions:
+    """Return the union of ascending, distinct positions, ten times as fast as `numpy.union1d`."""
+    if not len(some) or not len(more):
+        return some if len(some) else more
+    every = np.concatenate([some, more])
+    every.sort(kind="stable")  # merges the two runs
     united: Positions = every[np.concatenate([[True], every[1:] != every[:-1]])]
     return united
 
@@ -312,7 +308,7 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
         if not is_own:
             paths = table["file_path"].combine_chunks()
-            table = table.filter(pc.equal(paths.indices, _place_of(files, paths.dictionary, location)))
+            table = table.filter(pc.equal(paths.indices, _index_of(files, paths.dictionary, location)))
         positions: npt.NDArray[np.int64] = table["pos"].cast(pa.int64()).to_numpy()
     except ObjectNotFoundError as error:
         raise _expired_error(delete) from error
@@ -326,8 +322,8 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
     return positions
 
 
-def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
-    """Return the index of a data file among the names of data files; -1 if it is absent."""
+def _index_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
+    """Return the index of a data file in ``names``, or -1 if it is missing."""
     which = pc.index_in(pa.array([location]), names)[0].as_py()
     if which is None:
         which = next((i for i, name in enumerate(names.to_pylist()) if files.is_named(name, location)), -1)
@@ -335,17 +331,22 @@ def _place_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
 
 
 def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
-    """Tell whether the footer tells that all positions are of this one data file."""
+    """Return whether the footer proves that all positions are of this data file."""
     place = file.schema_arrow.get_field_index("file_path")
     for i in range(file.num_row_groups):
-        found = file.metadata.row_group(i).column(place).statistics
-        if found is None or not found.has_min_max or found.min != found.max or not files.is_named(found.min, location):
+        statistics = file.metadata.row_group(i).column(place).statistics
+        if (
+            statistics is None
+            or not statistics.has_min_max
+            or statistics.min != statistics.max
+            or not files.is_named(statistics.min, location)
+        ):
             return False
     return True
 
 
 def places_within(deleted: Positions, place: int, num_rows: int) -> Positions:
-    """Return the places among so many rows, from a place on, of those that are deleted."""
+    """Return the places of deleted rows within ``num_rows`` rows that start at ``place``."""
     first, last = deleted.searchsorted([place, place + num_rows])
     return deleted[first:last] - place
 
@@ -355,7 +356,7 @@ def places_within(deleted: Positions, place: int, num_rows: int) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFile:
-    """A data file, the bucket it belongs to, and the offsets of its rows."""
+    """A data file with its bucket and the offsets of its rows."""
 
     location: str
     bucket: int
@@ -363,7 +364,7 @@ class OffsetFile:
 
 
 def offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
-    """Read the file's footer; None for a file that another engine wrote, or another table than the ``writers``."""
+    """Read the file's footer. Returns None for a file of another engine, or of a table that is not in ``writers``."""
     with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}
         num_rows = file.metadata.num_rows
@@ -384,64 +385,64 @@ def read_offsets(
     files_at: FilesAt,
     candidates: Sequence[OffsetFile],
     bucket: int,
-    wanted: OffsetRange,
+    offsets: OffsetRange,
     projection: LakeProjection,
-    kept: Collection[str] | None = None,
+    locations: Collection[str] | None = None,
     *,
     may_lack: bool = False,
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read the rows of ``wanted`` with their offsets, in offset order; memory is bounded by a batch per open file.
+    """Read the rows of ``offsets`` with their offsets, in offset order; memory is bounded by one batch per open file.
 
-    Files that are not ``kept`` are not read. Raises `OffsetsTrimmedError` before the first row unless the files,
-    kept or not, hold each of the offsets exactly once; of those that they ``may_lack``, once at most.
+    Reads only files in ``locations``. Raises `OffsetsTrimmedError` before the first row unless all candidate files
+    together hold each offset exactly once, or with ``may_lack`` at most once.
     """
-    parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
+    parts = [(file, file.runs.within(offsets)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
     runs = [runs for _, runs in parts]
-    if not (may_lack and OffsetRuns.merged(runs).num_rows == sum(one.num_rows for one in runs)):
-        _require_cover(runs, bucket, wanted)
-    if kept is not None:
-        parts = [(file, runs) for file, runs in parts if file.location in kept]
-    return rows_in_order(files_at, parts, wanted, projection)
+    if not (may_lack and OffsetRuns.merged(runs).num_rows == sum(part.num_rows for part in runs)):
+        _require_cover(runs, bucket, offsets)
+    if locations is not None:
+        parts = [(file, runs) for file, runs in parts if file.location in locations]
+    return read_in_offset_order(files_at, parts, offsets, projection)
 
 
-def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange) -> None:
+def _require_cover(parts: Sequence[OffsetRuns], bucket: int, offsets: OffsetRange) -> None:
     starts = np.concatenate([np.zeros(0, np.int64), *(p.starts for p in parts)])
     lengths = np.concatenate([np.zeros(0, np.int64), *(p.lengths for p in parts)])
     order = np.argsort(starts)
     ends = (starts + lengths)[order]
     begins = starts[order]
-    boundaries = np.concatenate([begins, [wanted.end]]) == np.concatenate([[wanted.start], ends])
+    boundaries = np.concatenate([begins, [offsets.end]]) == np.concatenate([[offsets.start], ends])
     if not bool(boundaries.all()):
         first = int(np.flatnonzero(~boundaries)[0])
-        at = int(ends[first - 1]) if first else wanted.start
+        at = int(ends[first - 1]) if first else offsets.start
         raise OffsetsTrimmedError(
-            f"bucket {bucket}: offsets {wanted} were asked for, the lake's files hold them no longer exactly from "
+            f"bucket {bucket}: offsets {offsets} were asked for, the lake's files hold them no longer exactly from "
             f"{at} on (a partition was dropped, or another engine rewrote or deleted rows); start later, or set "
             "failOnDataLoss=false to skip them"
         )
 
 
-def rows_in_order(
-    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
+def read_in_offset_order(
+    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], offsets: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read rows of files in the order of their offsets, all of which are ``wanted``; each row is of one file."""
+    """Read rows of several files, each row from one file, in the order of their ``offsets``."""
     waiting = sorted(parts, key=lambda part: part[1].range.start)
     cursors: list[RowCursor] = []
-    begin = wanted.start
-    while begin < wanted.end:
-        window = OffsetRange(begin, min(begin + BATCH_ROWS, wanted.end))
+    begin = offsets.start
+    while begin < offsets.end:
+        window = OffsetRange(begin, min(begin + BATCH_ROWS, offsets.end))
         while waiting and waiting[0][1].range.start < window.end:
             file, runs = waiting.pop(0)
-            cursors.append(_cursor(files_at(file.location), file, runs, projection))
+            cursors.append(_make_cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
-        if found := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
-            yield from _window(found)
+        if open_pieces := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
+            yield from _read_window(open_pieces)
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
         begin = window.end
 
 
-def _window(
+def _read_window(
     pieces: list[tuple[OffsetRuns, RowCursor]],
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
@@ -465,25 +466,25 @@ class RowCursor:
         self._left: list[pa.RecordBatch] = []
 
     def take(self, num_rows: int) -> pa.Table:
-        taken, count = [], 0
+        tables, count = [], 0
         while count < num_rows:
             batch = self._left.pop() if self._left else next(self._rows)
             if count + batch.num_rows > num_rows:
                 keep = num_rows - count
                 self._left.append(batch.slice(keep))
                 batch = batch.slice(0, keep)
-            taken.append(batch)
+            tables.append(batch)
             count += batch.num_rows
-        return pa.Table.from_batches(taken, schema=self._schema)
+        return pa.Table.from_batches(tables, schema=self._schema)
 
 
-def _cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:
-    """Return a cursor of the rows of one file that have the wanted offsets."""
+def _make_cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:
+    """Return a cursor over the rows of a file at these offsets."""
     first, last = file.runs.rows_of(runs.range)
-    return RowCursor(runs, _rows_between(files, file.location, projection, first, last), projection.schema.arrow)
+    return RowCursor(runs, _read_rows_between(files, file.location, projection, first, last), projection.schema.arrow)
 
 
-def _rows_between(
+def _read_rows_between(
     files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
     with _open_file(files, location) as file:

@@ -1,7 +1,6 @@
-"""The row groups of a data file that a read needs: those that can hold a row of its filter, by the file's footer.
+"""Selection of the row groups that can match a read's filter, by the file's footer.
 
-Rows of the chosen groups are read one after the other, as if the others were not there. `RowGroups` knows which row of
-the file each of them is.
+The rows of the selected groups are read as one sequence. `RowGroups` maps places in it to row numbers of the file.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ Numbers = npt.NDArray[np.int64]
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _UNTOLD = (pa.ArrowException, OverflowError, ValueError, TypeError, ArithmeticError)
-"""Errors of Arrow, and of Python's values, on statistics that they do not show."""
+"""Errors of Arrow, and of Python's values, on statistics that they cannot show."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Some row groups of one file, ascending."""
+    """Ascending row groups of one file."""
 
     places: tuple[int, ...]
     starts: Numbers
-    """The number in the file of the first row of each."""
+    """The row number in the file of each group's first row."""
     begins: Numbers
-    """The place of that row among the rows of these groups, and then the number of all of them."""
+    """The place of each group's first row in the sequence, followed by the number of all rows."""
 
     @classmethod
     def of(cls, sizes: Sequence[int], places: Sequence[int]) -> RowGroups:
-        """Choose row groups of a file whose groups have these ``sizes``."""
+        """Select row groups of a file whose groups have these ``sizes``."""
         starts = np.cumsum([0, *sizes], dtype=np.int64)
         chosen = np.asarray(places, np.int64)
         lengths = starts[chosen + 1] - starts[chosen]
@@ -60,84 +59,87 @@ class RowGroups:
     def num_rows(self) -> int:
         return int(self.begins[-1])
 
-    def only(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
-        """Return those of the groups that are kept."""
+    def select(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
+        """Return the groups where ``is_kept``."""
         lengths = np.diff(self.begins)[is_kept]
-        places = tuple(place for place, kept in zip(self.places, is_kept.tolist(), strict=True) if kept)
+        places = tuple(
+            place for place, is_group_kept in zip(self.places, is_kept.tolist(), strict=True) if is_group_kept
+        )
         return RowGroups(places, self.starts[is_kept], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     def numbers(self, place: int, num_rows: int) -> Numbers:
-        """Return the numbers in the file of so many rows from a place on."""
-        found = np.arange(place, place + num_rows, dtype=np.int64)
+        """Return the row numbers in the file of ``num_rows`` rows from a place on."""
+        numbers = np.arange(place, place + num_rows, dtype=np.int64)
         if not num_rows:
-            return found
+            return numbers
         shifts = self.starts - self.begins[:-1]
-        first, last = self.groups_of(found[[0, -1]])
-        return found + (shifts[first] if first == last else shifts[self.groups_of(found)])
+        first, last = self.groups_of(numbers[[0, -1]])
+        return numbers + (shifts[first] if first == last else shifts[self.groups_of(numbers)])
 
     def groups_of(self, places: Numbers) -> Numbers:
-        """Return the index among these groups of the one that has the row at each place."""
-        found: Numbers = np.searchsorted(self.begins, places, side="right") - 1
-        return found
+        """Return the index of the group that holds each place."""
+        groups: Numbers = np.searchsorted(self.begins, places, side="right") - 1
+        return groups
 
     def places_of(self, numbers: Numbers) -> Numbers:
-        """Return the places of rows with these ascending numbers in the file; rows of other groups have none."""
+        """Return the places of rows with these ascending row numbers, without rows of other groups."""
         if not len(numbers) or not self.places:
             return np.zeros(0, np.int64)
         group = np.searchsorted(self.starts, numbers, side="right") - 1
-        found: Numbers = numbers - self.starts[group] + self.begins[group]
-        return found[(group >= 0) & (found < self.begins[group + 1])]
+        places: Numbers = numbers - self.starts[group] + self.begins[group]
+        return places[(group >= 0) & (places < self.begins[group + 1])]
 
 
-def groups_that_may_match(
+def select_matching_groups(
     footer: pq.FileMetaData, places: Sequence[int], columns: FileColumns, node: Node
 ) -> list[int]:
-    """Return those of some row groups that can hold a row of the filter, which is in the names of the ``columns``.
+    """Return the row groups that can match the filter, which uses the names of ``columns``.
 
-    What the footer does not say may be anything; a column that the file lacks is null.
+    Missing statistics match anything; a column missing from the file is null.
     """
-    lacking = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
-    told = _columns_with_bounds(footer, columns, node.columns())
-    found = []
+    missing = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
+    bounded = _columns_with_bounds(footer, columns, node.columns())
+    groups = []
     for place in places:
         group = footer.row_group(place)
-        bounds = {name: _bounds(group.column(leaf), kind) for name, (leaf, kind) in told.items()}
-        if may_match(node, lacking | bounds):
-            found.append(place)
-    return found
+        bounds = {name: _bounds(group.column(leaf), kind) for name, (leaf, kind) in bounded.items()}
+        if may_match(node, missing | bounds):
+            groups.append(place)
+    return groups
 
 
 def _columns_with_bounds(
     footer: pq.FileMetaData, columns: FileColumns, names: Collection[str]
 ) -> Mapping[str, tuple[int, pa.DataType]]:
-    """Return the columns of which the footer tells values that compare as the table's do, each with its place there
-    and its type.
-    """
+    """Return the columns whose footer statistics compare as the table's values, with their leaf index and type."""
     if not names:
         return {}
     paths = [footer.schema.column(place).path for place in range(len(footer.schema))]
     leaf_of = {path: place for place, path in enumerate(paths)}
     for path, number in Counter(paths).items():
-        if number > 1:  # a column "a.b" beside a field "b" of a column "a"
+        if number > 1:  # a column "a.b" next to a field "b" of a column "a"
             del leaf_of[path]
-    wanted = {field.name: field.type for field in columns.schema}
+    type_of = {field.name: field.type for field in columns.schema}
     return {
         name: (leaf_of[stored.name], stored.type)
         for name, stored in columns.stored.items()
-        if name in names and stored is not None and stored.name in leaf_of and _is_alike(stored.type, wanted[name])
+        if name in names
+        and stored is not None
+        and stored.name in leaf_of
+        and _is_comparable(stored.type, type_of[name])
     }
 
 
-def _is_alike(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether values keep their order, and their meaning in a filter, where they become the table's."""
+def _is_comparable(stored: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether values keep their order and filter semantics when cast to the table's type."""
     types = pa.types
-    if family_of(stored) is None or family_of(stored) != family_of(wanted):
+    if family_of(stored) is None or family_of(stored) != family_of(target):
         return False
-    if types.is_decimal(stored) or types.is_decimal(wanted):
-        return types.is_decimal(stored) and types.is_decimal(wanted) and bool(stored.scale == wanted.scale)
+    if types.is_decimal(stored) or types.is_decimal(target):
+        return types.is_decimal(stored) and types.is_decimal(target) and bool(stored.scale == target.scale)
     if types.is_timestamp(stored):
-        return stored.unit in _MICROSECONDS and bool(wanted.unit == "us")
-    return stored.equals(wanted) or bool(stored.bit_width < wanted.bit_width)
+        return stored.unit in _MICROSECONDS and bool(target.unit == "us")
+    return stored.equals(target) or bool(stored.bit_width < target.bit_width)
 
 
 def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:
@@ -151,12 +153,12 @@ def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:
         high,
         may_be_null=nulls != 0,
         may_have_value=nulls is None or nulls < chunk.num_values,
-        may_be_nan=pa.types.is_floating(stored),  # writers leave it out, and do not count it
+        may_be_nan=pa.types.is_floating(stored),  # writers leave NaN out of statistics and do not count it
     )
 
 
 def _low_and_high(said: pq.Statistics, stored: pa.DataType, *, is_integer: bool) -> tuple[Any, Any]:
-    """Return the least and the largest value in the form of `Bounds`; None for what is not said."""
+    """Return the least and greatest value in the form of `Bounds`; None if unknown."""
     if not said.has_min_max:
         return None, None
     types = pa.types

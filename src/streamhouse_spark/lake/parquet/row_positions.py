@@ -1,4 +1,4 @@
-"""Rows of a data file with their numbers in it, of the row groups that can hold a wanted row."""
+"""Rows of a data file with their row numbers, from the row groups that can match."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ def read_numbered(
     projection: LakeProjection,
     *,
     mask: RowMask | None = None,
-    gone: Positions = NO_POSITIONS,
+    deleted: Positions = NO_POSITIONS,
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Read the batches of `read_split`, each with the row numbers in the file.
 
-    Row groups are left out for which the footer, or the mask, tells that no filter wants a row of them, and of the
-    others rows that it does not want, where these are many. Raises as `read_split`.
+    Skips row groups that cannot match by the footer or the mask, and large runs of rows that the mask excludes. Raises
+    as `read_split` does.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
         if mask is not None:
-            chosen = _possible(opened, projection, mask, chosen)
-        deleted = opened.find_deleted_places(files, chosen, gone)
+            chosen = _groups_to_read(opened, projection, mask, chosen)
+        deleted_places = opened.find_deleted_places(files, chosen, deleted)
         for place, batch in opened.rows(columns, chosen):
-            dropped = places_within(deleted, place, batch.num_rows)
+            dropped = places_within(deleted_places, place, batch.num_rows)
             possible = None if mask is None else mask.wanted(batch)
             if possible is None and not len(dropped):
                 yield chosen.numbers(place, batch.num_rows), batch
                 continue
-            kept = np.ones(batch.num_rows, np.bool_) if possible is None else possible
-            kept[dropped] = False
-            if kept.any():
-                yield chosen.numbers(place, batch.num_rows)[kept], without(batch, ~kept)
+            is_live = np.ones(batch.num_rows, np.bool_) if possible is None else possible
+            is_live[dropped] = False
+            if is_live.any():
+                yield chosen.numbers(place, batch.num_rows)[is_live], without(batch, ~is_live)
 
 
-def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
-    """Return those of the row groups with a row that the filter may want, told by its columns, which are read first."""
+def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
+    """Return the row groups with a row that may match. Reads the filter's columns first."""
     names = mask.columns.intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
-    looked_at = projection.of_columns(names)
-    if mask.of(_no_rows(looked_at.schema.arrow)) is None:  # as of an expression of Arrow: each row may be wanted
+    filter_columns = projection.of_columns(names)
+    if mask.of(_empty_batch(filter_columns.schema.arrow)) is None:  # e.g. an Arrow expression: every row may match
         return chosen
     hits = np.zeros(len(chosen.places), np.bool_)
-    for place, batch in opened.rows(opened.columns(looked_at), chosen):
+    for place, batch in opened.rows(opened.columns(filter_columns), chosen):
         possible = mask.of(batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
         hits[chosen.groups_of(place + rows)] = True
-    return chosen.only(hits)
+    return chosen.select(hits)
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

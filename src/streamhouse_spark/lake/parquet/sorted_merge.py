@@ -1,9 +1,9 @@
-"""Merging files of keyed rows into one sequence, in the order of the keys, each key once."""
+"""Merge of primary-key files into one sequence in key order, each key once."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,15 +19,14 @@ from streamhouse_spark.lake.model.data_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, read_row_groups, read_sort_fields
-from streamhouse_spark.lake.parquet.sorted_runs import split_into_sorted_runs
 
 
 class MergedRows:
-    """The live rows of some files. Of rows with the same key, which only other engines write, that of the newest file
-    counts.
+    """The live rows of several files. For rows with equal keys, which only other engines write, the latest file's row
+    wins.
 
-    Memory is bounded by a row group of each file that is sorted by the key, as the package's are. Others are sorted
-    first, part by part (`streamhouse_spark.lake.parquet.sorted_runs`), on this host's disk if they are large.
+    Memory is bounded by one row group per file that is sorted by key, as the package's are. Other files are sorted
+    first in runs (`split_into_sorted_runs`), spilled to the local disk if they are large.
     """
 
     def __init__(
@@ -38,8 +37,8 @@ class MergedRows:
         key_ids: Sequence[int],
         key_indexes: Sequence[int],
     ) -> None:
-        """Take files. ``key_indexes`` are the indexes of the key's columns, which have the ids ``key_ids``, in the
-        projection.
+        """Take files, oldest first. ``key_indexes`` are the indexes in the projection of the key columns, which have
+        the ids ``key_ids``.
         """
         self._files = files
         self._oldest_first = oldest_first
@@ -55,42 +54,40 @@ class MergedRows:
             cursors = [
                 KeyCursor(run, self._key_places, file.location)
                 for file in self._oldest_first
-                for run in self._in_order(file, Path(folder))
+                for run in self._sorted_sequences(file, Path(folder))
             ]
             while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
                 bound = min(cursor.last_key for cursor in cursors)
                 parts = [cursor.take(bound) for cursor in cursors]
-                for rows in self._merged([part for part in parts if part.num_rows]):
+                for rows in self._merge([part for part in parts if part.num_rows]):
                     self.num_given += rows.num_rows
                     yield rows
 
-    def _in_order(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
-        """Return the rows in sequences of ascending keys; of a key that two of them have, the later one has the newer
-        row.
-        """
-        found = self._counted(read_row_groups(self._files, file, self._projection))
+    def _sorted_sequences(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
+        """Return the rows as sequences of ascending keys. For equal keys the later sequence has the newer row."""
+        batches = self._count_rows(read_row_groups(self._files, file, self._projection))
         if read_sort_fields(self._files, file.location) == self._order:
-            return [found]
-        return split_into_sorted_runs(found, self._merge_batch, folder, BATCH_ROWS)
+            return [batches]
+        return split_into_sorted_runs(batches, self._merge_batch, folder, BATCH_ROWS)
 
-    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _count_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.num_read += batch.num_rows
             yield batch
 
     def _merge_batch(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return `_merged` as one batch, of few rows."""
-        found = list(self._merged(parts))
+        """Return `_merge` of a few rows as one batch."""
+        merged = list(self._merge(parts))
         schema = self._projection.schema.arrow
-        if not found:
+        if not merged:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        return found[0] if len(found) == 1 else pa.concat_batches(found)
+        return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
 
-    def _merged(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Merge rows by key, of equal ones the last."""
+    def _merge(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Merge rows by key; the last of equal keys wins."""
         if not parts:
             return
-        if len(parts) == 1 and _ascend(self._keys(parts[0])):
+        if len(parts) == 1 and _is_ascending(self._keys(parts[0])):
             yield parts[0]
             return
         rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
@@ -121,7 +118,7 @@ class KeyCursor:
                 return False
             if self._rows.num_rows:
                 self._keys = encode_keys([self._rows.column(place) for place in self._key_places])
-                if not _ascend(self._keys) or self._keys[0].as_py() <= self.last_key:
+                if not _is_ascending(self._keys) or self._keys[0].as_py() <= self.last_key:
                     raise CorruptDataError(
                         f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
                         "not; restore it, "
@@ -131,22 +128,73 @@ class KeyCursor:
         return True
 
     def take(self, bound: bytes) -> pa.RecordBatch:
-        """Take the rows up to the key ``bound``, which is not beyond the loaded ones."""
+        """Take the rows up to the key ``bound``, which must be within the loaded rows."""
         return self.take_with_keys(bound)[0]
 
     def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
         """Take rows as `take` does, with their keys."""
         assert self._rows is not None
         end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
-        taken, keys = self._rows.slice(0, end), self._keys.slice(0, end)
+        rows, keys = self._rows.slice(0, end), self._keys.slice(0, end)
         self._rows, self._keys = self._rows.slice(end), self._keys.slice(end)
-        return taken, keys
+        return rows, keys
 
 
-def _ascend(keys: pa.BinaryArray) -> bool:
-    """Tell whether each key is larger than the one before."""
+def _is_ascending(keys: pa.BinaryArray) -> bool:
+    """Return whether the keys strictly ascend."""
     numbers = as_numbers(keys)
     if numbers is not None:
         return bool((numbers[1:] > numbers[:-1]).all())
     is_larger = pc.greater(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
     return pc.all(is_larger).as_py() is not False
+
+
+RUN_BYTES_MAX = 128 << 20
+"""Bytes in memory sorted at once."""
+
+
+def split_into_sorted_runs(
+    batches: Iterable[pa.RecordBatch],
+    sort: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch],
+    folder: Path,
+    batch_rows: int,
+) -> list[Iterator[pa.RecordBatch]]:
+    """Split rows into runs, in order, each sorted by ``sort`` and returned in batches of ``batch_rows``.
+
+    A single run stays in memory. Several are written to files in ``folder`` and memory-mapped; they are private to this
+    process and deleted with the folder.
+    """
+    runs: list[Iterator[pa.RecordBatch]] = []
+    waiting: list[pa.RecordBatch] = []
+    num_bytes = 0
+    for batch in batches:
+        if waiting and num_bytes + batch.nbytes > RUN_BYTES_MAX:
+            runs.append(_spill(sort(waiting), folder, batch_rows))
+            waiting, num_bytes = [], 0
+        waiting.append(batch)
+        num_bytes += batch.nbytes
+    if not waiting:
+        return runs
+    last = sort(waiting)
+    runs.append(_spill(last, folder, batch_rows) if runs else _slice_rows(last, batch_rows))
+    return runs
+
+
+def _slice_rows(rows: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, rows.num_rows, batch_rows):
+        yield rows.slice(start, batch_rows)
+
+
+def _spill(rows: pa.RecordBatch, folder: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    path = folder / f"{len(list(folder.iterdir())):06}.arrow"
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        for batch in _slice_rows(rows, batch_rows):
+            writer.write_batch(batch)
+    return _map_file(path)
+
+
+def _map_file(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        for position in range(reader.num_record_batches):
+            yield reader.get_batch(position)

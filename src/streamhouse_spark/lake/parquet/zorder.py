@@ -1,8 +1,8 @@
-"""The order in which `optimize` lays rows: columns, the first one first, and columns interleaved as ``zorder(a, b)``.
+"""Sort order of `optimize`: columns in sequence, or interleaved as ``zorder(a, b)``.
 
-Each value becomes the number of cut points that are not above it, and the numbers of a row become one number: side by
-side for columns, bit by bit for those of a z-order (Morton, 1966). Cut points come from a sample of the rows, so that
-they part them evenly whatever their distribution. Null is with the lowest values, NaN with the highest.
+Each value becomes the number of cut points not above it. A row's numbers are concatenated for columns, and interleaved
+bitwise for a z-order (Morton, 1966). Cut points come from a sample of the rows and divide them evenly, whatever their
+distribution. Null ranks with the lowest values, NaN with the highest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 COLUMNS_MAX: Final = 8
 _BITS_MAX: Final = 12
-"""Bits of one column: 4,095 cut points tell more than a file's bounds can."""
+"""Bits per column: 4,095 cut points are finer than a file's bounds can use."""
 _ZORDER: Final = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PLAIN: Final = re.compile(r"\w+")
 
@@ -35,12 +35,12 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """Terms in their order, each one column or several that are interleaved."""
+    """Terms in order, each one column or several interleaved ones."""
 
     terms: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        """Return the order as it is given in ``order_by``, for `parse_order`."""
+        """Return the order as ``order_by`` text, for `parse_order`."""
         texts = (", ".join(_quote_name(name) for name in term) for term in self.terms)
         return ", ".join(
             text if len(term) == 1 else f"zorder({text})" for term, text in zip(self.terms, texts, strict=True)
@@ -51,14 +51,14 @@ class SortOrder:
         return tuple(column for term in self.terms for column in term)
 
     def mark(self, schema: TableSchema) -> str:
-        """Return 8 hexadecimal digits that tell this order from others, whatever its columns are called by now."""
+        """Return 8 hexadecimal digits that identify this order, independent of the current column names."""
         ids = [[schema.column(column).id for column in term] for term in self.terms]
         return hashlib.sha256(str(ids).encode()).hexdigest()[:8]
 
 
 def parse_order(text: str, schema: TableSchema) -> SortOrder:
-    """Parse ``a, zorder(b, c)``. Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for one that
-    has no order, for one that is named twice, and for none or too many.
+    """Parse ``a, zorder(b, c)``. Raises `SchemaMismatchError` for an unknown column; `InvalidOptionError` for an
+    unordered or repeated column, and for none or too many.
     """
     terms = []
     for piece in split_fields(text):
@@ -91,7 +91,7 @@ def _quote_name(name: str) -> str:
 
 
 class ZOrderRanks:
-    """Numbers rows by an order, from a sample of them. Rows with greater numbers are not lower in the order."""
+    """Ranks rows by a sort order, from a sample of them. A row with a greater rank is not lower in the order."""
 
     def __init__(self, order: SortOrder, sample: pa.Table) -> None:
         self._order = order
@@ -99,20 +99,20 @@ class ZOrderRanks:
         self._cuts = {name: _cut_points(sample[name], (1 << self._bits) - 1) for name in order.columns}
 
     def of(self, rows: pa.RecordBatch | pa.Table) -> Int64Array:
-        """Return the number of each row."""
-        found = np.zeros(rows.num_rows, dtype=np.int64)
+        """Return the rank of each row."""
+        z_values = np.zeros(rows.num_rows, dtype=np.int64)
         for term in self._order.terms:
             ranks = [self._rank(name, rows) for name in term]
-            found = (found << (self._bits * len(term))) | _interleave_bits(ranks, self._bits)
-        return found
+            z_values = (z_values << (self._bits * len(term))) | _interleave_bits(ranks, self._bits)
+        return z_values
 
     def _rank(self, name: str, rows: pa.RecordBatch | pa.Table) -> Int64Array:
-        """Return numbers below 2 ** bits, whose first bit parts the cut points in half, as a z-order needs it."""
+        """Return ranks below 2 ** bits. Their first bit halves the cut points, as a z-order needs."""
         cuts = self._cuts[name]
-        return _below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
+        return _count_cuts_below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
 
-    def lanes(self, sample: pa.Table, num_lanes: int) -> Int64Array:
-        """Return at most ``num_lanes`` - 1 ascending numbers that part the sample's rows about evenly."""
+    def lane_bounds(self, sample: pa.Table, num_lanes: int) -> Int64Array:
+        """Return at most ``num_lanes`` - 1 ascending ranks that divide the sample's rows about evenly."""
         numbers = np.sort(self.of(sample))
         at = (np.arange(1, num_lanes) * len(numbers)) // num_lanes
         return np.unique(numbers[at]) if len(numbers) else numbers
@@ -122,30 +122,30 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
     distinct = pc.unique(values.combine_chunks()).drop_null()
     ordered = distinct.take(pc.sort_indices(distinct))
     if len(ordered) <= cuts_max:
-        return ordered[1:]  # all are at least the first
+        return ordered[1:]  # all values are at least the first
     present = values.combine_chunks().drop_null()
     ordered = present.take(pc.sort_indices(present))
     cuts = pc.unique(ordered.take(pa.array((np.arange(1, cuts_max + 1) * len(ordered)) // (cuts_max + 1))))
     return cuts.take(pc.sort_indices(cuts))
 
 
-def _below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
-    """Return how many cut points are not above each value; 0 for null. Any type that has an order."""
+def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
+    """Return the number of cut points not above each value, 0 for null; for any type with an order."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    both = pa.concat_arrays([cuts, column.cast(cuts.type)])
-    order = pc.sort_indices(both).to_numpy()  # stable: a cut comes before its equals
+    with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])
+    order = pc.sort_indices(with_cuts).to_numpy()  # stable: a cut sorts before equal values
     is_cut = order < len(cuts)
-    found = np.empty(len(both), dtype=np.int64)
-    found[order] = np.cumsum(is_cut)
-    found[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # sorted behind all others
-    return found[len(cuts) :]
+    ranks = np.empty(len(with_cuts), dtype=np.int64)
+    ranks[order] = np.cumsum(is_cut)
+    ranks[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # nulls sort after all others
+    return ranks[len(cuts) :]
 
 
 def _interleave_bits(ranks: Sequence[Int64Array], bits: int) -> Int64Array:
     if len(ranks) == 1:
         return ranks[0]
-    found = np.zeros(len(ranks[0]), dtype=np.int64)
+    interleaved = np.zeros(len(ranks[0]), dtype=np.int64)
     for bit in range(bits - 1, -1, -1):
         for rank in ranks:
-            found = (found << 1) | ((rank >> bit) & 1)
-    return found
+            interleaved = (interleaved << 1) | ((rank >> bit) & 1)
+    return interleaved

@@ -1,10 +1,9 @@
-"""Moving a table's rows from the hot log into its lake, in rounds, each of them one lake snapshot.
+"""Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
 
-After a truncation the next round's snapshot drops all rows of the lake table, even if there is nothing to add.
-
-A round is planned from the offsets in the lake itself, written by tasks, and committed in the lake behind a fence: of
-several services that tier one table, one wins each round and the others plan again. The log then records the pair
-(snapshot, offsets). A crash between the two is repaired by the next round, which records the lake's newest snapshot.
+Tasks write the files of a round, planned from the offsets of the lake's latest snapshot. The lake commit is fenced by
+these offsets: one of several concurrent services wins, the others plan again. The log then records the tiered snapshot.
+After a crash between the two commits, the next round records it. After a truncation the next round drops all rows of
+the lake table, even if it adds none.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from streamhouse_spark.lake.tiering.plan import (
     require_progress,
     task_bytes,
 )
-from streamhouse_spark.lake.tiering.record_snapshot import is_ahead, record_snapshot, record_told
+from streamhouse_spark.lake.tiering.record_snapshot import is_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.log.commits.actions import TieredSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -68,24 +67,27 @@ SMALL_TASKS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """The effect of one call. ``snapshots`` are those that it committed itself; others may have tiered as well."""
+    """Result of one `TieringJob.run`. ``snapshots`` holds the ids that this call committed; other services may have
+    tiered too.
+    """
 
     table: str
     rows: int
-    """Rows written. With a primary key, those that the changes left."""
+    """Rows written. With a primary key, the rows left after merging changes."""
     files: int
     size_bytes: int
     snapshots: tuple[int, ...]
     conflicts: int
     duration_ms: int
     healed_rows: int = 0
-    """With a primary key, removed duplicates, which only other engines add: rows beyond one for each key.
+    """Duplicates removed from a primary-key table: rows beyond the first per key, added by other engines.
 
-    Keys are looked at when they change."""
+    A key is checked when it changes.
+    """
 
 
 class TieringJob:
-    """Tiers one table."""
+    """Tiers the rows of one table."""
 
     def __init__(
         self,
@@ -96,8 +98,8 @@ class TieringJob:
         bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
         is_before_drop: bool = False,
     ) -> None:
-        """Prepare to tier one table. With ``is_before_drop`` the caller drops partitions next, perhaps those that a
-        lake which went back has again.
+        """Prepare to tier one table. With ``is_before_drop`` the caller drops partitions next, which a rolled-back lake
+        may have again.
         """
         self._log = log
         self._lake = lake
@@ -106,24 +108,24 @@ class TieringJob:
         self._is_before_drop = is_before_drop
 
     def run(self, run_tasks: RunTasks) -> TieringReport:
-        """Tier every row that was committed before the call, in as many rounds as needed.
+        """Tier every row committed before the call, in as many rounds as needed.
 
-        Safe at any time, any number of times at once. Raises `CommitConflictError` if others keep winning,
+        Concurrent and repeated calls are safe. Raises `CommitConflictError` if other services keep winning,
         `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, and the errors of
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
-        unchanged = no_op_cache.state_without_news(self._log, self._lake, started_ms, self._refreshed)
-        state = unchanged or self._first_look()
+        unchanged = no_op_cache.find_unchanged_state(self._log, self._lake, started_ms, self._refresh_state)
+        state = unchanged or self._read_current_state()
         targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
         conflicts = 0
-        while any(targets.values()) or (targets and state.deletions):  # adopted rows have no offsets, and may go
+        while any(targets.values()) or (targets and state.deletions):  # adopted rows have no offsets but can be deleted
             try:
-                finished = self._round(state, targets, run_tasks, done)
+                finished = self._run_round(state, targets, run_tasks, done)
             except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
-                # Somebody else tiered these rows, and perhaps trimmed them, or compacted and expired the files in
-                # which older rows were looked for: look again where the lake is.
+                # Another service tiered these rows and perhaps trimmed them, or expired the files searched for older
+                # rows: plan again from the latest lake snapshot.
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
@@ -135,9 +137,9 @@ class TieringJob:
                 finished = False
             if finished:
                 break
-            state = self._refreshed()
+            state = self._refresh_state()
             if not done and not self._is_before_drop:
-                targets = state.ends  # rows that were deleted meanwhile go: so those that were added come, or none
+                targets = state.ends  # deletions since then must be tiered, which requires all rows added before them
         files = [file for _, written in done for file in written]
         return TieringReport(
             table=state.name,
@@ -150,14 +152,14 @@ class TieringJob:
             healed_rows=_remove_duplicate_keys(files),
         )
 
-    def _first_look(self) -> TableState:
-        """Return the newest state of a table whose lake may be written."""
-        looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refreshed]
+    def _read_current_state(self) -> TableState:
+        """Return the latest state of a table whose lake this warehouse may write."""
+        looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refresh_state]
         _, state = at_once(self._lake.place.storage, lambda look: look(), looks)
         assert state is not None
         return state
 
-    def _round(
+    def _run_round(
         self,
         state: TableState,
         targets: Mapping[int, int],
@@ -166,10 +168,10 @@ class TieringJob:
     ) -> bool:
         """Commit one snapshot. Returns True if there is nothing left to do."""
         self._lake = self._lake.with_state(state)
-        told = state.lake.told if state.lake is not None else 0
+        applied_through = state.lake.told if state.lake is not None else 0
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
-        is_due = is_due or bool(unapplied_file_deletes(state.deletions, told))
-        asked_ms = self._world.clock.boot_ms()
+        is_due = is_due or bool(unapplied_file_deletes(state.deletions, applied_through))
+        started_ms = self._world.clock.boot_ms()
         with self._lake.one_look():
             newest = self._fit_lake_to_state(state)
             context = self._lake.write_context() if is_due else None
@@ -178,14 +180,16 @@ class TieringJob:
             self._record(newest)
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
-            if not self._is_before_drop:  # which leaves out a check
-                no_op_cache.remember(self._log, state, head, asked_ms)
+            if not self._is_before_drop:  # before a drop a check is skipped
+                no_op_cache.remember_no_op(self._log, state, head, started_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
-        if plan.deletes and not files and newest is not None:  # the rows went with a partition, or by another engine
-            record_told(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
-        self._require_lake_of(state)
+        if (
+            plan.has_deletes and not files and newest is not None
+        ):  # their partition was dropped, or another engine deleted them
+            record_applied_deletes(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
+        self._require_same_lake(state)
         snapshot = self._lake.commit(
             files,
             expected=plan.offsets,
@@ -199,16 +203,16 @@ class TieringJob:
             self._record(snapshot)
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _remove_duplicate_keys(files))
-        return (snapshot is not None or not plan.num_tasks) and plan.reaches(targets)
+        return (snapshot is not None or not plan.num_tasks) and plan.reaches_all(targets)
 
     def _fit_lake_to_state(self, state: TableState) -> LakeSnapshot | None:
-        """Make the lake table fit the state, and return its newest snapshot, whose rows the log has."""
-        if state.lake is not None:  # never make a new table where one that holds rows has vanished
+        """Create or evolve the lake table for this state, and return its latest snapshot, checked against the log."""
+        if state.lake is not None:  # a lake table that held rows is never recreated
             self._require_progress(state, state.lake)
         self._fit_lake(state)
         newest = self._lake.newest()
         require_of_history(self._log, newest)
-        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
+        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refresh_state()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed since this round began; try again"
             )
@@ -234,21 +238,21 @@ class TieringJob:
             )
 
     def _fit_lake(self, state: TableState) -> None:
-        """Make the lake table exist, with the columns of the state that the round is planned from."""
+        """Create the lake table, or migrate it to the columns of the state."""
         try:
             self._lake.create_or_evolve()
         except LakeMismatchError:
-            if self._refreshed().schema_id == state.schema_id:
+            if self._refresh_state().schema_id == state.schema_id:
                 raise
             raise CommitConflictError(
                 f"the columns of table {state.name} were altered since this round began; try again"
             ) from None
 
-    def _require_lake_of(self, state: TableState) -> None:
-        """Require that the state still has this lake: else the fence would let the round's rows in, and the next round
-        take them out, or leave them where nobody looks.
+    def _require_same_lake(self, state: TableState) -> None:
+        """Require that the state still has this lake. Otherwise the fence would admit rows that the next round removes,
+        or that no reader finds.
         """
-        now = self._refreshed()
+        now = self._refresh_state()
         if now.truncation != state.truncation or now.lake_location != state.lake_location:
             raise CommitConflictError(
                 f"table {state.name} was truncated, or its lake is built anew, since this round began; try again"
@@ -257,7 +261,7 @@ class TieringJob:
     def _record(self, snapshot: LakeSnapshot) -> None:
         record_snapshot(self._log, self._lake, snapshot)
 
-    def _refreshed(self) -> TableState:
+    def _refresh_state(self) -> TableState:
         state = self._log.refresh()
         if state.dropped:
             raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
@@ -279,17 +283,16 @@ def run_task(
     task: TieringTask,
     records: InlineRecords | None = None,
 ) -> list[LakeFile]:
-    """Write one task's files, on an executor. Durable when this returns, visible to nobody.
+    """Write the files of one task, on an executor. They are durable on return, but not visible.
 
-    Tasks of one round that are run in one process share ``records``: a record may hold rows of all buckets.
-
-    Raises `MissingExtraError` if the executor lacks the lake's library.
+    Tasks of a round in the same process share ``records``, because one record may hold rows of all buckets. Raises
+    `MissingExtraError` if the executor lacks the lake's library.
     """
     with lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
         shape = file_spec_of(task.context)
-        files, rows = lake_files(storage, settings, shape.data_location), _rows(storage, task, records)
+        files, rows = lake_files(storage, settings, shape.data_location), _read_rows(storage, task, records)
         deleted = task.split.deleted
         return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, rows, deleted)
 
@@ -301,8 +304,8 @@ def _run_keyed_task(
     if task.base is not None:
         return _run_base_task(storage, files_at, world, task, task.base)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
-    found = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
-    changes = (part.batch for part in found)
+    parts = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
+    changes = (part.batch for part in parts)
     if task.context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
 
@@ -318,17 +321,17 @@ def _run_keyed_task(
 def _run_base_task(
     storage: Storage, files_at: FilesAt, world: World, task: TieringTask, base: OffsetRange
 ) -> list[LakeFile]:
-    """Write rows by key of a bucket that the lake has nothing of: each counts as newly inserted."""
+    """Write the rows by key of a bucket that is empty in the lake. Each row counts as an insert."""
     context = task.context
-    found = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
+    batches = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
     if context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon import merge_changes as paimon_keyed
 
         written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
-        inserts = (_mark_as_inserts(batch, written) for batch in found)
+        inserts = (_mark_as_inserts(batch, written) for batch in batches)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
     shape = file_spec_of(context)
-    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, found)
+    return write_rows(context, shape, files_at(shape.data_location), world.ids, task.bucket, base, batches)
 
 
 def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
@@ -337,7 +340,7 @@ def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch
 
 
 def records_of(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
-    """Return the records that tasks of one round share; None without tasks."""
+    """Return the records that the tasks of one round share, or None without tasks."""
     if not tasks:
         return None
     records = InlineRecords(storage, tasks[0].split.table_uuid)
@@ -356,8 +359,8 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
 
 
 def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs the tasks of a round in threads of this process: one a core at once, and more of
-    small tasks where they wait for the store.
+    """Return a function that runs the tasks of a round in threads: one per core, more for small tasks on a remote
+    store.
     """
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
@@ -372,6 +375,8 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
     return run
 
 
-def _rows(storage: Storage, task: TieringTask, records: InlineRecords | None) -> Iterable[tuple[int, pa.RecordBatch]]:
-    for found in read_split(storage, replace(task.split, deleted=None), task.context.schema, records=records):
-        yield found.base_offset, found.batch
+def _read_rows(
+    storage: Storage, task: TieringTask, records: InlineRecords | None
+) -> Iterable[tuple[int, pa.RecordBatch]]:
+    for part in read_split(storage, replace(task.split, deleted=None), task.context.schema, records=records):
+        yield part.base_offset, part.batch

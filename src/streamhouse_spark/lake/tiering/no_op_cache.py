@@ -1,9 +1,8 @@
-"""Rounds without news: a process that found nothing to do asks next time only whether anything is new.
+"""Cache of no-op rounds: a process that found nothing to tier checks only for changes next time.
 
-What a round found is remembered with the log that it looked at. While the log has no other record, and the newest
-object of the lake is as it was and has no successor, the next round would find the same: so it ends there. Whatever
-changes the lake, of this package or of another engine, puts such a successor, or takes the newest object away. Nothing
-is written on the ground of what is remembered: a round that has something to do looks at everything itself.
+The cache holds the log state and the lake's latest metadata object. While both are unchanged, and the object has no
+successor, the round ends early. Any change to the lake adds a successor or removes the object, whichever engine makes
+it. No write relies on the cache: a round with work reads everything again.
 """
 
 from __future__ import annotations
@@ -21,65 +20,65 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 
 LASTS_MS: Final = 10 * 60_000
-"""Boot time after which a round looks at everything again: columns of the lake that another engine altered, without a
-snapshot, show then at the latest."""
+"""Boot time after which a round reads everything again, to notice columns that another engine altered without a
+snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _NoOpRound:
     version: int
     attempt: str | None
     location: str
     head: LakeVersion
-    asked_ms: int
+    checked_ms: int
 
-    def is_of(self, state: TableState | None) -> bool:
-        found = None if state is None else (state.version, state.attempt, state.lake_location)
-        return found == (self.version, self.attempt, self.location)
+    def is_state(self, state: TableState | None) -> bool:
+        identity = None if state is None else (state.version, state.attempt, state.lake_location)
+        return identity == (self.version, self.attempt, self.location)
 
 
-_seen: WeakKeyDictionary[CommitLog, _Seen] = WeakKeyDictionary()
+_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
 _lock = new_lock()
 
 
-def remember(log: CommitLog, state: TableState, head: LakeVersion | None, asked_ms: int) -> None:
-    """Remember that a round, which looked at the lake not before ``asked_ms``, found nothing to do for the state."""
+def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
+    """Remember that a round found nothing to tier. It read the lake at ``checked_ms`` or later."""
     if head is None or log.known is not state:
         return
     with _lock:
-        _seen[log] = _Seen(state.version, state.attempt, state.lake_location, head, asked_ms)
+        _no_op_rounds[log] = _NoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
 
 
 def forget(log: CommitLog) -> None:
     with _lock:
-        _seen.pop(log, None)
+        _no_op_rounds.pop(log, None)
 
 
-def state_without_news(
+def find_unchanged_state(
     log: CommitLog, lake: LakeTable, now_ms: int, refreshed: Callable[[], TableState]
 ) -> TableState | None:
-    """Return the newest state, where nothing is new since a round found nothing to do. None where something is, where
-    no such round is known, and where a look at everything costs no more.
+    """Return the latest state if nothing changed since a no-op round. Returns None on a change, without such a round,
+    or if the full check is as cheap.
 
-    Three requests at the same time. ``refreshed`` reads the log to its end.
+    Sends three concurrent requests. ``refreshed`` reads the log to its end.
     """
     storage = lake.place.storage
     with _lock:
-        seen = _seen.get(log)
-    if seen is None or not isinstance(storage, ReadsMany):
+        last_round = _no_op_rounds.get(log)
+    if last_round is None or not isinstance(storage, ReadsMany):
         return None
-    if not seen.is_of(log.known) or now_ms - seen.asked_ms > LASTS_MS:
+    if not last_round.is_state(log.known) or now_ms - last_round.checked_ms > LASTS_MS:
         forget(log)
         return None
-    found: list[bytes | None] = []
+    objects: list[bytes | None] = []
     looks: list[Callable[[], TableState | None]] = [
         refreshed,
-        lambda: found.extend(storage.read_many([seen.head.key, seen.head.following])),
+        lambda: objects.extend(storage.read_many([last_round.head.key, last_round.head.following])),
     ]
     state, _ = at_once(storage, lambda look: look(), looks)
-    newest, following = found
-    is_same = newest is not None and following is None and lake.content_of(newest) == seen.head.content
-    if is_same and seen.is_of(state):
+    newest, following = objects
+    is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
+    if is_same and last_round.is_state(state):
         return state
     forget(log)
     return None

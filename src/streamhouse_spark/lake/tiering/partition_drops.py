@@ -1,8 +1,8 @@
-"""The rows of a dropped partition: named in the record of the lake snapshot that lacks them.
+"""Rows of a dropped partition, named in the record of the lake snapshot that dropped them.
 
-The lake drops a partition by files, so only its files tell which rows went. Whoever records the snapshot looks: the
-process that dropped the partition, or, where that died, the next one that tiers the table. Rows that have offsets are
-named by these, if the log still holds them, and rows that have none by file and position.
+The lake drops a partition by files, so only its files show which rows were dropped. The process that records the
+snapshot compares them: the one that dropped the partition or, if it died, the next to tier the table. Rows with offsets
+are named by offset if the log still holds them, others by file and position.
 """
 
 from __future__ import annotations
@@ -32,16 +32,24 @@ from streamhouse_spark.log.commits.state import TableState
 
 
 def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> list[PartitionDropRows]:
-    """Return the action that names the rows that a lake snapshot lacks first, because their partition was dropped.
+    """Return the action that names the rows that a lake snapshot dropped with their partition.
 
-    Returns none where there are no such rows, or the lake no longer tells which: then nobody leaves them out.
+    Returns none if there are no such rows, or if the lake no longer shows which: then no reader leaves them out.
     """
     if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
         return []
-    told, others = (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
-    of_files = (deletion for deletion in unapplied_file_deletes(state.deletions, told) if deletion.commit <= pair.told)
+    applied_through, without_offsets = (
+        (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
+    )
+    of_files = (
+        deletion
+        for deletion in unapplied_file_deletes(state.deletions, applied_through)
+        if deletion.commit <= pair.told
+    )
     grown, applied = newly_lacking(state.deletions, state.lake, pair)
-    if pair.dropped_others == others and grown <= max(applied + num_rows_of(union_deleted_file_rows(of_files)), 0):
+    if pair.dropped_others == without_offsets and grown <= max(
+        applied + num_rows_of(union_deleted_file_rows(of_files)), 0
+    ):
         return []
     tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
     ranges = {bucket: offsets for bucket, offsets in tiered.items() if offsets.start < offsets.end}
@@ -52,56 +60,58 @@ def make_partition_drops(state: TableState, lake: LakeTable, pair: TieredSnapsho
         held = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
         if held is not None:
             named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
-            missing = _missing_offsets(ranges, [dict(held), dict(state.deleted), *named])
+            missing = _find_missing_offsets(ranges, [dict(held), dict(state.deleted), *named])
             return [PartitionDropRows(missing, grown, total=grown)]
     return []
 
 
 def _name_lost_rows(lost: LostLogRows, ranges: Mapping[int, OffsetRange]) -> PartitionDropRows:
-    """Name the lost rows with offsets as far as the log has them, in these ranges, and all others."""
+    """Name lost rows by offset where the log holds them, within ``ranges``, and by file position otherwise."""
     held = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost.rows.items() if bucket in ranges}
     rows = {bucket: runs for bucket, runs in held.items() if runs}
     snapshot_id = lost.snapshot_id if lost.files else None
     return PartitionDropRows(rows, lost.num_counted, lost.files, snapshot_id, lost.num_rows)
 
 
-def _missing_offsets(ranges: Mapping[int, OffsetRange], known: list[dict[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
-    """Return bucket → offsets of the ranges that none of the others has."""
-    found = {}
-    for bucket, wanted in ranges.items():
-        left = OffsetRuns.dense(wanted.start, len(wanted))
-        for rows in known:
+def _find_missing_offsets(
+    ranges: Mapping[int, OffsetRange], known_runs: list[dict[int, OffsetRuns]]
+) -> dict[int, OffsetRuns]:
+    """Return bucket → offsets of the ranges that are in none of ``known_runs``."""
+    missing = {}
+    for bucket, offsets in ranges.items():
+        left = OffsetRuns.dense(offsets.start, len(offsets))
+        for rows in known_runs:
             if bucket in rows:
                 left = left.without(rows[bucket])
         if left:
-            found[bucket] = left
-    return found
+            missing[bucket] = left
+    return missing
 
 
 # -- by the files that went -------------------------------------------------------------------------------------------
 
 
 class _PartitionDrop(NamedTuple):
-    """The one lake commit that dropped partitions since a snapshot was recorded."""
+    """The single lake commit that dropped partitions since the recorded snapshot."""
 
     older: int
     newer: int
     num_rows: int
 
 
-def _the_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
-    """Find the commit behind the recorded snapshot from which on the lake lacks more rows; None where it is not one
-    alone, or it is no longer known.
+def _find_partition_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _PartitionDrop | None:
+    """Return the first lake commit after the recorded snapshot that dropped rows, or None if there are several or it
+    has expired.
     """
-    known = state.lake.dropped_rows if state.lake is not None else 0
+    dropped_rows = state.lake.dropped_rows if state.lake is not None else 0
     newer = pair.snapshot_id
     for snapshot in lake.ancestors(pair.snapshot_id):
         if not same_offsets(snapshot.starts, pair.starts):
             return None
         if snapshot.dropped_rows < pair.dropped_rows:
             return (
-                _PartitionDrop(snapshot.id, newer, pair.dropped_rows - known)
-                if snapshot.dropped_rows == known
+                _PartitionDrop(snapshot.id, newer, pair.dropped_rows - dropped_rows)
+                if snapshot.dropped_rows == dropped_rows
                 else None
             )
         newer = snapshot.id
@@ -109,16 +119,16 @@ def _the_drop(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> _Part
 
 
 class LostLogRows(NamedTuple):
-    """The rows that a drop of partitions took away, those that were deleted before left out."""
+    """Rows removed by a partition drop, without those deleted before."""
 
     rows: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
     files: FileRows
-    """Rows without offsets, as the snapshot has them."""
+    """Rows without offsets, by their place in the snapshot."""
     snapshot_id: int
     """The lake snapshot before the drop."""
     num_counted: int
-    """How many of the rows that the lake lacks this accounts for, see `PartitionDropRows.count`."""
+    """Number of the lake's dropped rows that these explain; see `PartitionDropRows.count`."""
 
     @property
     def num_rows(self) -> int:
@@ -126,24 +136,24 @@ class LostLogRows(NamedTuple):
 
 
 def find_lost_rows(state: TableState, lake: LakeTable, pair: TieredSnapshot) -> LostLogRows | None:
-    """Return the rows that a lake snapshot lacks first behind a state, because their partition was dropped.
+    """Return the rows that a lake snapshot dropped with their partition since the snapshot of a state.
 
-    Files tell them: those that went, and those that came instead. None where these have not as many rows as the drop
-    says, or it is not one alone. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
+    Compares the removed files with the added ones. Returns None if the row counts disagree with the drop, or if several
+    commits dropped rows. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
     """
-    if (drop := _the_drop(state, lake, pair)) is None:
+    if (drop := _find_partition_drop(state, lake, pair)) is None:
         return None
     schema, place = lake.place.spec.schema, lake.place
     before = lake.plan_read(snapshot_id=drop.older, schema=schema)
     after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
-    there, known = ({split.location for split in plan.splits} for plan in (after, before))
-    gone = live_rows(place.files_at, [s for s in before.splits if s.location not in there], place.spec.writers)
-    new = live_rows(place.files_at, [s for s in after.splits if s.location not in known], place.spec.writers)
+    files_after, files_before = ({split.location for split in plan.splits} for plan in (after, before))
+    removed = live_rows(place.files_at, [s for s in before.splits if s.location not in files_after], place.spec.writers)
+    new = live_rows(place.files_at, [s for s in after.splits if s.location not in files_before], place.spec.writers)
     if any(file.bucket is None for file in new):
         return None
-    own = without_rows(rows_by_bucket(gone), rows_by_bucket(new))
+    own = without_rows(rows_by_bucket(removed), rows_by_bucket(new))
     names = StorageFiles(place.storage)
-    files = {names.name_of(file.location): file.rows for file in gone if file.bucket is None and file.rows}
+    files = {names.name_of(file.location): file.rows for file in removed if file.bucket is None and file.rows}
     if num_rows_of(own) + num_rows_of(files) != drop.num_rows:
         return None
     named, masked = state.dropped_rows.named.rows, union_deleted_file_rows(state.deletions)

@@ -1,4 +1,4 @@
-"""Planning a tiering round: the offsets of each bucket that go to the lake next. Pure."""
+"""Offset planning for a tiering round: the range of each bucket to move to the lake next. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
-"""Bytes in memory of a bucket that one round tiers at most, so that the rows of a long downtime are tiered in steps."""
+"""Bytes in memory of one bucket that a round tiers at most. Limits the first rounds after a long downtime."""
 KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
-"""The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
+"""The same for a primary-key table: a task holds all changes of its range in memory to find the last of each key."""
 
 GROUPS_MIN = 32
 GROUP_BYTES = 64 << 20
@@ -28,14 +28,14 @@ GROUP_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class TieringTask(Portable):
-    """One bucket's part of a round, ready to be shipped: rows to read and the form to write them in."""
+    """One bucket's part of a round: the rows to read and the form to write them in. Serializable."""
 
     split: LogSplit
     context: WriteContext
     live: tuple[LiveFile, ...] = ()
-    """Files in which the lake may hold older rows of the same keys."""
+    """Lake files that may hold older rows of the same keys."""
     base: OffsetRange | None = None
-    """With a primary key, if the log begins too late: the split has the rows by key at this offset."""
+    """For a primary-key table whose log starts too late: the split holds the rows by key at this offset."""
 
     @property
     def bucket(self) -> int:
@@ -47,16 +47,16 @@ class TieringTask(Portable):
 
 
 def task_bytes(task: TieringTask) -> int:
-    """Return the bytes in memory of a task's rows, about."""
+    """Return roughly the bytes in memory of a task's rows."""
     return sum(segment.memory_bytes for segment in task.split.segments)
 
 
 def task_groups(tasks: Sequence[TieringTask]) -> list[list[int]]:
-    """Divide tasks, by their positions, into groups of about equal bytes for one process each.
+    """Divide tasks, by position, into groups of about equal bytes, one per process.
 
-    Few tasks are groups of their own. Of many there are `GROUPS_MIN` groups, or as many more as keep a group below
-    `GROUP_BYTES`: to start a process for a handful of rows costs more than to write them. The largest task goes first,
-    each to the smallest group (Graham's rule, "Bounds on Multiprocessing Timing Anomalies").
+    A few tasks form one group each. Many tasks form `GROUPS_MIN` groups, or more to keep each below `GROUP_BYTES`:
+    starting a process costs more than writing a handful of rows. The largest task goes first, each to the smallest
+    group (Graham's rule, "Bounds on Multiprocessing Timing Anomalies").
     """
     sizes = [task_bytes(task) for task in tasks]
     num_groups = min(len(tasks), max(GROUPS_MIN, -(-sum(sizes) // GROUP_BYTES)))
@@ -72,9 +72,9 @@ def task_groups(tasks: Sequence[TieringTask]) -> list[list[int]]:
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
-    """Return the offsets at which the next round begins: those of the lake, or of a truncation that emptied the table.
+    """Return the start offsets of the next round: those of the lake, or of a truncation that emptied the table.
 
-    Raises `LakeMismatchError` if the lake knows of rows or truncations that the log never had.
+    Raises `LakeMismatchError` if the lake has rows or truncations that the log never had.
     """
     starts, offsets = (lake.starts, lake.offsets) if lake is not None else ({}, {})
     if state.begins_at(starts):
@@ -91,17 +91,15 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
 
 
 def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
-    """Return the deleted rows below the ``new`` offsets that the newest lake snapshot does not lack yet."""
-    told, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
-    left = unapplied_deletes(state.deletions, told, offsets)
+    """Return the deleted rows below the ``new`` offsets that the latest lake snapshot still holds."""
+    applied_through, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
+    left = unapplied_deletes(state.deletions, applied_through, offsets)
     below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def bases_of(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
-    """Return bucket → its rows by key, for buckets of which the lake has nothing and the log no longer has all
-    changes.
-    """
+def find_bases(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
+    """Return bucket → rows by key, for buckets that are empty in the lake and whose log no longer has all changes."""
     return {
         bucket: base
         for bucket, base in state.snapshots.items()
@@ -118,13 +116,14 @@ def plan_tiering(
     bytes_max: int = ROUND_BYTES_PER_BUCKET_MAX,
     cuts_segments: bool = False,
 ) -> dict[int, OffsetRange]:
-    """Return the next offsets per bucket, from the lake's towards ``targets``; buckets with nothing to do are absent.
+    """Return the next offset range per bucket, from the lake's offset towards ``targets``. Buckets without work are
+    absent.
 
-    A range ends between segments where it can, and goes at least one segment on; with ``cuts_segments``, only as far
-    into a larger one as its share of ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next
-    rows, `LakeMismatchError` when the lake is ahead of the log.
+    A range ends between segments if possible and covers at least one. With ``cuts_segments`` a larger segment is cut to
+    its share of ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next rows, `LakeMismatchError`
+    if the lake is ahead of the log.
     """
-    found: dict[int, OffsetRange] = {}
+    ranges: dict[int, OffsetRange] = {}
     for bucket, log in sorted(buckets.items()):
         lake_offset = lake_offsets.get(bucket, 0)
         _require_next(log, lake_offset, table, bucket)
@@ -132,12 +131,12 @@ def plan_tiering(
         if cuts_segments:
             offsets = _cut_range(log, offsets, bytes_max)
         if offsets:
-            found[bucket] = offsets
-    return found
+            ranges[bucket] = offsets
+    return ranges
 
 
 def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> None:
-    """Require that the log has the next offset, and not less than the lake."""
+    """Require that the log has the next offset and is not behind the lake."""
     if lake_offset > log.end:
         raise LakeMismatchError(
             f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: it "
@@ -164,7 +163,7 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -
 
 
 def _cut_range(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
-    """Return the range, or the part of its first segment that is not too large."""
+    """Return the range, or a small enough part of its first segment."""
     first = next((s for s in log.segments if s.end_offset > offsets.start), None)
     if first is None:
         return offsets
@@ -175,10 +174,10 @@ def _cut_range(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRa
 
 
 def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:
-    """Raise `LakeRolledBackError` if the lake holds less than the log has recorded of it."""
-    behind = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
-    if behind:
-        bucket, (here, expected) = next(iter(behind.items()))
+    """Raise `LakeRolledBackError` if the lake holds less than the log has recorded."""
+    shortfall = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
+    if shortfall:
+        bucket, (here, expected) = next(iter(shortfall.items()))
         raise LakeRolledBackError(
             f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
             "the lake was rolled back, or put back to an older copy; roll it forward to its newest snapshot with "

@@ -1,9 +1,8 @@
-"""Recording of lake snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
+"""Recording of tiered snapshots in the log. **Commit point:** the record with the pair (snapshot, offsets).
 
-Pairs follow the lake's own order: once a snapshot is recorded, no earlier one is. Offsets only grow in the lake, so of
-two snapshots the one with more is the later. Of two with the same offsets (one has merged files, or lacks a partition
-that was dropped) only the lake can tell, and it is asked within the commit's own attempt, after the state was read that
-the record will follow.
+Records follow the order of the lake: after a snapshot, no earlier one is recorded. Lake offsets only grow, so the
+snapshot with higher offsets is later. Two snapshots can have equal offsets, if one compacted files or dropped a
+partition. Then the commit attempt asks the lake, after it read the state that the record will follow.
 """
 
 from __future__ import annotations
@@ -31,95 +30,95 @@ TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
-    """Record the snapshot in the log, unless the log has as much or more, or another lake by then.
+    """Record the snapshot, unless the log has recorded as much or more, or has another lake by now.
 
-    Raises `CommitConflictError` where another engine's commit took its place.
+    Raises `CommitConflictError` if another engine's commit replaced the snapshot.
     """
-    known = log.state.recorded_lake
-    if known is not None and not is_news(snapshot, known):
+    recorded = log.state.recorded_lake
+    if recorded is not None and not should_record(snapshot, recorded):
         return
-    if _lacks_more(snapshot, known):
+    if _dropped_more_rows(snapshot, recorded):
         snapshot = lake.settle(snapshot)
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
-            return []  # built anew elsewhere: this is a snapshot of the lake that the table had
-        found: LakeSnapshot | None = snapshot
-        known = state.recorded_lake
-        if known is not None and same_offsets(snapshot.offsets, known.offsets):
-            found = lake.newest()
-        if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
+            return []  # the lake was rebuilt elsewhere: this snapshot is of the old one
+        latest: LakeSnapshot | None = snapshot
+        recorded = state.recorded_lake
+        if recorded is not None and same_offsets(snapshot.offsets, recorded.offsets):
+            latest = lake.newest()
+        if latest is None or is_ahead(latest, state) or (recorded is not None and not should_record(latest, recorded)):
             return []
-        waits = lake.names_files and _waits(state, found, found.told)
-        is_asked = waits or ADOPTED in state.properties or bool(branches_of(state))
-        keeps_files = is_asked and _keeps_files(state, lake, found)
+        waits = lake.has_file_names and _has_pending_deletes(state, latest, latest.told)
+        must_check = waits or ADOPTED in state.properties or bool(branches_of(state))
+        keeps_files = must_check and _retains_external_files(state, lake, latest)
         if waits and not keeps_files:
-            return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
-        made = replace(_pair_of(state, found, time_ms), keeps_files=keeps_files)
-        return [made, *make_partition_drops(state, lake, made)]
+            return []  # the rows may be in other files here: the next round deletes them and records its own snapshot
+        tiered = replace(_make_tiered_snapshot(state, latest, time_ms), keeps_files=keeps_files)
+        return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)
 
 
-def _keeps_files(state: TableState, lake: LakeTable, found: LakeSnapshot) -> bool:
-    """Tell whether a snapshot has the files without offsets of the recorded one."""
-    known = state.lake
-    if known is None or not same_offsets(found.starts, known.starts):
+def _retains_external_files(state: TableState, lake: LakeTable, snapshot: LakeSnapshot) -> bool:
+    """Return whether a snapshot retains the files without offsets of the recorded one."""
+    recorded = state.lake
+    if recorded is None or not same_offsets(snapshot.starts, recorded.starts):
         return False
-    return lake.keeps_files(known.snapshot_id, found.id)
+    return lake.keeps_files(recorded.snapshot_id, snapshot.id)
 
 
-def _waits(state: TableState, found: LakeSnapshot, told: int) -> bool:
-    """Tell whether rows were deleted that the recorded snapshot has, and that this one may still have: it lacks those
-    of records up to ``told``.
+def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_through: int) -> bool:
+    """Return whether this snapshot may hold deleted rows of the recorded one. It has applied deletions through
+    ``applied_through``.
     """
     if state.lake is None or not state.deletions:
         return False
     held = state.lake.offsets
-    left = unapplied_deletes(state.deletions, told, found.offsets)
+    left = unapplied_deletes(state.deletions, applied_through, snapshot.offsets)
     of_lake = any(runs.within(OffsetRange(0, held.get(bucket, 0))) for bucket, runs in left.items())
-    return of_lake or bool(unapplied_file_deletes(state.deletions, told))
+    return of_lake or bool(unapplied_file_deletes(state.deletions, applied_through))
 
 
-def _pair_of(state: TableState, found: LakeSnapshot, time_ms: int) -> TieredSnapshot:
-    told = found.told if state.deletions else 0
-    offsets, starts, others = dict(found.offsets), dict(found.starts), found.dropped_others
-    return TieredSnapshot(found.id, offsets, time_ms, starts, found.dropped_rows, told, dropped_others=others)
+def _make_tiered_snapshot(state: TableState, snapshot: LakeSnapshot, time_ms: int) -> TieredSnapshot:
+    applied_through = snapshot.told if state.deletions else 0
+    offsets, starts, without_offsets = dict(snapshot.offsets), dict(snapshot.starts), snapshot.dropped_others
+    return TieredSnapshot(
+        snapshot.id, offsets, time_ms, starts, snapshot.dropped_rows, applied_through, dropped_others=without_offsets
+    )
 
 
-def _lacks_more(snapshot: LakeSnapshot, known: TieredSnapshot | None) -> bool:
-    """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
-    is_followed = known is not None and same_offsets(snapshot.starts, known.starts)
-    return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
+def _dropped_more_rows(snapshot: LakeSnapshot, recorded: TieredSnapshot | None) -> bool:
+    """Return whether the lake deleted or dropped rows since the recorded snapshot."""
+    is_followed = recorded is not None and same_offsets(snapshot.starts, recorded.starts)
+    return snapshot.dropped_rows > (recorded.dropped_rows if recorded is not None and is_followed else 0)
 
 
-def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: int) -> None:
-    """Record that the newest snapshot lacks the rows of all deletions up to the commit ``told``.
+def record_applied_deletes(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, applied_through: int) -> None:
+    """Record that the latest snapshot applied all deletions through the commit ``applied_through``.
 
-    It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
+    It may differ from the recorded snapshot if files of these rows were replaced since; see `record_snapshot`.
     """
 
     def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         recorded = state.lake
-        if recorded is None or recorded.told >= told or state.lake_location != lake.location:
+        if recorded is None or recorded.told >= applied_through or state.lake_location != lake.location:
             return []
         if recorded.snapshot_id == snapshot.id:
-            return [replace(recorded, told=told, keeps_files=True)]
+            return [replace(recorded, told=applied_through, keeps_files=True)]
         newest = lake.newest()
-        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not is_news(newest, recorded):
+        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not should_record(newest, recorded):
             return []
-        if lake.names_files and _waits(state, newest, told):
-            return []  # of a later deletion, for the next round
-        made = replace(_pair_of(state, newest, time_ms), told=told)
-        return [made, *make_partition_drops(state, lake, made)]
+        if lake.has_file_names and _has_pending_deletes(state, newest, applied_through):
+            return []  # of a later deletion, which the next round applies
+        tiered = replace(_make_tiered_snapshot(state, newest, time_ms), told=applied_through)
+        return [tiered, *make_partition_drops(state, lake, tiered)]
 
     log.commit(pair)
 
 
 def record_newest(log: CommitLog, lake: LakeTable) -> bool:
-    """Record the lake's newest snapshot. Returns whether the log has it: not if others keep recording other
-    snapshots.
-    """
+    """Record the lake's latest snapshot. Returns False if concurrent services keep recording other snapshots."""
     for _ in range(TRIES_MAX):
         newest = newest_snapshot(log, lake)
         state = log.refresh()
@@ -133,17 +132,18 @@ def record_newest(log: CommitLog, lake: LakeTable) -> bool:
 
 
 def is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
-    """Tell whether the lake holds rows, or knows of a truncation, that this state of the log does not have yet."""
+    """Return whether the lake has rows or a truncation that this state of the log does not have yet."""
     ends = state.ends
     return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
         start > state.first_offset(bucket) for bucket, start in snapshot.starts.items()
     )
 
 
-def is_news(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
-    """Tell whether another snapshot holds as much of every bucket, or more, and knows of no fewer truncations or drops.
+def should_record(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
+    """Return whether a snapshot holds at least as much of every bucket as the recorded one, and no fewer truncations or
+    drops.
 
-    As much is enough: after a compaction the older snapshot is the one that will be expired.
+    An equal snapshot is recorded too: after a compaction the older one is expired first.
     """
     held, starts = snapshot.offsets, snapshot.starts
     return (

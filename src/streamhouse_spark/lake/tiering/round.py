@@ -1,8 +1,11 @@
-"""One round of rows from the log into a lake: its plan from the lake's newest snapshot, and its files."""
+"""One tiering round: its plan from the latest lake snapshot, and the files it writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetRuns
@@ -11,12 +14,11 @@ from streamhouse_spark.lake.commit_validation import NOTHING_ABSENT
 from streamhouse_spark.lake.model.pending_deletes import PendingDeletes
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.lake.tiering.log_lookup import RowsOfLog
 from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
-    bases_of,
+    find_bases,
     plan_tiering,
     round_begin,
     rows_to_delete,
@@ -24,7 +26,9 @@ from streamhouse_spark.lake.tiering.plan import (
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.delete_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import plan_range, snapshot_split, whole_range
+from streamhouse_spark.log.segments.scan import plan_range, read_split, snapshot_split, whole_range
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
 
 RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 """Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
@@ -32,21 +36,21 @@ RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 
 @dataclass(frozen=True, slots=True)
 class TieringPlan:
-    """The rows of one round."""
+    """Rows and deletions of one round."""
 
     state: TableState
     offsets: Mapping[int, int]
     """The lake's offsets before the round."""
     starts: Mapping[int, int]
     new: Mapping[int, int]
-    """The lake's offsets behind the round."""
+    """The lake's offsets after the round."""
     ranges: Mapping[int, OffsetRange]
     bases: Mapping[int, KvSnapshot]
     deleted: Mapping[int, OffsetRuns]
-    of_files: tuple[Deletion, ...] = ()
-    """Deletions of rows without offsets that the lake does not lack yet."""
+    file_deletes: tuple[Deletion, ...] = ()
+    """Deletions of rows without offsets that the lake has not applied yet."""
     told: int = 0
-    """The newest record whose deleted rows the lake lacks before the round."""
+    """The latest record whose deletions the lake has applied before the round."""
 
     @property
     def keeps_rows(self) -> bool:
@@ -60,32 +64,38 @@ class TieringPlan:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.num_tasks) or self.deletes or not self.keeps_rows
+        return bool(self.num_tasks) or self.has_deletes or not self.keeps_rows
 
     @property
-    def deletes(self) -> bool:
-        """Whether rows were deleted that the lake may have."""
-        return bool(self.deleted or self.of_files)
+    def has_deletes(self) -> bool:
+        """Whether the lake may hold deleted rows."""
+        return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
-        """Count, for each bucket, the rows of the round that its files lack: see `LakeTable.leaves_out_deleted`."""
+        """Return, per bucket, the number of rows of the round missing from its files; see
+        `LakeTable.leaves_out_deleted`.
+        """
         if not lake.leaves_out_deleted:
             return NOTHING_ABSENT
-        return {bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._of_ranges.items()}
+        return {
+            bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._deleted_rows_of_round.items()
+        }
 
     def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
-        """Return the deleted rows that files have: of the lake, and unless it leaves them out of the round."""
+        """Return the deleted rows to remove from files: of the lake, and of the round if its files have them."""
         if not lake.leaves_out_deleted:
             return self.deleted
-        older = {b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._of_ranges.items()}
+        older = {
+            b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._deleted_rows_of_round.items()
+        }
         return {bucket: runs for bucket, runs in {**self.deleted, **older}.items() if runs}
 
     @property
-    def _of_ranges(self) -> Mapping[int, OffsetRuns]:
-        """The deleted rows of buckets of which the round has rows."""
+    def _deleted_rows_of_round(self) -> Mapping[int, OffsetRuns]:
+        """The deleted rows of the buckets that the round writes."""
         return {bucket: runs for bucket, runs in self.deleted.items() if bucket in self.ranges}
 
-    def reaches(self, targets: Mapping[int, int]) -> bool:
+    def reaches_all(self, targets: Mapping[int, int]) -> bool:
         return all(self.new.get(bucket, 0) >= end for bucket, end in targets.items())
 
 
@@ -96,32 +106,32 @@ def plan_round(
     *,
     bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
 ) -> TieringPlan:
-    """Plan the round that follows a snapshot. Raises as `plan_tiering` and `round_begin` do."""
+    """Plan the round after a snapshot. Raises as `plan_tiering` and `round_begin` do."""
     offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
     begin = round_begin(state, newest)
-    bases = bases_of(state, begin)
+    bases = find_bases(state, begin)
     is_keyed, bytes_max = bool(state.primary_key), bytes_per_bucket_max
     if is_keyed:
         bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
     buckets = {bucket: log for bucket, log in state.buckets.items() if bucket not in bases}
     ranges = plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
-    new = {**begin, **{bucket: wanted.end for bucket, wanted in ranges.items()}}
+    new = {**begin, **{bucket: of_bucket.end for bucket, of_bucket in ranges.items()}}
     new |= {bucket: base.offset for bucket, base in bases.items()}
-    told = newest.told if newest is not None else 0
-    deleted, of_files = rows_to_delete(state, newest, new), unapplied_file_deletes(state.deletions, told)
-    return TieringPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, told)
+    applied_through = newest.told if newest is not None else 0
+    deleted, of_files = rows_to_delete(state, newest, new), unapplied_file_deletes(state.deletions, applied_through)
+    return TieringPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, applied_through)
 
 
 def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
-    """Write the round's files, and what deletes rows. Durable when this returns, visible to nobody."""
+    """Write the files of the round, including its row deletions. They are durable on return, but not visible."""
     state = plan.state
     split_of = plan_range if lake.leaves_out_deleted else whole_range
-    # A round that drops all rows of the lake looks for no older ones.
-    is_looked_up = bool(state.primary_key) and plan.keeps_rows
-    live = lake.live_files(context, list(plan.ranges)) if is_looked_up else {}
+    # A round that drops all rows of the lake searches for no older ones.
+    has_live_files = bool(state.primary_key) and plan.keeps_rows
+    live = lake.live_files(context, list(plan.ranges)) if has_live_files else {}
     tasks = [
-        TieringTask(split_of(state, bucket, wanted), context, live.get(bucket, ()))
-        for bucket, wanted in plan.ranges.items()
+        TieringTask(split_of(state, bucket, of_bucket), context, live.get(bucket, ()))
+        for bucket, of_bucket in plan.ranges.items()
     ]
     tasks += [
         TieringTask(snapshot_split(state, base), context, base=OffsetRange(base.begins, base.offset))
@@ -129,9 +139,38 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     ]
     files = [file for written in run_tasks(tasks) for file in written]
     deleted = plan.deleted_rows_of(lake)
-    if deleted or plan.of_files:
+    if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
         rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
-        beside = PendingDeletes(plan.of_files, recorded, plan.told, rows)
-        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, beside=beside)
+        pending = PendingDeletes(plan.file_deletes, recorded, plan.told, rows)
+        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfLog:
+    """Reads rows from the log; a `LogRowReader`."""
+
+    storage: Storage
+    state: TableState
+    schema: TableSchema
+
+    def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
+        dropped = self.state.dropped_rows.named.rows
+        parts, left = [self.schema.arrow.empty_table()], {}
+        for bucket, every in rows.items():
+            runs = every.without(dropped[bucket]) if bucket in dropped else every
+            log = self.state.buckets[bucket]
+            if held := runs.within(OffsetRange(log.start, log.end)):
+                parts += self._read_bucket(bucket, held)
+            if older := runs.without(held):
+                left[bucket] = older
+        return pa.concat_tables(parts), left
+
+    def _read_bucket(self, bucket: int, runs: OffsetRuns) -> list[pa.Table]:
+        offsets_to_find, parts = runs.offsets(), []
+        for part in read_split(self.storage, whole_range(self.state, bucket, runs.range), self.schema):
+            offsets = np.arange(part.base_offset, part.base_offset + part.batch.num_rows)
+            chosen = part.batch.filter(pa.array(np.isin(offsets, offsets_to_find, assume_unique=True)))
+            parts.append(pa.Table.from_batches([chosen]))
+        return parts

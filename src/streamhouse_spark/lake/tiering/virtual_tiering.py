@@ -1,4 +1,4 @@
-"""Rounds into a virtual lake table: all rows of the log at once, and no record of them in the log."""
+"""Tiering into a virtual lake table: all rows of the log in one round, without a record in the log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CONFLICTS_MAX: Final = 5
 def tier_ahead(
     log: CommitLog, lake: LakeTable, run_tasks: RunTasks, check: Callable[[TableState], object]
 ) -> TableState:
-    """Bring a lake that nobody records up to the newest state of the log, and return that state.
+    """Bring an unrecorded lake up to the latest state of the log, and return that state.
 
-    The lake is looked at first, and then the log, so that the log is never behind it. **Commit point:** the lake's
-    snapshot, fenced by its offsets; whoever loses looks again, and finds most of the work done. ``check`` refuses a
-    state. Raises `CommitConflictError` where others keep winning, and `OffsetsTrimmedError` or `LakeRolledBackError`
-    where the lake is too old for the log.
+    Reads the lake before the log, so that the log is never behind it. **Commit point:** the lake's snapshot, fenced by
+    its offsets; a loser reads again and finds most of the work done. ``check`` rejects a state. Raises
+    `CommitConflictError` if concurrent processes keep winning, `OffsetsTrimmedError` or `LakeRolledBackError` if the
+    lake is too old for the log.
     """
     conflicts = 0
     while True:
@@ -54,5 +54,5 @@ def tier_ahead(
             if conflicts > CONFLICTS_MAX:
                 raise
             continue
-        if snapshot is None or plan.reaches(state.ends):
+        if snapshot is None or plan.reaches_all(state.ends):
             return state

@@ -271,8 +271,8 @@ def test_a_hint_that_was_left_behind_is_mended(catalog: FileCatalog, storage: Fl
     storage.put(key, b"1")
     catalog.load_table(TABLE)
     assert storage.read(key) == b"1", "reading writes nothing"
-    catalog.mend_hint(TABLE)
+    catalog.repair_hint(TABLE)
     assert storage.read(key) == b"2"
     storage.put(key, b"1")
-    catalog.mend_hint(TABLE)
+    catalog.repair_hint(TABLE)
     assert storage.read(key) == b"1", "there was no look since"

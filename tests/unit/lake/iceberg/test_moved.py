@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.avro import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.metadata.path_rewrite import Move, rewrite_record_paths
 
 SCHEMA = {

@@ -12,8 +12,8 @@ import pytest
 from interop.lake_cases import EVERY_TYPE, TABLE_UUID
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.lake.paimon.evolution import evolve_lake
-from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, _text_above, decode_field, encode_field
-from streamhouse_spark.lake.paimon.schema import differences, lake_schema, paimon_schema
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, _upper_text_bound, decode_field, encode_field
+from streamhouse_spark.lake.paimon.schema import find_differences, lake_schema, paimon_schema
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -98,7 +98,7 @@ def test_a_nested_column_is_not_taken_for_one_of_its_name():
     ],
 )
 def test_long_texts_have_a_short_one_above_them(text, above):
-    assert _text_above(text) == above
+    assert _upper_text_bound(text) == above
     assert above is None or above.encode() >= text.encode()[: len(above.encode())]
 
 
@@ -107,7 +107,7 @@ def test_schemas_there_and_back():
     assert [(c.name, c.type, c.nullable) for c in lake_schema(lake).columns] == [
         (c.name, c.type, c.nullable) for c in EVERY_TYPE.columns
     ]
-    assert differences(lake, _spec(EVERY_TYPE)) == []
+    assert find_differences(lake, _spec(EVERY_TYPE)) == []
     ids = [field.id for field in lake.fields]
     assert ids == list(range(len(ids)))
     assert lake.highest_field_id == len(ids) + 1, "the fields of the struct come behind"
@@ -120,8 +120,11 @@ def test_added_columns_get_ids_that_none_ever_had():
     second = evolve_lake(first, _spec(wider), 0).schema
     assert [(f.id, f.name) for f in second.fields] == [(0, "id"), (1, "s"), (3, "t"), (4, "n")]
     assert (second.id, first.highest_field_id, second.highest_field_id) == (1, 2, 5)
-    assert differences(second, _spec(wider)) == []
-    assert differences(first, _spec(wider)) == ["column 't' (ROW<y: INT>) is missing", "column 'n' (INT) is missing"]
+    assert find_differences(second, _spec(wider)) == []
+    assert find_differences(first, _spec(wider)) == [
+        "column 't' (ROW<y: INT>) is missing",
+        "column 'n' (INT) is missing",
+    ]
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, 2**62])

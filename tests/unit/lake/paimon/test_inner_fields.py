@@ -8,7 +8,7 @@ from pypaimon.schema.data_types import PyarrowFieldParser
 from interop.keyed_cases import read_by_pypaimon
 from kit.tables import tier
 from streamhouse_spark import LakeMismatchError
-from streamhouse_spark.lake.paimon.schema import fields_inside
+from streamhouse_spark.lake.paimon.schema import nested_field_ids
 from unit.config.test_inner_changes import COLUMNS, NAME, s_of
 from unit.lake.lake_schemas import SCHEMAS
 from unit.lake.paimon.test_evolution import append_by_pypaimon, lake_of
@@ -86,12 +86,12 @@ def test_ids_are_never_given_again(table):
     tier(table)
     table.add_columns("s.c INT")
     tier(table)
-    first = fields_inside(lake_of(table).fields[1].type)
+    first = nested_field_ids(lake_of(table).fields[1].type)
     table.drop_column("s.c")
     tier(table)
     table.add_columns("s.c INT, whole INT")
     tier(table)
     schema = lake_of(table)
-    after = fields_inside(schema.fields[1].type)
+    after = nested_field_ids(schema.fields[1].type)
     assert {path for path, _ in first.items() & after.items()} == {("a",), ("b",)}
     assert len({*first.values(), *after.values(), *(field.id for field in schema.fields)}) == 3 + 1 + 5

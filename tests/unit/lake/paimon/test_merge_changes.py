@@ -26,7 +26,7 @@ from streamhouse_spark import CommitConflictError, CorruptDataError, LakeMismatc
 from streamhouse_spark.lake.paimon.maintenance import compaction_keyed as paimon_compact_keyed
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.lake.paimon.merge_changes import write_changes
-from streamhouse_spark.lake.paimon.merge_sections import sections
+from streamhouse_spark.lake.paimon.merge_sections import group_sections
 from streamhouse_spark.lake.parquet import file_writer as data_file
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -177,7 +177,7 @@ BOUNDS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)).map(lambda b: 
 @settings(max_examples=60)
 def test_files_of_several_sections_have_no_key_in_common(bounds):
     entries = [entry_of(low, high, str(i)) for i, (low, high) in enumerate(bounds)]
-    found = sections(entries)
+    found = group_sections(entries)
     assert sorted(e.file.file_name for part in found for e in part) == sorted(e.file.file_name for e in entries)
     reach = [(min(e.file.min_key.values[0] for e in p), max(e.file.max_key.values[0] for e in p)) for p in found]
     assert all(one[1] < other[0] for one, other in itertools.pairwise(reach))

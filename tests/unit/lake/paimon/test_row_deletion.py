@@ -312,8 +312,8 @@ class TestOtherEngines:
         with monkeypatch.context() as patch:
             patch.setattr(TieringJob, "_record", lambda *_: None)
             job = TieringJob(table.log, table.open_lake(), world=table.world)
-            state = job._refreshed()
-            job._round(state, state.ends, run_tasks_locally(table.storage, table.settings, table.world), [])
+            state = job._refresh_state()
+            job._run_round(state, state.ends, run_tasks_locally(table.storage, table.settings, table.world), [])
         rename()
         assert ids(table.lake.to_arrow()) == list(range(6))
         assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]

@@ -14,7 +14,7 @@ from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split, read_whole
-from streamhouse_spark.lake.parquet.row_groups import RowGroups, groups_that_may_match
+from streamhouse_spark.lake.parquet.row_groups import RowGroups, select_matching_groups
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.query.filter_parsing import parse_filter
 from streamhouse_spark.query.predicates import ALWAYS_TRUE, And, Compare, In, IsNull
@@ -54,7 +54,7 @@ def opened(table: pa.Table, wanted: pa.Schema | None = None, **how) -> tuple[pq.
 
 def groups_of(table: pa.Table, node, wanted: pa.Schema | None = None, **how) -> list[int]:
     footer, columns = opened(table, wanted, **how)
-    return groups_that_may_match(footer, range(footer.num_row_groups), columns, node)
+    return select_matching_groups(footer, range(footer.num_row_groups), columns, node)
 
 
 def in_two_groups(kind: pa.DataType, first, second) -> pa.Table:
@@ -202,6 +202,6 @@ def test_numbers_of_batches_that_cross_row_groups():
             expected = [numbers.index(n) for n in asked.tolist() if n in numbers]
             assert groups.places_of(asked).tolist() == expected
         kept = np.array([place % 2 == 0 for place in places], bool)
-        assert groups.only(kept).places == tuple(place for place in places if place % 2 == 0)
+        assert groups.select(kept).places == tuple(place for place in places if place % 2 == 0)
         left = [n for place in places if place % 2 == 0 for n in range(starts[place], starts[place + 1])]
-        assert groups.only(kept).numbers(0, len(left)).tolist() == left
+        assert groups.select(kept).numbers(0, len(left)).tolist() == left

@@ -43,7 +43,7 @@ def projection(*names):
 def numbered(files, node, *names, row_groups=None, gone=NO_POSITIONS):
     split = LakeSplit(files.location_of("data.parquet"), 1, ROWS, row_groups)
     mask = None if node is None else RowMask(node)
-    found = list(read_numbered(files, split, projection(*names), mask=mask, gone=gone))
+    found = list(read_numbered(files, split, projection(*names), mask=mask, deleted=gone))
     numbers = np.concatenate([numbers for numbers, _ in found]) if found else np.zeros(0, np.int64)
     return numbers, pa.Table.from_batches([batch for _, batch in found]) if found else None
 

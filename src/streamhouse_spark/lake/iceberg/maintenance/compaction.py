@@ -1,50 +1,39 @@
-"""Upkeep of an Iceberg table of a log: joining adjacent small files, and expiring snapshots with their files."""
+"""Compaction of Iceberg lakes of log tables: small adjacent files, deleted rows, clusters and manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.concurrency import in_parallel
 from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
-from streamhouse_spark.lake.iceberg.clones.shared_files import own_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
-from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.maintenance.delete_compaction import FileWithDeletes, files_to_purge
-from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
-from streamhouse_spark.lake.iceberg.refs import require_unchanged_refs
-from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
+from streamhouse_spark.lake.iceberg.snapshot_builder import Change, manifest_groups
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.model.values import (
-    Claim,
     CompactReport,
-    ExpireReport,
-    ExpiryRules,
     LakeFile,
     LakeProjection,
+    ManifestReport,
     WriteContext,
 )
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet.clustering import Clustering, write_cluster
+from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters, write_cluster
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
@@ -52,24 +41,25 @@ from streamhouse_spark.lake.parquet.compaction import (
     CompactGroup,
     Rewritten,
     RunGroups,
+    StoredFile,
     in_this_process,
+    limit_to_budget,
+    list_new_files,
     merge_group,
-    new_files,
     plan_groups,
-    rewritten,
-    within_budget,
+    rewrite_groups,
 )
-from streamhouse_spark.lake.timestamp_correction import effective_times_ms
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess
+from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file, read_deleted_positions
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import at_once
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(Portable):
-    """All that a process needs to write a group; a `GroupWriter`."""
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
 
     how: Clustering | None
-    """None to join files in the order of offsets."""
+    """None to merge files in offset order."""
     context: WriteContext
     projection: LakeProjection
 
@@ -81,30 +71,27 @@ class RewriteTask(Portable):
         return Rewritten(tuple(written), group.num_rows)
 
 
-# -- compaction -------------------------------------------------------------------------------------------------------
-
-
 def compact(
     place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    found = current(place, dry_run=dry_run)
-    if found is None:
+    current_plan = find_current(place, dry_run=dry_run)
+    if current_plan is None:
         return CompactReport(), None
-    table, planned = found
+    table, planned = current_plan
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
-            groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+            groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
     return rewrite(place, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
-    """Return the lake table and its newest snapshot, brought up to the table's schema but for a dry run; None where
-    there is none.
+def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+    """Return the lake table and its latest snapshot, or None. Migrates the lake to the table's schema, except for a dry
+    run.
     """
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -124,23 +111,23 @@ def rewrite(
     dry_run: bool,
     run: RunGroups | None = None,
 ) -> tuple[CompactReport, int | None]:
-    """Write groups of files of a snapshot again; returns the report and the id of the new snapshot.
+    """Rewrite groups of files of a snapshot; returns the report and the id of the new snapshot.
 
-    The groups are written in this process, or as ``run`` does. **Commit point:** the lake's metadata version; after a
-    crash before it the new files are orphans. Raises `CommitConflictError` if rows were deleted, or one of the files
-    was replaced, since the groups were planned.
+    Writes in this process, or by ``run``. **Commit point:** the lake's metadata version; a crash before it leaves the
+    new files as orphans. Raises `CommitConflictError` if rows were deleted or files replaced since the groups were
+    planned.
     """
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     purged_rows = sum(file.num_deleted for group in groups for file in group.stored)
     if not groups or dry_run:
-        kept = sum(group.num_rows > 0 for group in groups)
-        return CompactReport(len(removed), kept, rows, purged_rows=purged_rows), None
+        num_written = sum(group.num_rows > 0 for group in groups)
+        return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows), None
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
     run = run or in_this_process(place.storage, place.settings, place.world)
-    added = new_files(rewritten(run, groups, task, table.location()))
+    added = list_new_files(rewrite_groups(run, groups, task, table.location()))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 
@@ -148,7 +135,7 @@ def rewrite(
         place.require_owner(metadata)
         require_shape(metadata, spec)
         require_written(place, metadata, added, spec)
-        return compaction_change(table, planned, groups, added, metadata)
+        return make_compaction_change(table, planned, groups, added, metadata)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return CompactReport(len(removed), len(added), rows, purged_rows=purged_rows), snapshot.snapshot_id
@@ -157,34 +144,36 @@ def rewrite(
 def plan_compaction(
     place: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
 ) -> list[CompactGroup]:
-    """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between, and
-    each file of which many rows are deleted, with ``purge`` any.
+    """Plan the merge of small files with adjacent offset ranges, with no file of their partition in between, and the
+    rewrite of files with many deleted rows, with ``purge`` any.
 
-    Files of an older partition spec are joined with each other alone, and written by the newest. Files of other engines
-    are left alone, and so is a snapshot that has deletes of another kind: deleted rows could come back.
+    Files of an older partition spec are merged only with each other, and written by the latest. Skips files of other
+    engines, and a snapshot with other kinds of deletes, whose deleted rows could return.
     """
-    found = files_with_deletes(table, snapshot)
-    if found is None:
+    with_deletes = find_files_with_deletes(table, snapshot)
+    if with_deletes is None:
         return []
     target_bytes = place.spec.target_file_bytes
     files = place.files_at(data_location(table))
-    purged = list(files_to_purge(found, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
-    # One that is as large as those which are left alone stands between its neighbours.
+    purged = list(
+        select_files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
+    )
+    # A purged file counts as large, so that its neighbours are not merged across it.
     current = [
         replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
         if file.deletes
         else file.stored()
-        for file in found
+        for file in with_deletes
     ]
 
-    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in found}
+    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in with_deletes}
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]
 
 
-def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
-    """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
+def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
+    """Return the data files of a snapshot with their position deletes, or None if it has other kinds of deletes."""
     if not _delete_manifests(snapshot, table):
         manifests = manifests_of(table.io, snapshot)
         expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
@@ -198,11 +187,11 @@ def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes
     return [FileWithDeletes(task.file, tuple(task.delete_files)) for task in tasks]
 
 
-def compaction_change(
+def make_compaction_change(
     table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
-    """Return the change to the same rows in other files, with the offsets of ``metadata``, so that older snapshots can
-    go.
+    """Return the change to the same rows in other files. It carries the offsets of ``metadata``, so that older
+    snapshots can expire.
 
     Raises `CommitConflictError` if rows were deleted since it was planned.
     """
@@ -229,143 +218,132 @@ def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
         offsets.starts,
         dropped_rows=offsets.dropped_rows,
         history=offsets.history,
-        dropped_others=offsets.dropped_others,
+        dropped_without_offsets=offsets.dropped_others,
     )
     return {OFFSETS_PROPERTY: text}
 
 
 def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
-    """Tell whether a snapshot may have deletes that an older one lacks: manifests of deletes that it does not have."""
+    """Return whether a snapshot may have deletes that an older one does not have, by its delete manifests."""
     deletes = _delete_manifests(head, table)
     return bool(deletes) and not deletes <= _delete_manifests(planned, table)
 
 
 def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
-    """Return the paths of the manifests that name files of deletes."""
+    """Return the paths of the manifests that name delete files."""
     deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
     return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
 
-# -- expiry -----------------------------------------------------------------------------------------------------------
-
-
-def expire(
+def cluster(
     place: IcebergTableBinding,
-    rules: Sequence[ExpiryRules],
+    how: Clustering,
+    chosen: Collection[str],
     *,
     dry_run: bool,
-    tagged: Collection[int] = (),
-    claim: Claim | None = None,
-) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does."""
-    table = place.find()
-    if table is None:
-        return ExpireReport()
-    place.require_owner(table.metadata)
-    now_ms = place.storage.now_ms()
-    metadata, owner = table.metadata, place.spec.table_uuid
-    found = [expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules]
-    doomed = tuple(one for one in dict.fromkeys(chain.from_iterable(found)) if one not in tagged)
-    if not doomed:
-        return ExpireReport()
-    if dry_run:
-        left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
-        after = table.metadata.model_copy(update={"snapshots": left})
-        return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
-    if claim is not None:
-        claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
-    after = remove_snapshots(place.catalog, table, doomed)
-    gone = unreachable_files(table, table.metadata, after)
+    run: RunGroups | None = None,
+) -> tuple[CompactReport, int | None]:
+    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
 
-    def delete(location: str) -> None:
-        with suppress(FileNotFoundError):
-            table.io.delete(location)
-
-    for _, some in groupby(gone, key=_depth):  # data, what names them, what names that
-        for _ in at_once(place.storage, delete, list(some)):
-            pass
-    return ExpireReport(doomed, tuple(gone))
-
-
-def expirable(
-    metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
-) -> tuple[int, ...]:
-    """Return the snapshots that nothing needs: not the newest ``keep_last``, no tag's, no branch's, not the one with
-    the offsets.
+    A dry run reports the work of all following calls, with the planned number of files.
     """
-    head = metadata.current_snapshot()
-    if head is None:
-        return ()
-    kept = {ref.snapshot_id for ref in metadata.refs.values()}
-    kept.update(s.snapshot_id for s in list(ancestors(metadata, head))[: max(keep_last, 1)])
-    offsets = newest_offsets(metadata, table_uuid)
-    if offsets is not None:
-        kept.add(offsets.snapshot_id)
-    for ref in metadata.refs.values():
-        if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
-            branch_head = metadata.snapshot_by_id(ref.snapshot_id)
-            kept.update(s.snapshot_id for s in ancestors(metadata, branch_head)) if branch_head else None
-    made_in_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-    times_ms = effective_times_ms([own_time_ms(s) for s in made_in_order], now_ms)
-    age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(made_in_order, times_ms, strict=True)}
-    return tuple(
-        s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept and age_of[s.snapshot_id] >= keep_ms
-    )
+    newest = find_current(place, dry_run=dry_run)
+    if newest is None:
+        return CompactReport(), None
+    table, planned = newest
+    files = place.files_at(data_location(table))
 
-
-def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
-
-    Dropping a snapshot drops each tag and branch of it, so the commit is refused if one changed since the snapshots
-    were chosen. Raises `CommitConflictError` if the table changed meanwhile, `CommitStateUnknownError`.
-    """
-    requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
-    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
-    try:
-        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
-            return catalog.commit_table(table, requirements, (update,)).metadata
-    except CommitFailedException as error:
-        raise CommitConflictError(
-            f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
-        ) from error
-
-
-def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
-    """Return every file that the snapshots need: manifest lists, manifests, data and delete files; in no
-    special order.
-    """
-    needed: dict[str, None] = {}
-    manifests: dict[str, ManifestFile] = {}
-
-    def locations(manifest: ManifestFile) -> list[str]:
-        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+    def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
+        sizes = {file.location: file.size_bytes for file in stored}
+        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+        own = [file for file in offset_files_of_sizes if file is not None]
+        if len(own) < len(stored):
+            return None
+        live = [
+            exclude_deleted(files, file, at) if at.deletes else (file, 0) for file, at in zip(own, stored, strict=True)
+        ]
+        stored_files = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
+        return CompactGroup(own[0].bucket, tuple(file for file, _ in live), stored_files)
 
     with lake_metadata(table.location()):
-        expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
-        for snapshot, found in zip(snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True):
-            needed[snapshot.manifest_list] = None
-            manifests.update((manifest.manifest_path, manifest) for manifest in found)
-        needed.update(dict.fromkeys(manifests))
-        expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
-        for of_one in in_parallel(locations, list(manifests.values())):
-            needed.update(dict.fromkeys(of_one))
-    return needed
+        offset_files_of_sizes = find_files_with_deletes(table, planned)
+        if offset_files_of_sizes is None:
+            raise LakeMismatchError(
+                f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
+            )
+        chosen_files = [file for file in (each.stored() for each in offset_files_of_sizes) if file.location in chosen]
+        plan = plan_clusters(chosen_files, how, group_of)
+        groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else SPREAD_BYTES_MAX))
+    if dry_run:
+        report, _ = rewrite(place, table, planned, groups, how, dry_run=True)
+        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
+    return rewrite(place, table, planned, groups, how, dry_run=False, run=run)
 
 
-def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only the removed snapshots needed, data first, so that after a crash the rest can still be
-    found.
+def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
+    """Rewrite manifests as `LakeTable.rewrite_manifests` does, those of concurrent commits included."""
+    table = place.find()
+    snapshot = table.metadata.current_snapshot() if table else None
+    if table is None or snapshot is None:
+        return ManifestReport()
+    place.require_owner(table.metadata)
+    with lake_metadata(table.location()):
+        manifests = manifests_of(table.io, snapshot)
+    groups = manifest_groups(m for m in manifests if m.has_added_files() or m.has_existing_files())
+    removed, added = sum(len(g) for g in groups if len(g) > 1), sum(len(g) > 1 for g in groups)
+    if dry_run or not removed:
+        return ManifestReport(removed, added)
+
+    def validated(metadata: TableMetadata) -> Change:
+        place.require_owner(metadata)
+        summary = carry_offsets(metadata)
+        return Change(Operation.REPLACE, summary=summary, moves_tag=bool(summary), joins_manifests=True)
+
+    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    return ManifestReport(removed, added, committed.snapshot_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FileWithDeletes:
+    """A data file of a snapshot, and the files that may name its deleted rows."""
+
+    data: DataFile
+    deletes: tuple[DataFile, ...]
+
+    @property
+    def deleted_share_max(self) -> float:
+        """An upper bound of the share of deleted rows: files of other engines may name rows of other files too."""
+        return sum(delete.record_count for delete in self.deletes) / max(self.data.record_count, 1)
+
+    def stored(self) -> StoredFile:
+        file, path = self.data, self.data.file_path
+        partition = (file.spec_id, *(file.partition[i] for i in range(len(file.partition))))
+        deletes = tuple(delete.file_path for delete in self.deletes)
+        own = tuple(delete.file_path for delete in self.deletes if is_only_of(delete, path))
+        return StoredFile(path, file.file_size_in_bytes, file.record_count, partition, deletes, own)
+
+
+def select_files_to_purge(
+    with_deletes: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
+) -> Iterator[CompactGroup]:
+    """Return a group for each file of the table with more than this share of deleted rows.
+
+    The offsets of the remaining rows stay known. A file without live rows is a group without rows.
     """
-    left = {s.snapshot_id for s in after.snapshots}
-    gone = [s for s in before.snapshots if s.snapshot_id not in left]
-    kept: Mapping[str, None] = files_of(table, after.snapshots)
-    doomed = [location for location in files_of(table, gone) if location not in kept]
-    if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
-        files = table.io.files
-        doomed = own_files((one for one in doomed if files.holds(one)), files, before.properties)
-    return sorted(doomed, key=lambda location: (*_depth(location), location))
+    for file in with_deletes:
+        if not file.deletes or file.deleted_share_max <= share_min:
+            continue
+        stored = file.stored()
+        own = offset_file(files, stored.location, writers)
+        if own is None:
+            continue
+        live, num_deleted = exclude_deleted(files, own, stored)
+        if num_deleted > share_min * stored.num_rows:
+            yield CompactGroup(own.bucket, (live,), (replace(stored, num_deleted=num_deleted),))
 
 
-def _depth(location: str) -> tuple[bool, bool]:
-    """Tell data files from manifests and those from lists of manifests: each is named by files of the next kind."""
-    return location.endswith(".avro"), "/snap-" in location
+def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
+    """Return the file with the offsets of its live rows, and the number of deleted rows."""
+    positions = read_deleted_positions(files, stored.location, stored.deletes)
+    live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))
+    return replace(own, runs=live), len(positions)

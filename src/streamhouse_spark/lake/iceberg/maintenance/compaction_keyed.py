@@ -1,8 +1,7 @@
-"""Compaction of a table with a primary key: files of a bucket and partition are rewritten as few, sorted by key,
-without deletes.
+"""Compaction of a primary-key table: rewrites files of a bucket and partition as few, sorted by key, without deletes.
 
-All files of a bucket and partition are written again, or none: so a key that another engine added a second time has one
-row afterwards, that of its newest file. The commit is refused once the lake has another snapshot than the planned one.
+All files of a bucket and partition are rewritten, or none: so a key that another engine added twice has one row
+afterwards, that of its latest file. The commit fails if the lake has another snapshot than the planned one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.key_index import live_file
+from streamhouse_spark.lake.iceberg.key_index import describe_live_file
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
@@ -46,9 +45,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     Rewritten,
     RunGroups,
     in_this_process,
-    new_files,
-    rewritten,
-    within_budget,
+    limit_to_budget,
+    list_new_files,
+    rewrite_groups,
 )
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
 from streamhouse_spark.lake.parquet.sorted_merge import MergedRows
@@ -57,11 +56,11 @@ from streamhouse_spark.storage.base import Storage
 
 SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
-"""Number of small files that are joined even if the bucket and partition is large beside them."""
+"""Number of small files that are merged even into a large bucket and partition."""
 SMALL_BYTES_SHARE_MIN = 0.1
 FOREIGN_BYTES_MAX = 256 << 20
-"""Bytes of other engines' files in a bucket and partition above which they are no reason to compact: they are sorted
-first."""
+"""Bytes of other engines' files in a bucket and partition above which they trigger no compaction, because they must be
+sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class KeyedGroup(Portable):
     bucket: int
     files: tuple[LiveFile, ...]
     num_deleted: int
-    """Deleted positions, each file that names them counted once."""
+    """Number of deleted positions; each file that names them is counted once."""
 
     @property
     def num_rows(self) -> int:
@@ -82,14 +81,14 @@ class KeyedGroup(Portable):
         return sum(file.size_bytes for file in self.files)
 
     def is_worth_it(self, target_bytes: int, *, purge: bool = False) -> bool:
-        """Tell whether a rewrite is worth it, also for files of other engines: they may have keys a second time that
-        never change again. With ``purge`` any deleted row is reason enough.
+        """Return whether a rewrite is worth it, also for files of other engines, which may have duplicates of keys that
+        never change again. With ``purge`` any deleted row suffices.
         """
         if purge and self.num_deleted:
             return True
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
-        # The others are joined with the largest: alone it is no reason to write a bucket again.
+        # Small files are merged with the largest, but a large file alone is no reason to rewrite a bucket.
         sizes = sorted(file.size_bytes for file in self.files)
         small = [size for size in sizes[:-1] if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
@@ -101,7 +100,7 @@ class KeyedGroup(Portable):
 class KeyedCompaction:
     groups: tuple[KeyedGroup, ...]
     removed_deletes: tuple[str, ...]
-    """Delete files that apply to no data file any more, once the groups are rewritten."""
+    """Delete files that apply to no data file after the groups are rewritten."""
 
     @property
     def num_deleted(self) -> int:
@@ -114,7 +113,7 @@ class KeyedCompaction:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRewriteTask(Portable):
-    """All that a process needs to write a group; a `GroupWriter`."""
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -123,17 +122,17 @@ class KeyedRewriteTask(Portable):
     location: str
 
     def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Raises `CommitConflictError` if the files do not hold the rows that were read."""
+        """Rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were read."""
         context, spec = self.context, IcebergFileSpec.from_json(self.context.lake)
         splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
         files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
         rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
-        made = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
-        if sum(file.num_rows for file in made) != rows.num_given:
+        files_written = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
+        if sum(file.num_rows for file in files_written) != rows.num_given:
             raise CommitConflictError(f"lake table {self.location}: merging wrote other rows than it read; try again")
-        return Rewritten(tuple(made), rows.num_read)
+        return Rewritten(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(
@@ -152,7 +151,7 @@ def _compact_keyed(
     place: IcebergTableBinding, run: RunGroups | None, *, purge: bool, dry_run: bool
 ) -> tuple[CompactReport, int | None]:
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -168,8 +167,8 @@ def _compact_keyed(
     offsets = held.offsets if held else {}
     task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
     run = run or in_this_process(place.storage, place.settings, place.world)
-    made = rewritten(run, plan.groups, task, table.location())
-    added, num_read = new_files(made), sum(one.num_read for one in made)
+    rewrites = rewrite_groups(run, plan.groups, task, table.location())
+    added, num_read = list_new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
@@ -190,29 +189,32 @@ def _compact_keyed(
 
 
 def plan_keyed_compaction(
-    table: Table, snapshot: Snapshot, wanted: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
+    table: Table, snapshot: Snapshot, table_spec: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
 ) -> KeyedCompaction:
-    """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged with each
-    other alone, and written by the newest; those of a spec of another engine, without the table's buckets, are left
-    alone. The lake need not have the columns of the table's schema yet.
+    """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged only with
+    each other, and written by the latest. Skips files of another engine's spec without the table's buckets. The lake
+    may still have older columns than the table.
     """
     tasks = plan_tasks(table, snapshot)
-    ages, deletes = _ages_and_deletes(table, snapshot)
-    specs, buckets = table.metadata.specs(), (wanted.num_buckets, bucket_source(table.metadata, wanted.num_buckets))
+    ages, deletes = _list_ages_and_deletes(table, snapshot)
+    specs, buckets = (
+        table.metadata.specs(),
+        (table_spec.num_buckets, bucket_source(table.metadata, table_spec.num_buckets)),
+    )
     by_place: dict[tuple[object, ...], list[FileScanTask]] = {}
     for task in sorted(tasks, key=lambda task: ages[task.file.file_path]):
         spec, file = specs[task.file.spec_id], task.file
-        if wanted.num_buckets == 1 or bucket_of(spec, file.partition, *buckets) is not None:
+        if table_spec.num_buckets == 1 or bucket_of(spec, file.partition, *buckets) is not None:
             partition = (file.spec_id, *(file.partition[i] for i in range(len(spec.fields))))
             by_place.setdefault(partition, []).append(task)
-    known = iceberg_columns(table.metadata, wanted)
-    found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
-    key_ids = [field_id for field_id in found if field_id is not None]
+    mapping = iceberg_columns(table.metadata, table_spec)
+    field_ids = (mapping.field_id(table_spec.schema.column(name).id) for name in table_spec.primary_key)
+    key_ids = [field_id for field_id in field_ids if field_id is not None]
     groups = [_group(members, table, key_ids, *buckets) for members in by_place.values()]
-    worth_it = [group for group in groups if group.is_worth_it(wanted.target_file_bytes, purge=purge)]
-    chosen = tuple(worth_it if is_whole else within_budget(worth_it))
-    gone = {file.location for group in chosen for file in group.files}
-    needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
+    worthwhile = [group for group in groups if group.is_worth_it(table_spec.target_file_bytes, purge=purge)]
+    chosen = tuple(worthwhile if is_whole else limit_to_budget(worthwhile))
+    rewritten = {file.location for group in chosen for file in group.files}
+    needed = {d.file_path for task in tasks if task.file.file_path not in rewritten for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))
 
 
@@ -222,10 +224,12 @@ def _group(
     deletes = {delete.file_path: delete.record_count for task in tasks for delete in task.delete_files}
     spec = table.metadata.specs()[tasks[0].file.spec_id]
     bucket = bucket_of(spec, tasks[0].file.partition, num_buckets, source_id)
-    return KeyedGroup(bucket or 0, tuple(live_file(task, table, key_ids) for task in tasks), sum(deletes.values()))
+    return KeyedGroup(
+        bucket or 0, tuple(describe_live_file(task, table, key_ids) for task in tasks), sum(deletes.values())
+    )
 
 
-def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
+def _list_ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
     """Return the data files with the numbers of the commits that added them, and all delete files."""
     ages: dict[str, int] = {}
     deletes: set[str] = set()

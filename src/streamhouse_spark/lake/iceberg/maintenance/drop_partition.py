@@ -1,9 +1,9 @@
-"""Dropping partitions of an Iceberg table of a log, in one snapshot with unchanged offsets.
+"""Partition drops in an Iceberg lake of a log table, in one snapshot with unchanged offsets.
 
-**Commit point:** the metadata version with that snapshot. It is validated, on every attempt, against the very snapshot
-that the files were looked up in, so no file comes or goes unseen; where another snapshot came first, files are looked
-up again. Files whose rows were all appended before the drop go whole; one that also has later rows, because somebody
-tiered or merged meanwhile, is written again with these rows alone.
+**Commit point:** the metadata version with that snapshot. Every attempt validates that it is based on the snapshot
+whose files were selected; after another commit, files are selected again. Files whose rows were all appended before the
+drop are removed whole. A file that also has later rows, after concurrent tiering or compaction, is rewritten with these
+rows.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.partition_rewrite import (
     FilesToDrop,
     find_files_to_drop,
-    is_foreign,
+    has_external_name,
     require_tiered,
-    rewritten,
-    until_committed,
+    retry_until_committed,
+    rewrite_partial_files,
 )
 from streamhouse_spark.query.partition_match import PartitionMatches
 
@@ -51,7 +51,7 @@ def drop_partitions(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the id of the new snapshot."""
-    return until_committed(
+    return retry_until_committed(
         place.world, ".".join(place.identifier), chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
     )
 
@@ -60,7 +60,7 @@ def _drop(
     place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, int | None]:
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     planned = table.metadata.current_snapshot() if table else None
     if table is None or planned is None:
@@ -73,36 +73,41 @@ def _drop(
     context = write_context(place)
     file_spec, files = IcebergFileSpec.from_json(context.lake), place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
-    added = rewritten(going.cut, context, file_spec, how, place.files_at, files, place.world.ids)
+    added = rewrite_partial_files(going.cut, context, file_spec, how, place.files_at, files, place.world.ids)
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)
-        found = newest_offsets(metadata, place.spec.table_uuid)
-        require_tiered(metadata.location, found.offsets if found else {}, below)
+        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
             require_shape(metadata, file_spec)
             require_written(place, metadata, added, file_spec)
-        return _change(place, metadata, going, deletes, added)
+        return _make_change(place, metadata, going, deletes, added)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     return report, snapshot.snapshot_id
 
 
-def _change(
+def _make_change(
     place: IcebergTableBinding,
     metadata: TableMetadata,
     going: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
-    found = newest_offsets(metadata, place.spec.table_uuid)
+    offsets = newest_offsets(metadata, place.spec.table_uuid)
     summary = {}
-    if found is not None:
-        rows, others = found.dropped_rows + going.rows, found.dropped_others + going.foreign_rows
-        owner, history = place.spec.table_uuid, found.history
+    if offsets is not None:
+        rows, without_offsets = offsets.dropped_rows + going.rows, offsets.dropped_others + going.foreign_rows
+        owner, history = place.spec.table_uuid, offsets.history
         text = offsets_text(
-            owner, found.offsets, found.starts, dropped_rows=rows, history=history, dropped_others=others
+            owner,
+            offsets.offsets,
+            offsets.starts,
+            dropped_rows=rows,
+            history=history,
+            dropped_without_offsets=without_offsets,
         )
         summary = {OFFSETS_PROPERTY: text}
     return Change(
@@ -118,14 +123,14 @@ def _change(
 def _find_files_to_drop(
     place: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> tuple[FilesToDrop[DataFile], Sequence[DataFile]]:
-    """The data files that go, and the delete files that have nothing left to delete then."""
+    """Return the data files to remove, and the delete files that then apply to no file."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
     chosen = chosen.renamed({name: schema.find_field(name, case_sensitive=False).name for name in chosen.columns})
     deletes: list[DataFile] = []
 
     def candidates() -> Iterator[tuple[DataFile, LakeSplit]]:
-        for content, file in _live(table, snapshot):
-            partition = _partition(file, specs[file.spec_id], schema)
+        for content, file in _list_live_files(table, snapshot):
+            partition = _partition_values(file, specs[file.spec_id], schema)
             if content == ManifestContent.DELETES:
                 if partition.keys() >= set(chosen.columns) and chosen.holds(partition):
                     deletes.append(file)
@@ -147,23 +152,27 @@ def _find_files_to_drop(
             "partition again: then all of these are from before"
         )
     locations = {file.file_path for file in going.files}
-    gone = [(file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations]
-    num_deleted = sum(count for count, _ in gone)
-    num_foreign = going.foreign_rows - sum(count for count, location in gone if location and is_foreign(location))
+    deletes_to_drop = [
+        (file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations
+    ]
+    num_deleted = sum(count for count, _ in deletes_to_drop)
+    num_foreign = going.foreign_rows - sum(
+        count for count, location in deletes_to_drop if location and has_external_name(location)
+    )
     return replace(going, deleted_rows=num_deleted, foreign_rows=num_foreign), deletes if going.is_whole else ()
 
 
-def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
+def _list_live_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
     for manifest in manifests_of(table.io, snapshot):
         for entry in manifest.fetch_manifest_entry(table.io):
             yield manifest.content, entry.data_file
 
 
-def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
-    """Return the values of the columns that the file is partitioned by."""
-    found = {}
+def _partition_values(file: DataFile, spec: PartitionSpec, schema: Schema) -> dict[str, object]:
+    """Return the values of the file's partition columns."""
+    values = {}
     for position, field in enumerate(spec.fields):
         name = schema.find_column_name(field.source_id)
         if isinstance(field.transform, IdentityTransform) and name is not None:
-            found[name] = file.partition[position]
-    return found
+            values[name] = file.partition[position]
+    return values

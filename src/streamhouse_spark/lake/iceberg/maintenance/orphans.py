@@ -1,11 +1,11 @@
-"""Deletion of lake files that no snapshot needs, left behind by lost rounds, killed tasks and interrupted expiry.
+"""Removal of orphan files of lost rounds, killed tasks and interrupted expiry.
 
-A slow round could still commit files that look like orphans. So the cleaner first stores, as a property of the lake
-table, a moment that lies the grace back: a commit whose round was planned before that moment is refused by its own
-validation, and one that was validated before the property was stored fails by the requirement that it did not change
-(`iceberg_commit`), or, where the catalog does not know that requirement, by that of the current snapshot, which is then
-another one of the same files. Only then are files older than that moment deleted, if no snapshot needs them. **Commit
-point:** the property's metadata version; a crash after it leaves fewer orphans for the next run.
+A slow round could still commit files that look like orphans. So the cleaner first stores the cutoff time, the grace
+period ago, as a property of the lake table. A commit whose round was planned before the cutoff fails its own
+validation. A commit validated before the property was stored fails by the requirement that it did not change
+(`iceberg.commit`). If the catalog does not support that requirement, it fails by the current snapshot, because the
+property is committed with a new snapshot of the same files. Only then are unneeded files older than the cutoff deleted.
+**Commit point:** the property's metadata version; a crash after it leaves fewer orphans for the next run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY, commit_snapshot
 from streamhouse_spark.lake.iceberg.commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets, files_of
-from streamhouse_spark.lake.iceberg.metadata_versions import look_again
+from streamhouse_spark.lake.iceberg.maintenance.compaction import carry_offsets
+from streamhouse_spark.lake.iceberg.maintenance.expiry import list_files
+from streamhouse_spark.lake.iceberg.metadata_versions import forget_cached_version
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -35,12 +36,9 @@ GRACE_MS_MIN = 10 * 60 * 1000
 def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
 
-    Files of statistics that other engines made stay as long as the metadata names them.
-
-    Looks only where the table's data and metadata lie inside the warehouse; elsewhere nothing is touched.
-
-    Raises `InvalidOptionError` for a grace below ten minutes, `LakeMismatchError` for a table that is not this one's,
-    `CommitConflictError` when the table changed meanwhile.
+    Keeps statistics files of other engines while the metadata names them. Covers only data and metadata folders inside
+    the warehouse. Raises `InvalidOptionError` for a grace below ten minutes, `LakeMismatchError` for another table's
+    lake, `CommitConflictError` if the table changed concurrently.
     """
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
@@ -61,30 +59,28 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
     _store_not_before(place, table, not_before_ms)
-    look_again()
-    needed = _referenced_paths(
-        place.load(), files
-    )  # again: a round may have landed between the first look and the property
+    forget_cached_version()
+    needed = _referenced_paths(place.load(), files)  # read again: a round may have committed before the property
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)
     return orphans
 
 
 def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
-    """Return data files, manifests and manifest lists from before ``not_before_ms``. The catalog cleans metadata
+    """Return data files, manifests and manifest lists from before ``not_before_ms``. The catalog deletes metadata
     versions itself.
     """
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")
-    listed = [info for found in at_once(storage, storage.list, folders) for info in found]
+    listed = [info for listing in at_once(storage, storage.list, folders) for info in listing]
     return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
 
 
 def _referenced_paths(table: Table, files: StorageFiles) -> set[str]:
     metadata = table.metadata
-    statistics = [one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)]
-    found = (*files_of(table, metadata.snapshots), *statistics)
-    return {files.key_of(location) for location in found if files.holds(location)}
+    statistics = [file.statistics_path for file in (*metadata.statistics, *metadata.partition_statistics)]
+    locations = (*list_files(table, metadata.snapshots), *statistics)
+    return {files.key_of(location) for location in locations if files.holds(location)}
 
 
 def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: int) -> None:
@@ -103,9 +99,7 @@ def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: i
 
 
 def _commit_not_before(place: IcebergTableBinding, moment_ms: int) -> None:
-    """Commit the moment, with a snapshot of the same files: a catalog that does not know our requirement knows that of
-    the snapshot.
-    """
+    """Commit the cutoff with a snapshot of the same files, for catalogs that do not support our requirement."""
 
     def validated(metadata: TableMetadata) -> Change:
         place.require_owner(metadata)

@@ -1,7 +1,7 @@
-"""Iceberg's table metadata parsed once, and changed without a copy of every snapshot.
+"""Cache of parsed Iceberg table metadata, updated without copying every snapshot.
 
-A round looks at the newest metadata about ten times, and nearly always finds the bytes that this process read, or
-wrote, last. A round of a table with hundreds of snapshots would spend most of its time with parsing them.
+A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
+wrote. Parsing the metadata of a table with hundreds of snapshots would dominate a round.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from streamhouse_spark.core.fork_safety import new_lock
 
 REMEMBERED = 8
-"""Number of remembered documents: those of so many tables that are tiered side by side."""
+"""Number of cached documents, for tables that are tiered concurrently."""
 
 _documents: OrderedDict[bytes, TableMetadata] = OrderedDict()
 _lock = new_lock()
 
 
 def parse_metadata(data: bytes) -> TableMetadata:
-    """Return the metadata in these bytes; looked up by content, so never out of date. Never change it.
+    """Return the metadata in these bytes. The cache is keyed by content, so never stale. Callers must not change the
+    result.
 
     Raises pyiceberg's errors.
     """
     with _lock:
-        found = _documents.get(data)
-        if found is not None:
+        parsed = _documents.get(data)
+        if parsed is not None:
             _documents.move_to_end(data)
-            return found
+            return parsed
     metadata = TableMetadataUtil.parse_raw(data.decode())
     remember(data, metadata)
     return metadata
 
 
 def remember(data: bytes, metadata: TableMetadata) -> None:
-    """Remember that ``data`` is the JSON text of ``metadata``."""
+    """Cache ``metadata`` for its JSON text ``data``."""
     with _lock:
         _documents[data] = metadata
         while len(_documents) > REMEMBERED:
@@ -46,7 +47,7 @@ def remember(data: bytes, metadata: TableMetadata) -> None:
 
 
 def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
-    """Return the metadata after these updates; its snapshots are the same objects, which nobody changes."""
+    """Return the metadata after these updates. It shares its immutable snapshots with the original."""
     shared = metadata.model_copy(
         update={"snapshots": _Shared(metadata.snapshots), "snapshot_log": _Shared(metadata.snapshot_log)}
     )
@@ -55,7 +56,7 @@ def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], loc
 
 
 class _Shared(list[Any]):
-    """A list that pyiceberg's deep copy takes over uncopied."""
+    """A list that pyiceberg's deep copy shares instead of copying."""
 
     def __add__(self, other: Iterable[Any]) -> Self:
         return type(self)([*self, *other])

@@ -1,4 +1,4 @@
-"""Files of a lake table that lie elsewhere than in its folder, as those of clones and of adopted tables may."""
+"""Files of a lake table outside its folder, as in clones and adopted tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyiceberg.table import Table
 
 from streamhouse_spark.core.uris import plain_location
-from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
+from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.scan import plan_tasks
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -16,10 +16,10 @@ _PLACES = ("write.data.path", "write.metadata.path")
 
 
 def stray_location(lake: IcebergLake, *, with_files: bool) -> str | None:
-    """Return a location that the newest snapshot names outside of the table's folder in the warehouse; else None.
+    """Return a location outside the table's folder in the warehouse that the latest snapshot names, or None.
 
-    ``with_files`` looks at each file, which reads the manifests, and so does a clone; else the places are looked at
-    that the table gives to new files.
+    With ``with_files``, and for a clone, checks each file, which reads the manifests. Otherwise checks only the
+    locations for new files.
     """
     table = lake.place.find()
     if table is None:

@@ -1,7 +1,7 @@
-"""Iceberg metadata of a table that was moved, with the present locations of its files.
+"""Iceberg metadata of a moved table, with the present locations of its files.
 
-This module alone knows which values of metadata, manifest lists and manifests are locations. Readers of a warehouse
-that was moved read through it, and relocating writes its results.
+Only this module knows which values of metadata, manifest lists and manifests are locations. Readers of a moved
+warehouse read through it, and relocation stores its results.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.uris import plain_root, rebase_uri
-from streamhouse_spark.lake.avro_records import read_avro, write_avro
+from streamhouse_spark.lake.avro import read_avro, write_avro
 
 _PATH_ID: Final = 2147483546
-"""Field id of the column of paths in files of deleted positions."""
+"""Field id of the path column in position deletes."""
 _PATH_PROPERTIES: Final = (
     "write.data.path",
     "write.metadata.path",
@@ -45,7 +45,7 @@ class Move:
 
 
 def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata:
-    """Return the table's metadata; manifest lists and their manifests still have the old locations inside."""
+    """Return the table's metadata; manifest lists and manifests still contain the old locations."""
     properties = dict(metadata.properties)
     properties.update({name: move.of(properties[name]) for name in _PATH_PROPERTIES if name in properties})
     snapshots = [s.model_copy(update={"manifest_list": move.of(s.manifest_list)}) for s in metadata.snapshots]
@@ -67,7 +67,7 @@ def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata
 
 
 def rewrite_avro_paths(data: bytes, location: str, move: Move) -> bytes:
-    """Return a manifest list or a manifest with the present locations of its files. Raises `CorruptDataError`."""
+    """Return a manifest list or manifest with the present locations of its files. Raises `CorruptDataError`."""
     file = read_avro(data, location)
     records = [rewrite_record_paths(record, move) for record in file.records]
     return write_avro(replace(file, records=records))
@@ -79,7 +79,7 @@ def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any
         return {**record, "manifest_path": move.of(record["manifest_path"])}
     file = record["data_file"]
     changed = {**file, "file_path": move.of(file["file_path"])}
-    if file.get("content"):  # of deleted rows: which data files they are in is said by path
+    if file.get("content"):  # position deletes name their data file by path
         changed.update({name: _drop_path_bounds(file.get(name), move) for name in ("lower_bounds", "upper_bounds")})
         if "referenced_data_file" in file:
             branch, named = file["referenced_data_file"]
@@ -88,7 +88,7 @@ def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any
 
 
 def _drop_path_bounds(bounds: Any, move: Move) -> Any:
-    """Return the bounds without those of paths that were cut: they do not bound the new paths."""
+    """Return the bounds without those of truncated paths, which do not bound the new paths."""
     if bounds is None or bounds[1] is None:
         return bounds
     branch, entries = bounds

@@ -1,6 +1,6 @@
-"""The snapshots in a table's metadata, as far as log offsets are found by them. Iceberg's library is not needed.
+"""Snapshots in a table's metadata, as far as log offsets need them, parsed without Iceberg's library.
 
-`KeptSnapshots` has these parts of the library's metadata under the same names, so that `offsets` reads either.
+`ParsedSnapshots` has these parts of the library's metadata under the same names, so that `offsets` works with both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionE
 
 
 class AnySnapshot(Protocol):
-    """A snapshot of either reader."""
+    """A snapshot, parsed here or by the library."""
 
     @property
     def snapshot_id(self) -> int: ...
@@ -37,7 +37,7 @@ class AnySnapshot(Protocol):
 
 
 class AnyRef(Protocol):
-    """A tag or a branch of either reader."""
+    """A tag or branch, parsed here or by the library."""
 
     @property
     def snapshot_id(self) -> int: ...
@@ -48,7 +48,7 @@ Found_co = TypeVar("Found_co", bound=AnySnapshot, covariant=True)
 
 
 class AnySnapshots(Protocol[Found_co]):
-    """Metadata with its snapshots, of either reader."""
+    """Metadata with its snapshots, parsed here or by the library."""
 
     @property
     def location(self) -> str: ...
@@ -71,8 +71,8 @@ class AnySnapshots(Protocol[Found_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSnapshot:
-    """See `AnySnapshot`."""
+class ParsedSnapshot:
+    """An `AnySnapshot` parsed here."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -82,92 +82,93 @@ class KeptSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRef:
-    """See `AnyRef`."""
+class ParsedRef:
+    """An `AnyRef` parsed here."""
 
     snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSnapshots:
-    """See `AnySnapshots`."""
+class ParsedSnapshots:
+    """`AnySnapshots` parsed here."""
 
     location: str
     properties: Mapping[str, str]
-    snapshots: Sequence[KeptSnapshot]
-    refs: Mapping[str, KeptRef]
+    snapshots: Sequence[ParsedSnapshot]
+    refs: Mapping[str, ParsedRef]
     current_snapshot_id: int | None
 
-    def current_snapshot(self) -> KeptSnapshot | None:
+    def current_snapshot(self) -> ParsedSnapshot | None:
         return None if self.current_snapshot_id is None else self.snapshot_by_id(self.current_snapshot_id)
 
-    def snapshot_by_id(self, snapshot_id: int) -> KeptSnapshot | None:
+    def snapshot_by_id(self, snapshot_id: int) -> ParsedSnapshot | None:
         return next((snapshot for snapshot in self.snapshots if snapshot.snapshot_id == snapshot_id), None)
 
 
-_read: OrderedDict[bytes, KeptSnapshots] = OrderedDict()
+_parsed: OrderedDict[bytes, ParsedSnapshots] = OrderedDict()
 _lock = new_lock()
 
 
-def read_kept_snapshots(data: bytes) -> KeptSnapshots | None:
-    """Read metadata of format version 2; None for all else and for damage, which Iceberg's library has words for.
+def read_snapshots(data: bytes) -> ParsedSnapshots | None:
+    """Parse metadata of format version 2, or return None for other versions and damage, which Iceberg's library
+    reports.
 
-    Looked up by content, so never out of date.
+    The cache is keyed by content, so never stale.
     """
     with _lock:
-        found = _read.get(data)
-        if found is not None:
-            _read.move_to_end(data)
-            return found
+        snapshots = _parsed.get(data)
+        if snapshots is not None:
+            _parsed.move_to_end(data)
+            return snapshots
     try:
-        found = _parse_snapshots(json.loads(data))
+        snapshots = _parse_snapshots(json.loads(data))
     except _DAMAGE:
         return None
     with _lock:
-        _read[data] = found
-        while len(_read) > _REMEMBERED:
-            _read.popitem(last=False)
-    return found
+        _parsed[data] = snapshots
+        while len(_parsed) > _REMEMBERED:
+            _parsed.popitem(last=False)
+    return snapshots
 
 
-def _parse_snapshots(metadata: Mapping[str, Any]) -> KeptSnapshots:
-    if _number(metadata["format-version"]) != 2:
+def _parse_snapshots(metadata: Mapping[str, Any]) -> ParsedSnapshots:
+    if _parse_number(metadata["format-version"]) != 2:
         raise ValueError("another format version")
     current, refs = metadata.get("current-snapshot-id"), metadata.get("refs", {})
-    kept = KeptSnapshots(
-        location=_text(metadata["location"]),
-        properties=_texts(metadata.get("properties", {})),
-        snapshots=[_snapshot(snapshot) for snapshot in metadata.get("snapshots", ())],
-        refs={name: KeptRef(_number(ref["snapshot-id"])) for name, ref in refs.items()},
-        current_snapshot_id=None if current in (None, -1) else _number(current),
+    snapshots = ParsedSnapshots(
+        location=_parse_text(metadata["location"]),
+        properties=_parse_texts(metadata.get("properties", {})),
+        snapshots=[_parse_snapshot(snapshot) for snapshot in metadata.get("snapshots", ())],
+        refs={name: ParsedRef(_parse_number(ref["snapshot-id"])) for name, ref in refs.items()},
+        current_snapshot_id=None if current in (None, -1) else _parse_number(current),
     )
-    if kept.current_snapshot_id is not None and kept.current_snapshot() is None:
+    if snapshots.current_snapshot_id is not None and snapshots.current_snapshot() is None:
         raise ValueError("the current snapshot is not there")
-    return kept
+    return snapshots
 
 
-def _snapshot(snapshot: Mapping[str, Any]) -> KeptSnapshot:
+def _parse_snapshot(snapshot: Mapping[str, Any]) -> ParsedSnapshot:
     parent, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary")
-    return KeptSnapshot(
-        snapshot_id=_number(snapshot["snapshot-id"]),
-        parent_snapshot_id=None if parent is None else _number(parent),
-        sequence_number=_number(snapshot.get("sequence-number", 0)),
-        timestamp_ms=_number(snapshot["timestamp-ms"]),
-        summary=None if summary is None else _texts(summary),
+    return ParsedSnapshot(
+        snapshot_id=_parse_number(snapshot["snapshot-id"]),
+        parent_snapshot_id=None if parent is None else _parse_number(parent),
+        sequence_number=_parse_number(snapshot.get("sequence-number", 0)),
+        timestamp_ms=_parse_number(snapshot["timestamp-ms"]),
+        summary=None if summary is None else _parse_texts(summary),
     )
 
 
-def _number(value: Any) -> int:
+def _parse_number(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no number")
     return value
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(f"{value!r} is no text")
     return value
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(value) for name, value in values.items()}
+def _parse_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _parse_text(value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Compaction of a Paimon table of a log: adjacent small files of a bucket and partition are joined."""
+"""Compaction of a Paimon lake of a log table: merges adjacent small files of a bucket and partition."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from streamhouse_spark.lake.parquet.compaction import (
     RunGroups,
     StoredFile,
     in_this_process,
+    limit_to_budget,
+    list_new_files,
     merge_group,
-    new_files,
     plan_groups,
-    rewritten,
-    within_budget,
+    rewrite_groups,
 )
 from streamhouse_spark.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(Portable):
-    """All that a process needs to write a group; a `GroupWriter`."""
+    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -49,8 +49,8 @@ class RewriteTask(Portable):
     def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
         files = FilesAhead(storage, settings, group.splits())
         spec = PaimonFileSpec.from_json(self.context.lake)
-        made = merge_group(group, self.context, spec, self.projection, files, world.ids)
-        return Rewritten(tuple(made), group.num_rows)
+        files_written = merge_group(group, self.context, spec, self.projection, files, world.ids)
+        return Rewritten(tuple(files_written), group.num_rows)
 
 
 def compact_log(
@@ -59,21 +59,23 @@ def compact_log(
     """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
-    repeats the offsets. Validated on every attempt: all removed files are live, the schema is the one that was read and
-    written with, no rows were deleted.
+    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
+    were deleted.
     """
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport(), None
     place.require_owner(table)
     if table.snapshot.index_manifest is not None:
-        return CompactReport(), None  # rows that another engine deleted could come back
+        return CompactReport(), None  # rows that another engine deleted could return
     num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
-        reader.location(entry): entry for entry in reader.live(table.snapshot) if entry.total_buckets == num_buckets
+        reader.location(entry): entry
+        for entry in reader.live_entries(table.snapshot)
+        if entry.total_buckets == num_buckets
     }
 
     stored = [_stored_file(location, entry) for location, entry in entries.items()]
@@ -81,7 +83,7 @@ def compact_log(
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
-        groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+        groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
@@ -90,7 +92,7 @@ def compact_log(
     spec = PaimonFileSpec.from_json(context.lake)
     task = RewriteTask(context, own_projection(table, place.spec))
     run = run or in_this_process(place.storage, place.settings, place.world)
-    added = new_files(rewritten(run, groups, task, table.location))
+    added = list_new_files(rewrite_groups(run, groups, task, table.location))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
     snapshot = _commit(place, spec, removed, added)

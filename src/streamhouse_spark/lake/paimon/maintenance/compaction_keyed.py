@@ -1,10 +1,10 @@
-"""Compaction of a Paimon table with a primary key: all files of a bucket and partition are merged into one sorted run.
+"""Compaction of a primary-key Paimon table: merges all files of a bucket and partition into one sorted run.
 
-Its files lie at the last level, each key once and no deletion among them, so that readers which do not merge read them
-right. All files of a bucket and partition are written again, or none: only so deletions may be left out.
+Its files are at the last level, with unique keys and no deletes, so that readers which do not merge read them
+correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
 
-**Commit point:** the snapshot's file, as of a round. On every attempt the files that go are still live, and no file
-beside them has rows that may be older than theirs.
+**Commit point:** the snapshot file, as of a round. Every attempt validates that the removed files are still live, and
+that no other file has rows that may be older than theirs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import encode_field
 from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
-from streamhouse_spark.lake.paimon.merge_sections import file_groups, is_raw
+from streamhouse_spark.lake.paimon.merge_sections import group_files, is_raw
 from streamhouse_spark.lake.paimon.merge_tree_files import (
     LEVEL_MAX,
     KeyValueFileSpec,
@@ -45,15 +45,21 @@ from streamhouse_spark.lake.paimon.merge_tree_files import (
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets, describe_snapshot, offsets_at, require_shape
-from streamhouse_spark.lake.parquet.compaction import Rewritten, RunGroups, in_this_process, new_files, rewritten
+from streamhouse_spark.lake.parquet.compaction import (
+    Rewritten,
+    RunGroups,
+    in_this_process,
+    list_new_files,
+    rewrite_groups,
+)
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 from streamhouse_spark.storage.base import Storage
 
 UNMERGED_SHARE_MIN = 0.1
-"""Share of the rows of a bucket and partition that are in unmerged files; below it reading costs little more."""
+"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
 UNMERGED_FILES_MAX = 50
-"""Number of unmerged files that are merged even if the bucket and partition is large beside them."""
+"""Number of unmerged files that are merged even into a large bucket and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class KeyedGroup:
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
     def is_worth_it(self, *, purge: bool) -> bool:
-        """Tell whether enough of the rows cannot be read directly at the last level; with ``purge`` any of them."""
+        """Return whether enough of the rows cannot be read directly at the last level; with ``purge`` any suffice."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
         if purge and unmerged:
@@ -108,7 +114,7 @@ class GroupFiles(Portable):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRewriteTask(Portable):
-    """All that a process needs to merge and write a group; a `GroupWriter`."""
+    """Everything that a process needs to merge and rewrite a group; a `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -116,7 +122,9 @@ class KeyedRewriteTask(Portable):
     """The lake's offsets."""
 
     def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Raises `CommitConflictError` if the files do not hold the rows that were planned."""
+        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were
+        planned.
+        """
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
@@ -124,19 +132,21 @@ class KeyedRewriteTask(Portable):
         rows = NewestRows(files, group.merge, self.projection)
         offsets = OffsetRange(0, self.held.get(group.bucket, 0))
         batches, ids = rows.batches(), world.ids
-        made = write_key_values(self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX)
-        if rows.num_read != group.num_rows or any(file.partition != group.partition for file in made):
+        files_written = write_key_values(
+            self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX
+        )
+        if rows.num_read != group.num_rows or any(file.partition != group.partition for file in files_written):
             raise CommitConflictError(
                 f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
                 f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
             )
-        return Rewritten(tuple(made), rows.num_read)
+        return Rewritten(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(
     place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
+    """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if the files changed concurrently."""
     try:
         return _compact_keyed(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
@@ -154,18 +164,18 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
     num_buckets = place.spec.num_buckets
     groups = [
         KeyedGroup(tuple(members))
-        for (*_, total_buckets), members in file_groups(entries).items()
+        for (*_, total_buckets), members in group_files(entries).items()
         if total_buckets == num_buckets
     ]
     chosen = [group for group in groups if group.is_worth_it(purge=purge)]
     removed = [entry for group in chosen for entry in group.entries]
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
-    rewriting = _Rewriting(place, table)
+    rewriting = _GroupResolver(place, table)
     run = run or in_this_process(place.storage, place.settings, place.world)
     groups_of_files = [rewriting.files_of(group) for group in chosen]
-    added = new_files(rewritten(run, groups_of_files, rewriting.task, table.location))
-    limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
+    added = list_new_files(rewrite_groups(run, groups_of_files, rewriting.task, table.location))
+    limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
@@ -175,14 +185,14 @@ def _compact_keyed(place: PaimonTableBinding, run: RunGroups | None, *, purge: b
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
 
     snapshot = commit_snapshot(place, validated)
-    made: LakeSnapshot = describe_snapshot(place, snapshot)
+    committed: LakeSnapshot = describe_snapshot(place, snapshot)
     num_rows = sum(file.num_rows for file in added)
     purged_rows = sum(group.num_rows for group in chosen) - num_rows
-    return CompactReport(len(removed), len(added), num_rows, made, purged_rows=purged_rows)
+    return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)
 
 
-class _Rewriting:
-    """The groups as tasks take them, which write the lake's own columns."""
+class _GroupResolver:
+    """Resolves groups for tasks, which write the lake's own columns."""
 
     def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
         self._table = table
@@ -191,10 +201,10 @@ class _Rewriting:
         self._by: LakeProjection = merge_projection(key_projection(lake, table, place.spec))
         how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
         self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
-        found = offsets_at(place, table.snapshot) if table.snapshot else None
+        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
         spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
         context = WriteContext(place.spec.table_uuid, how.schema, place.spec.target_file_bytes, spec, keys)
-        self.task = KeyedRewriteTask(context, how, found.offsets if found else {})
+        self.task = KeyedRewriteTask(context, how, offsets.offsets if offsets else {})
 
     def files_of(self, group: KeyedGroup) -> GroupFiles:
         parts = [
@@ -212,7 +222,7 @@ class _Rewriting:
         return tuple(encode_field(value, field) for value, field in zip(entry.partition.values, fields, strict=True))
 
 
-def _place_of(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:
+def _partition_and_bucket(entry: ManifestEntry) -> tuple[tuple[object, ...], int]:
     return tuple(entry.partition.values), entry.bucket
 
 
@@ -222,8 +232,8 @@ def _require_untouched(
     removed: Sequence[ManifestEntry],
     limits: dict[tuple[tuple[object, ...], int], int],
 ) -> None:
-    """Require that the removed files still exist, and that all files beside them are newer: else a deletion that was
-    left out would be lost.
+    """Require that the removed files still exist, and that all other files are newer: otherwise an omitted delete would
+    be lost.
 
     Raises `CommitConflictError`.
     """
@@ -234,7 +244,7 @@ def _require_untouched(
             f"lake table {location}: file {min(name for *_, name in missing)} went while it was compacted; try again"
         )
     for entry in live:
-        limit = limits.get(_place_of(entry), 0)
+        limit = limits.get(_partition_and_bucket(entry), 0)
         if key_of(entry) not in going and entry.file.min_sequence_number < limit:
             raise CommitConflictError(
                 f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "

@@ -1,10 +1,9 @@
-"""Dropping partitions of a Paimon table of a log, in one snapshot with unchanged offsets.
+"""Partition drops in a Paimon lake of a log table, in one snapshot with unchanged offsets.
 
-**Commit point:** the snapshot's file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from taking
-its place. It is validated, on every attempt, against the very snapshot that the files were looked up in, so no file
-comes or goes unseen; where another snapshot came first, files are looked up again. Files whose rows were all appended
-before the drop go whole; one that also has later rows, because somebody tiered or merged meanwhile, is written again
-with these rows alone.
+**Commit point:** the snapshot file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from
+replacing it. Every attempt validates that it is based on the snapshot whose files were selected; after another commit,
+files are selected again. Files whose rows were all appended before the drop are removed whole. A file that also has
+later rows, after concurrent tiering or compaction, is rewritten with these rows.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from streamhouse_spark.lake.parquet.partition_rewrite import (
     FilesToDrop,
     find_files_to_drop,
     require_tiered,
-    rewritten,
-    until_committed,
+    retry_until_committed,
+    rewrite_partial_files,
 )
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.predicates import to_plan_value
@@ -40,14 +39,16 @@ def drop_partitions(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     """Drop partitions as `LakeTable.drop_partitions` does; returns the report and the new snapshot."""
-    return until_committed(place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run))
+    return retry_until_committed(
+        place.world, place.location, chosen, lambda: _drop(place, chosen, below, dry_run=dry_run)
+    )
 
 
 def _drop(
     place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> tuple[LakeDropReport, Snapshot | None]:
     if not dry_run:
-        place.bring_up()
+        place.migrate_columns()
     table = place.find()
     if table is None or table.snapshot is None:
         return LakeDropReport(), None
@@ -60,28 +61,26 @@ def _drop(
     context = write_context(place)
     spec, files = PaimonFileSpec.from_json(context.lake), place.files_at(table.location)
     how = own_projection(table, place.spec)
-    added = rewritten(going.cut, context, spec, how, place.files_at, files, place.world.ids)
+    added = rewrite_partial_files(going.cut, context, spec, how, place.files_at, files, place.world.ids)
 
     def validated(newest: PaimonTable) -> Change:
         place.require_owner(newest)
-        found = offsets_at(place, newest.snapshot) if newest.snapshot is not None else None
-        require_tiered(newest.location, found.offsets if found else {}, below)
+        offsets = offsets_at(place, newest.snapshot) if newest.snapshot is not None else None
+        require_tiered(newest.location, offsets.offsets if offsets else {}, below)
         _require_as_planned(newest, planned)
         if added:
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
-        # Files of other engines have no offsets: without any in the lake there is nothing to count.
-        rows, others = going.rows, going.foreign_rows
-        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_others=others)
-        return Change(added, removed=going.files, is_overwrite=True, properties=carried if found is not None else {})
+        # Files of other engines have no offsets: if the lake has none, there is nothing to count.
+        rows, without_offsets = going.rows, going.foreign_rows
+        carried = carry_offsets(place, newest.snapshot, dropped_rows=rows, dropped_without_offsets=without_offsets)
+        return Change(added, removed=going.files, is_overwrite=True, properties=carried if offsets is not None else {})
 
     return report, seal_snapshot(place, commit_snapshot(place, validated))
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
-    """Require that nothing was committed since the files were looked up. Names of manifest lists are never used
-    again.
-    """
+    """Require that nothing was committed since the files were selected. Names of manifest lists are unique."""
     newest = table.snapshot
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(
@@ -102,7 +101,7 @@ def _find_files_to_drop(
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
 
     def candidates() -> Iterator[tuple[ManifestEntry, LakeSplit]]:
-        for entry in reader.live(snapshot):
+        for entry in reader.live_entries(snapshot):
             names = [field.name for field in entry.partition.fields]
             partition = dict(zip(names, map(to_plan_value, entry.partition.values), strict=True))
             if chosen.holds(partition):

@@ -1,8 +1,8 @@
 """Expiry of snapshots of a Paimon table, and deletion of the files that only they needed.
 
-**Commit point** of each snapshot's end: the deletion of its file, oldest first. So a crash leaves snapshots that follow
-each other without a gap, as every reader of Paimon expects, and files that nobody names; removing orphans takes them.
-The files of expired snapshots go after the snapshots, data first, so that no visible snapshot lacks one.
+**Commit point** for each snapshot: the deletion of its file, oldest first. So a crash leaves contiguous snapshots, as
+every reader of Paimon expects, and orphan files. The files of expired snapshots are deleted after the snapshots, data
+first, so that no visible snapshot misses one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.reachable_files import (
     ReachableFiles,
-    history,
-    snapshots_of_tags_and_branches,
-    strays,
+    find_strays,
+    list_history,
+    list_tag_and_branch_snapshots,
 )
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.paimon.table_binding import PaimonTableBinding
@@ -38,58 +38,58 @@ def expire(
     tagged: Collection[int] = (),
     claim: Claim | None = None,
 ) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
-    Snapshots go in the order of their numbers, so those behind a ``snapshot_of_tag`` one stay as well.
+    """Expire snapshots as `LakeTable.expire` does, except those that tags, branches and consumers of any engine need.
+    Snapshots expire in order, so those after a ``tagged`` one stay as well.
 
-    Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
+    Raises `CommitConflictError` if another process expired the same snapshots concurrently.
     """
     table = place.find()
     if table is None or table.snapshot is None:
         return ExpireReport()
     place.require_owner(table)
     newest = table.snapshot
-    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_of_consumers(place)]
+    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_consumer_snapshots(place)]
     listed, consumers = at_once(place.storage, lambda look: look(), looks)
-    known = history(place, newest, listed)
-    cut = max(_first_kept(place, known, rule, [*consumers, *tagged]) for rule in rules)
-    doomed = [*strays(place, known[0], listed), *(snapshot for snapshot in known if snapshot.id < cut)]
+    snapshots = list_history(place, newest, listed)
+    cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
+    doomed = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
     if not doomed:
         return ExpireReport()
-    kept = [snapshot for snapshot in known if snapshot.id >= cut]
+    retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
     reach = ReachableFiles(place, table)
     candidates = reach.files_of_dropped(doomed)
     if not dry_run:
-        reach.needed([*kept, *snapshots_of_tags_and_branches(place)])  # damage is found before anything is deleted
+        reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # finds damage before anything is deleted
         if claim is not None:
-            claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *kept)])
+            claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *retained)])
         place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
-    # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
-    gone = _in_order(place, candidates - reach.needed([*kept, *snapshots_of_tags_and_branches(place)]))
+    # Tags created from these snapshots until now count; from now on no reader can find the snapshots to tag them.
+    files = _deletion_order(place, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(place)]))
     if not dry_run:
-        for _, some in groupby(gone, key=partial(_depth, place)):
+        for _, some in groupby(files, key=partial(_depth, place)):
             delete_all(place.storage, [place.files.key_of(location) for location in some])
-    return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
+    return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(files))
 
 
-def _first_kept(
-    place: PaimonTableBinding, known: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
+def _first_retained(
+    place: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
 ) -> int:
-    """Return the number of the oldest snapshot that stays. Consumers and tags need those ``waited_for``.
+    """Return the number of the oldest snapshot that stays. Consumers and tags need those in ``waited_for``.
 
-    Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
-    none has any, all stay, because only the first one proves that there never were any.
+    Snapshots expire from the oldest without gaps. The one with the offsets of the oldest retained one stays too. If
+    none has offsets, all stay, because only the first one proves that there never were any.
     """
-    newest = known[-1].id
+    newest = snapshots[-1].id
     limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
     now_ms = place.storage.now_ms()
-    times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
-    limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
+    times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in snapshots], now_ms)
+    limits += [s.id for s, time_ms in zip(snapshots, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
     cut = min(limits)
-    carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
-    return int(carriers[-1] if carriers else known[0].id)
+    carriers = [s.id for s in snapshots if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
+    return int(carriers[-1] if carriers else snapshots[0].id)
 
 
-def next_of_consumers(place: PaimonTableBinding) -> list[int]:
+def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
     folder = f"{place.spec.location}/consumer/"
 
@@ -104,18 +104,18 @@ def next_of_consumers(place: PaimonTableBinding) -> list[int]:
                 "or delete it where the consumer is no longer needed"
             ) from error
 
-    found = at_once(place.storage, next_of, place.storage.list_names(folder))
-    return [number for number in found if number is not None]
+    next_numbers = at_once(place.storage, next_of, place.storage.list_names(folder))
+    return [number for number in next_numbers if number is not None]
 
 
-def _in_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
-    """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
-    put them.
+def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
+    """Sort data files first, then manifests, then their lists. Leaves out files outside the warehouse, which belong to
+    other engines.
     """
     inside = [location for location in locations if place.files.holds(location)]
     return sorted(inside, key=lambda file: (*_depth(place, file), file))
 
 
 def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
-    """Tell data files from manifests and those from their lists: each is named by files of the next kind."""
+    """Rank data files before manifests before their lists: each is named by files of the next kind."""
     return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file

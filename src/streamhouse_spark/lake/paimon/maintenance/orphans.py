@@ -1,10 +1,10 @@
-"""Deletion of files of a Paimon table that no snapshot needs, left by lost rounds, killed tasks and interrupted expiry.
+"""Removal of orphan files of a Paimon table, left by lost rounds, killed tasks and interrupted expiry.
 
-A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with a
-moment, the grace back, and every later snapshot of the package repeats it: a commit whose round was planned before that
-moment is refused by its own validation, and one that was validated before loses the number to this snapshot. Only then
-are files older than that moment deleted, if nothing needs them. **Commit point:** that snapshot; a crash after it
-leaves fewer orphans for the next run.
+A slow round could still commit files that look like orphans. So the cleaner first commits an empty snapshot with the
+cutoff time, the grace period ago, and every later snapshot of the package repeats it. A commit whose round was planned
+before the cutoff fails its own validation. A commit validated before loses the number to this snapshot. Only then are
+unneeded files older than the cutoff deleted. **Commit point:** that snapshot; a crash after it leaves fewer orphans for
+the next run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, co
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.reachable_files import (
     ReachableFiles,
-    history,
-    snapshots_of_tags_and_branches,
-    strays,
+    find_strays,
+    list_history,
+    list_tag_and_branch_snapshots,
 )
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
@@ -34,8 +34,8 @@ _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "sche
 def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
-    Returns their keys. Other files of other engines are left alone. Raises `InvalidOptionError` for a grace below ten
-    minutes, `CommitConflictError` when the table changed meanwhile.
+    Returns their keys. Keeps other files of other engines. Raises `InvalidOptionError` for a grace below ten minutes,
+    `CommitConflictError` if the table changed concurrently.
     """
     if grace_ms < GRACE_MS_MIN:
         raise InvalidOptionError(
@@ -51,18 +51,18 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
         partial(_referenced_paths, place, table),
     ]
     old, needed = at_once(place.storage, lambda look: look(), looks)
-    orphans = _without(old, needed)
+    orphans = _exclude(old, needed)
     if dry_run or not orphans:
         return orphans
     _commit_not_before(place, not_before_ms)
-    place.look_again()
+    place.forget_cached_table()
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(
             f"lake table {table.location}: another engine took the place of the snapshot that keeps slow rounds from "
             "committing; try again"
         )
-    orphans = _without(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
+    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have landed before that snapshot
     delete_all(place.storage, orphans)
     return orphans
 
@@ -70,10 +70,10 @@ def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -
 def _old_files(place: PaimonTableBinding, not_before_ms: int) -> list[str]:
     base = f"{place.spec.location}/"
     listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
-    return sorted(info.key for info in listed if _is_ours_to_judge(info.key.removeprefix(base)))
+    return sorted(info.key for info in listed if _may_be_orphan(info.key.removeprefix(base)))
 
 
-def _is_ours_to_judge(path: str) -> bool:
+def _may_be_orphan(path: str) -> bool:
     folder, _, name = path.partition("/")
     if folder == MANIFEST_FOLDER:
         return name.startswith("manifest-")
@@ -83,26 +83,30 @@ def _is_ours_to_judge(path: str) -> bool:
 def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]:
     reach = ReachableFiles(place, table)
     looks: list[Callable[[], list[Snapshot]]] = [
-        lambda: snapshots_of_tags_and_branches(place),
-        lambda: _history(place, table, stray),
+        lambda: list_tag_and_branch_snapshots(place),
+        lambda: _list_history(place, table, stray),
     ]
     stray: list[Snapshot] = []
-    kept = [snapshot for found in at_once(place.storage, lambda look: look(), looks) for snapshot in found]
-    needed = reach.needed(kept) | reach.files_of_dropped(stray)
+    retained = [
+        snapshot
+        for snapshots_of_look in at_once(place.storage, lambda look: look(), looks)
+        for snapshot in snapshots_of_look
+    ]
+    needed = reach.needed(retained) | reach.files_of_dropped(stray)
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
-def _history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
-    """Return the snapshots up to the newest one; those below a gap are added to ``stray``."""
+def _list_history(place: PaimonTableBinding, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots up to the latest one; those below a gap are added to ``stray``."""
     if table.snapshot is None:
         return []
     listed = place.snapshots.ids()
-    known = history(place, table.snapshot, listed)
-    stray += strays(place, known[0], listed)
-    return known
+    snapshots = list_history(place, table.snapshot, listed)
+    stray += find_strays(place, snapshots[0], listed)
+    return snapshots
 
 
-def _without(keys: Iterable[str], needed: Collection[str]) -> list[str]:
+def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
     return [key for key in keys if key not in needed]
 
 

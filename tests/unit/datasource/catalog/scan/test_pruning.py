@@ -14,7 +14,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.datasource.catalog.scan.pruning import column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
-from streamhouse_spark.lake.file_skipping import file_may_match, lake_bounds
+from streamhouse_spark.lake.file_skipping import column_bounds, file_may_match
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.log.buckets.bucket_pruning import prune_buckets
 from streamhouse_spark.log.buckets.bucketing import buckets_of as buckets_of_column
@@ -126,7 +126,7 @@ def test_one_row_is_decided_exactly_where_all_is_known(tree, rows):
         statistics = file_of([row], nan_is_counted=True).statistics
         values = {name: wire(value) if name in "dtu" else value for name, value in row.items()}
         exact = {
-            name: lake_bounds(replace(s, low=values[name], high=values[name]), SCHEMA.field(name).type, 1)
+            name: column_bounds(replace(s, low=values[name], high=values[name]), SCHEMA.field(name).type, 1)
             for name, s in statistics.items()
         }
         assert may_match(node, exact) == (found == {True})

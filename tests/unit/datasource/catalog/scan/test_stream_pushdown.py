@@ -221,9 +221,9 @@ def tiered(request, warehouse_path):
 
 def test_files_of_the_lake_without_a_row_of_the_filter_are_not_read(tiered, monkeypatch):
     read = []
-    between = parquet_reader._rows_between
+    between = parquet_reader._read_rows_between
     monkeypatch.setattr(
-        parquet_reader, "_rows_between", lambda files, *given: (read.append(given[0]), between(files, *given))[1]
+        parquet_reader, "_read_rows_between", lambda files, *given: (read.append(given[0]), between(files, *given))[1]
     )
     stream = Stream(tiered, "t", includemetadata="true")
     kinds = [type(piece) for piece in stream.pieces(above(12))]

@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.lake.iceberg.metadata.snapshots import read_kept_snapshots
+from streamhouse_spark.lake.iceberg.metadata.snapshots import read_snapshots
 from streamhouse_spark.lake.iceberg.metadata_versions import newest_version
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 
@@ -39,7 +39,7 @@ def changed(data: bytes, **changes: Any) -> bytes:
 
 def test_they_are_those_of_the_library(table, data):
     library: TableMetadata = TableMetadataUtil.parse_raw(data.decode())
-    kept = read_kept_snapshots(data)
+    kept = read_snapshots(data)
     assert kept is not None
     assert len(kept.snapshots) == 3
     for ours, theirs in zip(kept.snapshots, library.snapshots, strict=True):
@@ -55,12 +55,12 @@ def test_they_are_those_of_the_library(table, data):
         name: ref.snapshot_id for name, ref in library.refs.items()
     }
     assert newest_offsets(kept, table.uuid) == newest_offsets(library, table.uuid)
-    assert read_kept_snapshots(bytes(bytearray(data))) is kept
+    assert read_snapshots(bytes(bytearray(data))) is kept
 
 
 @pytest.mark.parametrize("current", [None, -1])
 def test_a_table_without_snapshots(data, current):
-    kept = read_kept_snapshots(changed(data, snapshots=None, refs=None, current_snapshot_id=current))
+    kept = read_snapshots(changed(data, snapshots=None, refs=None, current_snapshot_id=current))
     assert kept is not None
     assert kept.current_snapshot() is None
     assert not kept.snapshots
@@ -87,9 +87,9 @@ def test_a_table_without_snapshots(data, current):
     ids=repr,
 )
 def test_of_all_else_the_library_is_asked(data, changes):
-    assert read_kept_snapshots(changed(data, **changes)) is None
+    assert read_snapshots(changed(data, **changes)) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"7", b"{", b"\xff", b"[" * 100_000])
 def test_damage_is_left_to_the_library(data):
-    assert read_kept_snapshots(data) is None
+    assert read_snapshots(data) is None

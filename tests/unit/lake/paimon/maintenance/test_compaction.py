@@ -22,7 +22,7 @@ from streamhouse_spark import (
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.reachable_files import history, snapshots_of_tags_and_branches
+from streamhouse_spark.lake.paimon.reachable_files import list_history, list_tag_and_branch_snapshots
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.test_maintenance_contract import rows_from
 
@@ -191,7 +191,7 @@ def test_snapshots_go_from_the_oldest_on_and_a_crash_leaves_no_gap(lake, memory,
         assert len(_ids(lake, snapshot_id=snapshot_id)) == 3 * snapshot_id
     assert _expire(lake, keep_last=2).snapshots == (5, 6, 7, 8)
     assert memory.read(f"{PLACE}/snapshot/EARLIEST") == b"9"
-    assert [s.id for s in history(lake.place, lake.place.snapshots.newest())] == [9, 10]
+    assert [s.id for s in list_history(lake.place, lake.place.snapshots.newest())] == [9, 10]
 
 
 def test_a_hint_that_cannot_be_written_is_no_failure(lake, memory, monkeypatch):
@@ -247,7 +247,7 @@ def test_a_branch_keeps_its_files(lake, memory):
     lake.place.world.clock.advance(DAY_MS + 1)
     _expire(lake)
     lake.remove_orphans()
-    kept = [s for s in snapshots_of_tags_and_branches(lake.place) if s.id < 10]
+    kept = [s for s in list_tag_and_branch_snapshots(lake.place) if s.id < 10]
     assert sorted(s.id for s in kept) == [2, 4]
     parquet = {i.key for i in memory.list(f"{PLACE}/bucket-0/")}
     assert len(parquet) == 4 + 1, "the four files of the branch, and the compacted one"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.lake.parquet.row_matching import RowMultiset, row_codes
+from streamhouse_spark.lake.parquet.rewritten_rows import RowMultiset, encode_rows
 from streamhouse_spark.schema.variant import VARIANT
 
 NAN = float("nan")
@@ -50,7 +50,7 @@ def test_values_of_each_type(name):
     kind, values = COLUMNS[name]
     drawn = random.Random(name).choices(values, k=60)
     rows = pa.table({"c": pa.chunked_array([pa.array(drawn[:25], kind), pa.array(drawn[25:], kind)])})
-    codes = row_codes(rows)
+    codes = encode_rows(rows)
     for i, one in enumerate(drawn):
         for j, other in enumerate(drawn):
             assert (codes[i] == codes[j]) == (plain(one) == plain(other)), (one, other)

@@ -1,18 +1,19 @@
-"""Clones of an Iceberg table: tables that begin with a snapshot of another one, whose files both of them name.
+"""Clones of an Iceberg table: tables that start with a snapshot of another table and share its files.
 
-Nothing is copied. The clone's first metadata version has the snapshot as it is, with its manifests and data files where
-they lie, and the offsets of the log as the clone's own. What is written later, by rounds, compaction or relocation,
-lies below the clone's own location.
+Nothing is copied. The clone's first metadata version has the snapshot with its manifests and data files in place, and
+the log offsets as the clone's own. Rounds, compaction and relocation write below the clone's own location.
 
-Each table deletes files below its own location alone: a clone names the locations of the others in a property, and it
-has Iceberg's ``gc.enabled=false``, so that other engines delete no files of it. The files stay as long as the table
-that owns them keeps the snapshot, which is for its log to see to (`log.lifecycle.clones`).
+Each table deletes only files below its own location. A clone names the other locations in a property and sets Iceberg's
+``gc.enabled=false``, so that other engines delete none of its files. The files stay while their owner retains the
+snapshot, which its log ensures (`log.lifecycle.clones`).
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.table.metadata import TableMetadata
@@ -22,7 +23,6 @@ from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.clones.shared_files import SHARED_PROPERTY, shared_locations
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.offsets import offsets_at
@@ -34,7 +34,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 
 def require_files(place: IcebergTableBinding) -> None:
-    """Raise `InvalidOptionError` for a lake in a catalog outside the warehouse."""
+    """Raise `InvalidOptionError` for a lake in an external catalog."""
     if not place.uses_files:
         raise InvalidOptionError(
             f"the lake of {place.spec.path} is in a catalog outside the warehouse, so other engines may delete what a "
@@ -43,10 +43,9 @@ def require_files(place: IcebergTableBinding) -> None:
 
 
 def clone(place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int) -> None:
-    """Begin the lake table of a clone with a snapshot. **Commit point:** the first version of its metadata.
+    """Create the lake table of a clone from a snapshot. **Commit point:** the first version of its metadata.
 
-    Raises `SnapshotExpiredError`, `LakeMismatchError` where its location is taken or another's, and
-    `CommitStateUnknownError`.
+    Raises `SnapshotExpiredError`, `LakeMismatchError` if its location is taken, `CommitStateUnknownError`.
     """
     require_files(place)
     table, catalog = place.require(), target.catalog
@@ -54,7 +53,9 @@ def clone(place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: 
     assert isinstance(catalog, FileCatalog)
     try:
         with commit_answers(f"making the lake table of {target.spec.path}"):
-            catalog.begin_table(target.identifier, _make_clone_metadata(table.metadata, place, target, snapshot_id))
+            catalog.create_from_metadata(
+                target.identifier, _make_clone_metadata(table.metadata, place, target, snapshot_id)
+            )
     except TableAlreadyExistsError as error:
         raise LakeMismatchError(
             f"the place {target.spec.location} of the lake of {target.spec.path} is taken, though new; run it again"
@@ -70,7 +71,7 @@ def _make_clone_metadata(
     properties = {name: text.replace(old, new) for name, text in metadata.properties.items() if name not in OWN_PLACES}
     own = {TABLE_UUID_PROPERTY: new, SHARED_PROPERTY: ",".join(shared), "gc.enabled": "false"}
     if COLUMNS_PROPERTY in properties:
-        own[COLUMNS_PROPERTY] = _columns(properties[COLUMNS_PROPERTY], place, target)
+        own[COLUMNS_PROPERTY] = _migrate_column_map(properties[COLUMNS_PROPERTY], place, target)
     refs = {
         name: SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": kind})
         for name, kind in ((MAIN_BRANCH, "branch"), (COMMIT_USER, "tag"))
@@ -81,7 +82,7 @@ def _make_clone_metadata(
             "location": StorageFiles(target.storage).location_of(target.spec.location),
             "table_uuid": uuid.UUID(target.world.ids.new_uuid()),
             "properties": {**properties, **own},
-            "snapshots": [_own(metadata, snapshot, old, new)],
+            "snapshots": [_make_own_snapshot(metadata, snapshot, old, new)],
             "current_snapshot_id": snapshot_id,
             "refs": refs,
             "snapshot_log": [entry],
@@ -93,32 +94,54 @@ def _make_clone_metadata(
     )
 
 
-def _columns(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
-    """Return the map of columns as of the clone's schema, where the lake was brought up to a later one that differs
-    from it in comments or defaults alone. With other columns it stays what it is, so no round writes to it.
+def _migrate_column_map(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
+    """Return the column map for the clone's schema, if the lake was migrated to a later one that differs only in
+    comments or defaults. Otherwise the map stays unchanged, so that no round writes to the clone.
     """
     new = target.spec.table_uuid
-    known = ColumnMap.from_text(text, new, where=str(target.spec.path))
-    if known is None or known.schema_id is None or known.schema_id <= target.spec.schema_id:
+    mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
+    if mapping is None or mapping.schema_id is None or mapping.schema_id <= target.spec.schema_id:
         return text
-    schema = place.spec.schemas.get(known.schema_id)
+    schema = place.spec.schemas.get(mapping.schema_id)
     if schema is None or schema.plain_columns != target.spec.schema.plain_columns:
         return text
-    return replace(known, schema_id=target.spec.schema_id).to_text(new)
+    return replace(mapping, schema_id=target.spec.schema_id).to_text(new)
 
 
-def _own(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
-    """Return the snapshot without ancestors, so with the offsets in its own summary."""
-    found = offsets_at(metadata, snapshot, old)
-    if found is None or snapshot.summary is None:
+def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
+    """Return the snapshot without ancestors, with the offsets in its own summary."""
+    offsets = offsets_at(metadata, snapshot, old)
+    if offsets is None or snapshot.summary is None:
         raise LakeMismatchError(
             f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
             "that it has: the lake's metadata is another's, or damaged; restore it"
         )
-    absent, absent_others = found.dropped_rows, found.dropped_others
+    absent, absent_without_offsets = offsets.dropped_rows, offsets.dropped_others
     text = offsets_text(
-        new, found.offsets, found.starts, dropped_rows=absent, history=found.history, dropped_others=absent_others
+        new,
+        offsets.offsets,
+        offsets.starts,
+        dropped_rows=absent,
+        history=offsets.history,
+        dropped_without_offsets=absent_without_offsets,
     )
-    others = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
-    summary = Summary(snapshot.summary.operation, **{**others, OFFSETS_PROPERTY: text})
+    properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
+    summary = Summary(snapshot.summary.operation, **{**properties, OFFSETS_PROPERTY: text})
     return snapshot.model_copy(update={"parent_snapshot_id": None, "summary": summary})
+
+
+SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
+"""Property of a clone's lake table: comma-separated locations in the warehouse whose files belong to other tables."""
+
+
+def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the locations in the warehouse whose files belong to other tables."""
+    return tuple(filter(None, properties.get(SHARED_PROPERTY, "").split(",")))
+
+
+def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
+    """Return the locations in the warehouse whose files the table may delete: for a clone, without those it started
+    with.
+    """
+    shared = tuple(f"{location}/" for location in shared_locations(properties))
+    return [location for location in locations if not files.key_of(location).startswith(shared)]

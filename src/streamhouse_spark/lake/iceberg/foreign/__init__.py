@@ -1,1 +1,0 @@
-"""Data files of other engines: their rows have no offsets, and are named by file and position."""
