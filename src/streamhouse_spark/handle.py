@@ -119,15 +119,15 @@ class TableHandle:
             state.schema_id, state.partition_by, of.statistics_columns, of.log_compression, written_before
         )
 
-    def open_lake(self, then: TableState | None = None) -> LakeTable:
+    def open_lake(self, older_state: TableState | None = None) -> LakeTable:
         """Open the lake side of this table, or the one of an older state, which lies elsewhere where the lake was built
         anew since. Raises `InvalidOptionError` if it has none, `MissingExtraError`, `SnapshotExpiredError` where such a
         former lake is gone.
         """
         state = self.state
-        is_former = then is not None and then.lake_location != state.lake_location
-        if then is not None and is_former:
-            state = then
+        is_former = older_state is not None and older_state.lake_location != state.lake_location
+        if older_state is not None and is_former:
+            state = older_state
         if not state.has_lake:
             raise InvalidOptionError(
                 f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",

@@ -64,11 +64,11 @@ def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBoots
     """
     if not adopted:
         return ()
-    placed = tuple(one.first.segment.placed(0, state.version + 1, time_ms) for one in adopted)
+    placed = tuple(bucket_rows.first.segment.placed(0, state.version + 1, time_ms) for bucket_rows in adopted)
     return (
-        Append(placed, tuple(one.first.inline_rows for one in adopted)),
-        *(KvSnapshot(one.bucket, 0, 1, one.rows) for one in adopted),
-        Trim({one.bucket: 1 for one in adopted}),
+        Append(placed, tuple(bucket_rows.first.inline_rows for bucket_rows in adopted)),
+        *(KvSnapshot(bucket_rows.bucket, 0, 1, bucket_rows.rows) for bucket_rows in adopted),
+        Trim({bucket_rows.bucket: 1 for bucket_rows in adopted}),
     )
 
 

@@ -61,10 +61,10 @@ def _arrow_fold(function: str) -> Fold:
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         groups = pa.table({"key": keys, "value": values}).group_by("key", use_threads=False)
-        found = groups.aggregate([("value", function)]).combine_chunks()
+        aggregated = groups.aggregate([("value", function)]).combine_chunks()
         place = np.full(num_keys, -1, np.int64)
-        place[found["key"].to_numpy()] = np.arange(len(found))
-        column = pa.chunked_array(found[f"value_{function}"]).combine_chunks()
+        place[aggregated["key"].to_numpy()] = np.arange(len(aggregated))
+        column = pa.chunked_array(aggregated[f"value_{function}"]).combine_chunks()
         return column.take(pa.array(place, mask=place < 0))
 
     return folded
@@ -77,8 +77,8 @@ def _extreme(function: str, of_floats: np.ufunc) -> Fold:
         place = np.full(num_keys, -1, np.int64)
         starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]]))
         place[keys[starts]] = np.arange(len(starts))
-        found = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
-        return pa.array(found, values.type).take(pa.array(place, mask=place < 0))
+        extremes = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
+        return pa.array(extremes, values.type).take(pa.array(place, mask=place < 0))
 
     return ignore_nulls(folded)
 
@@ -172,12 +172,12 @@ def _bitmaps(name: str) -> Fold:
         unions: dict[int, Any] = {}
         for key, value in zip(keys.tolist(), values.to_pylist(), strict=True):
             try:
-                found = bitmap.deserialize(value)
+                decoded = bitmap.deserialize(value)
             except Exception as error:
                 raise SchemaMismatchError(
                     f"a value for {name} is no roaring bitmap: {error}; write valid ones"
                 ) from error
-            unions[key] = unions[key] | found if key in unions else found
+            unions[key] = unions[key] | decoded if key in unions else decoded
         return pa.array([unions[k].serialize() if k in unions else None for k in range(num_keys)], pa.binary())
 
     return folded

@@ -145,14 +145,20 @@ class ChangeStager:
         """
         staged_ms = self.storage.now_ms()
         changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}
-        for found in changes.values() if self.checks else ():
-            self._require_checked(found, state.name)
-        segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
+        for bucket_changes in changes.values() if self.checks else ():
+            self._require_checked(bucket_changes, state.name)
+        segments = self._segments(
+            {bucket: bucket_changes for bucket, bucket_changes in changes.items() if len(bucket_changes)}, state
+        )
         return {
             bucket: StagedChanges(
-                places[bucket], segments.get(bucket), found.values, staged_ms, is_unseen=found.values is None
+                places[bucket],
+                segments.get(bucket),
+                bucket_changes.values,
+                staged_ms,
+                is_unseen=bucket_changes.values is None,
             )
-            for bucket, found in changes.items()
+            for bucket, bucket_changes in changes.items()
         }
 
     def _changes(
@@ -196,11 +202,11 @@ class ChangeStager:
         """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""
         if batch.inserted is None:
             return
-        there = np.fromiter((value is not None for value in values), np.bool_, len(batch))
-        taken = batch.inserted & there & ~batch.has_deletion
-        if not taken.any():
+        exists = np.fromiter((value is not None for value in values), np.bool_, len(batch))
+        conflicting = batch.inserted & exists & ~batch.has_deletion
+        if not conflicting.any():
             return
-        row = int(batch.starts[np.argmax(taken)])
+        row = int(batch.starts[np.argmax(conflicting)])
         names = self.layout.values.schema.names
         of_key = {names[place]: python_value(batch.columns[place][row]) for place in self.layout.key_indexes}
         key = ", ".join(f"{name} = {value!r}" for name, value in of_key.items())
@@ -213,22 +219,24 @@ class ChangeStager:
     def _values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
-        found = tablet.find(keys)
-        if found.extent[:2] != bucket_position(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
+        lookup = tablet.find(keys)
+        if lookup.extent[:2] != bucket_position(state, bucket) or not belongs(
+            tablet, lookup.extent, self.storage, state
+        ):
             raise StaleStateError
-        return found.values
+        return lookup.values
 
     def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
         """Write the changes as segments. Small ones travel in the record; the objects of others are written side by
         side.
         """
         schema = state.written_schema(self.layout.schema_id).arrow
-        found: dict[int, StagedSegment] = {}
+        segments: dict[int, StagedSegment] = {}
         large: list[tuple[int, pa.Table]] = []
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
             if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
-                found[bucket] = stage_inline(rows, bucket, self.options)
+                segments[bucket] = stage_inline(rows, bucket, self.options)
             else:
                 large.append((bucket, rows))
         groups = [
@@ -240,8 +248,8 @@ class ChangeStager:
             return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
 
         for staged in in_parallel(store, groups):
-            found |= {one.segment.bucket: one for one in staged}
-        return found
+            segments |= {segment.segment.bucket: segment for segment in staged}
+        return segments
 
 
 def is_filled(at: BucketPosition) -> bool:

@@ -71,19 +71,19 @@ class ConflictChecker:
             try:
                 split = plan_range(state, bucket, new)
             except OffsetsTrimmedError:
-                what = f"the log no longer tells what changed in bucket {bucket} from offset {new.start} on"
-                raise changed_since_read_error(state, what) from None
+                reason = f"the log no longer tells what changed in bucket {bucket} from offset {new.start} on"
+                raise changed_since_read_error(state, reason) from None
             if bucket in batches:
                 self._require_unwritten(state, split, batches[bucket], records)
             self._require_unread(state, split, records)
             self._judged[bucket] = new.end
 
-    def keeps(self, bucket: int, made_at: tuple[int, int], at: tuple[int, int]) -> bool:
-        """Tell whether changes computed at the position ``made_at`` are the same at ``at``, a position that was judged.
+    def keeps(self, bucket: int, staged_at: tuple[int, int], at: tuple[int, int]) -> bool:
+        """Return whether changes staged at the position ``staged_at`` are still right at the checked position ``at``.
 
-        They are, because nobody changed the rows of the operation's keys since it read them.
+        They are, because no record since the read changed a row of the operation's keys.
         """
-        return made_at[0] == at[0] and self.read.buckets[bucket][1] <= made_at[1] <= at[1]
+        return staged_at[0] == at[0] and self.read.buckets[bucket][1] <= staged_at[1] <= at[1]
 
     def _require_unwritten(self, state: TableState, split: LogSplit, batch: KeyedBatch, records: InlineRecords) -> None:
         self._num_changes += len(split.offsets)
@@ -91,21 +91,23 @@ class ConflictChecker:
             raise changed_since_read_error(
                 state, f"{self._num_changes} changes are too many to look through, {CHANGES_MAX} are not"
             )
-        for found in self._rows(state, split, records, only_keys=True):
-            hits = batch.has(encode_keys(found.batch.columns))
+        for changes in self._rows(state, split, records, only_keys=True):
+            hits = batch.has(encode_keys(changes.batch.columns))
             if hits.any():
                 place = int(np.argmax(hits))
                 raise changed_since_read_error(
-                    state, f"{self._shown(found, place)}, which it writes, was changed at {_at(found, place)}"
+                    state, f"{self._shown(changes, place)}, which it writes, was changed at {_at(changes, place)}"
                 )
 
     def _require_unread(self, state: TableState, split: LogSplit, records: InlineRecords) -> None:
         """Raise if the operation may have read a row that another operation changed, before or after the change."""
         rewritten = replace(split, segments=tuple(s for s in split.segments if s.rewrites))
-        for found in self._rows(state, rewritten, records, only_keys=self.read.scope is None):
-            if self.read.scope is None or self.read.scope(state, found.batch):
-                row = f"{self._shown(found, 0)}, which it may have read,"
-                raise changed_since_read_error(state, f"{row} was changed by another such statement at {_at(found, 0)}")
+        for changes in self._rows(state, rewritten, records, only_keys=self.read.scope is None):
+            if self.read.scope is None or self.read.scope(state, changes.batch):
+                row = f"{self._shown(changes, 0)}, which it may have read,"
+                raise changed_since_read_error(
+                    state, f"{row} was changed by another such statement at {_at(changes, 0)}"
+                )
 
     def _rows(
         self, state: TableState, split: LogSplit, records: InlineRecords, *, only_keys: bool
@@ -119,13 +121,13 @@ class ConflictChecker:
     def _key_names(self) -> tuple[str, ...]:
         return tuple(self.layout.values.schema.names[place] for place in self.layout.key_indexes)
 
-    def _shown(self, found: LogBatch, place: int) -> str:
-        values = (f"{name} = {python_value(found.batch.column(name)[place])!r}" for name in self._key_names)
+    def _shown(self, changes: LogBatch, place: int) -> str:
+        values = (f"{name} = {python_value(changes.batch.column(name)[place])!r}" for name in self._key_names)
         text = ", ".join(values)
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
-def _at(found: LogBatch, place: int) -> str:
+def _at(changes: LogBatch, place: int) -> str:
     """Describe the position of a change. Merged segments no longer tell the commits of their rows."""
-    offset = f"offset {found.base_offset + place} of bucket {found.bucket}"
-    return offset if len(found.segment.time_runs[1]) > 1 else f"{offset} (commit {found.segment.commit})"
+    offset = f"offset {changes.base_offset + place} of bucket {changes.bucket}"
+    return offset if len(changes.segment.time_runs[1]) > 1 else f"{offset} (commit {changes.segment.commit})"

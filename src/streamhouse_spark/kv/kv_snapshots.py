@@ -40,7 +40,7 @@ def due_buckets(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
     """Return the buckets that need a new snapshot: to spare new hosts a long replay, or to trim the log. Pure."""
-    kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
+    snapshot_offsets = {bucket: s.offset for bucket, s in state.snapshots.items()}
     # Bytes that could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
     trimmed = plan_trim(
@@ -48,7 +48,7 @@ def due_buckets(
     )
     due = []
     for bucket, log in state.buckets.items():
-        offset = kept.get(bucket, state.first_offset(bucket))
+        offset = snapshot_offsets.get(bucket, state.first_offset(bucket))
         num_rows = state.snapshots[bucket].num_rows if bucket in state.snapshots else 0
         if log.end - offset >= max(CHANGES_MIN, num_rows) or trimmed.get(bucket, 0) > offset:
             due.append(bucket)
@@ -110,8 +110,8 @@ def _write_snapshots(
 
 
 def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
-    known = state.snapshots.get(snapshot.bucket)
-    is_newer = known is None or known.offset < snapshot.offset
+    current = state.snapshots.get(snapshot.bucket)
+    is_newer = current is None or current.offset < snapshot.offset
     bucket = snapshot.bucket
     of_table = state.first_offset(bucket) == snapshot.begins < snapshot.offset <= state.buckets[bucket].end
     return is_newer and of_table
@@ -132,9 +132,9 @@ class _Source:
         state = self.state
         for _ in range(TRIES_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            found, extent = self._scanned(bucket, tablet)
+            snapshot, extent = self._scanned(bucket, tablet)
             if extent.applied >= state.buckets[bucket].end and belongs(tablet, extent, self.storage, state):
-                return found
+                return snapshot
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
         )

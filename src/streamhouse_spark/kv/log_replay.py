@@ -60,23 +60,23 @@ def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
     `OffsetsTrimmedError` if the log no longer has the changes that the tablet needs.
     """
     log = state.buckets[bucket]
-    found = forget_other_history(tablet, storage, state)
-    if found.begins < state.first_offset(bucket):
-        tablet.truncate(state.first_offset(bucket), after=found.history, history=history_of(state))
-        found = forget_other_history(tablet, storage, state)
+    extent = forget_other_history(tablet, storage, state)
+    if extent.begins < state.first_offset(bucket):
+        tablet.truncate(state.first_offset(bucket), after=extent.history, history=history_of(state))
+        extent = forget_other_history(tablet, storage, state)
     if (snapshot := state.snapshots.get(bucket)) is not None:
-        behind = snapshot.offset - found.applied
-        if behind > 0 and (found.applied < log.start or behind >= snapshot.num_rows):
-            _restore(tablet, layout, storage, state, snapshot, found)
-            found = forget_other_history(tablet, storage, state)
-    while found.applied < log.end:
-        if found.applied < log.start:
+        lag = snapshot.offset - extent.applied
+        if lag > 0 and (extent.applied < log.start or lag >= snapshot.num_rows):
+            _restore(tablet, layout, storage, state, snapshot, extent)
+            extent = forget_other_history(tablet, storage, state)
+    while extent.applied < log.end:
+        if extent.applied < log.start:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {found.applied}, the log "
+                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {extent.applied}, the log "
                 f"begins at {log.start}",
             )
-        _replay(tablet, layout, storage, state, bucket, found)
-        found = forget_other_history(tablet, storage, state)
+        _replay(tablet, layout, storage, state, bucket, extent)
+        extent = forget_other_history(tablet, storage, state)
 
 
 def _replay(
@@ -90,12 +90,12 @@ def _replay(
     records = InlineRecords(storage, state.table_uuid)
     written = state.written_schema(layout.schema_id)
     changes: dict[bytes, bytes | None] = {}
-    for found in check_dense(read_split(storage, split, written, records=records), offsets):
-        changes.update(_changes(found, layout))
-        if len(changes) >= CHANGES_MAX and found.offsets.end < end:
-            if not tablet.apply(changes, applied, found.offsets.end, after=after, history=history):
+    for batch in check_dense(read_split(storage, split, written, records=records), offsets):
+        changes.update(_changes(batch, layout))
+        if len(changes) >= CHANGES_MAX and batch.offsets.end < end:
+            if not tablet.apply(changes, applied, batch.offsets.end, after=after, history=history):
                 return
-            applied, changes, after = found.offsets.end, {}, history or after
+            applied, changes, after = batch.offsets.end, {}, history or after
     tablet.apply(changes, applied, end, after=after, history=history)
 
 
@@ -108,8 +108,8 @@ def _restore(
     extent: TabletState,
 ) -> None:
     def items() -> Iterator[tuple[list[bytes], list[bytes]]]:
-        for found in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
-            columns = found.batch.columns
+        for batch in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
+            columns = batch.batch.columns
             yield encode_lmdb_keys(layout.keys(columns)), layout.values.pack(columns)
 
     tablet.restore(
@@ -122,9 +122,9 @@ def _restore(
     )
 
 
-def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
+def _changes(changes: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
     """Return the last change of each key in a batch of changes."""
-    types, *columns = found.batch.columns
+    types, *columns = changes.batch.columns
     after = pc.not_equal(types, int(ChangeType.UPDATE_BEFORE))
     types, columns = types.filter(after), [column.filter(after) for column in columns]
     deleted = types.to_numpy() == np.int8(ChangeType.DELETE)

@@ -50,23 +50,23 @@ class ColumnwiseMerge:
         return self.targets is None and not self.folds
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        kept = self._kept(batch, old)
-        there = batch.has_active | kept
+        survives = self._kept(batch, old)
+        exists = batch.has_active | survives
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
             if i in self.key_columns:
-                columns.append(_where(there, _choose_values(batch, values, batch.starts)))
+                columns.append(_where(exists, _choose_values(batch, values, batch.starts)))
             elif self._is_target(i):
                 columns.append(self._fold_column(i, batch, values, before, old.there & ~batch.has_deletion))
             else:
-                columns.append(self._keep_column(i, before, kept, there & ~kept))
-        return KeyedRows(tuple(columns), there)
+                columns.append(self._keep_column(i, before, survives, exists & ~survives))
+        return KeyedRows(tuple(columns), exists)
 
     def _is_target(self, column: int) -> bool:
         return self.targets is None or column in self.targets
 
-    def _keep_column(self, column: int, before: pa.Array, kept: Bools, is_new: Bools) -> pa.Array:
-        values = _where(kept, before)
+    def _keep_column(self, column: int, before: pa.Array, survives: Bools, is_new: Bools) -> pa.Array:
+        values = _where(survives, before)
         if column in self.defaults and is_new.any():
             values = pc.if_else(pa.array(is_new), self.defaults[column], values)
         return values
@@ -75,12 +75,12 @@ class ColumnwiseMerge:
         """Return which rows stay, whatever the batch writes behind its deletions."""
         if not batch.has_deletion.any():
             return old.there
-        others = np.zeros(len(batch), np.bool_)
+        has_other_values = np.zeros(len(batch), np.bool_)
         for i, before in enumerate(old.columns):
             if i not in self.key_columns and not self._is_target(i):
-                others |= _valid(before)
-        there: Bools = old.there & (~batch.has_deletion | others)
-        return there
+                has_other_values |= _valid(before)
+        survives: Bools = old.there & (~batch.has_deletion | has_other_values)
+        return survives
 
     def _fold_column(
         self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools
@@ -93,8 +93,8 @@ class ColumnwiseMerge:
         rows = np.flatnonzero(batch.active)
         keys = np.concatenate([old_keys, batch.key_of_row[rows]])
         order = np.argsort(keys, kind="stable")  # the old value comes first
-        both = pa.concat_arrays([before.take(pa.array(old_keys)), values.take(pa.array(rows))])
-        return fold(both.take(pa.array(order)), keys[order], len(batch))
+        combined = pa.concat_arrays([before.take(pa.array(old_keys)), values.take(pa.array(rows))])
+        return fold(combined.take(pa.array(order)), keys[order], len(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class GeneratingMerge:
         return False
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        found = self.merge.merged(batch, old)
+        merged = self.merge.merged(batch, old)
         rows = recompute_generated_columns(
-            self.generated, pa.RecordBatch.from_arrays(list(found.columns), names=self.schema.names), "the table"
+            self.generated, pa.RecordBatch.from_arrays(list(merged.columns), names=self.schema.names), "the table"
         )
-        return KeyedRows(tuple(_where(found.there, column) for column in rows.columns), found.there)
+        return KeyedRows(tuple(_where(merged.there, column) for column in rows.columns), merged.there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +130,11 @@ class NumberingMerge:
         return False
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        found = self.merge.merged(batch, old)
+        merged = self.merge.merged(batch, old)
         new = _choose_values(batch, batch.columns[self.identity], batch.ends - 1)
-        columns = list(found.columns)
-        columns[self.identity] = _where(found.there, pc.coalesce(old.columns[self.identity], new))
-        return KeyedRows(tuple(columns), found.there)
+        columns = list(merged.columns)
+        columns[self.identity] = _where(merged.there, pc.coalesce(old.columns[self.identity], new))
+        return KeyedRows(tuple(columns), merged.there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +160,13 @@ class VersionedMerge:
         return False
 
     def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        versions, known = _versions(batch.columns[self.version_column])
-        old_versions, old_known = _versions(old.columns[self.version_column])
-        rows = np.flatnonzero(known)
+        versions, is_versioned = _versions(batch.columns[self.version_column])
+        old_versions, is_old_versioned = _versions(old.columns[self.version_column])
+        rows = np.flatnonzero(is_versioned)
         rows = rows[np.lexsort((rows, versions[rows], batch.key_of_row[rows]))]
         newest = np.full(len(batch), -1, np.int64)
         newest[batch.key_of_row[rows]] = rows  # of each key, the last assignment counts
-        wins = (newest >= 0) & (~old.there | ~old_known | (versions[newest] >= old_versions))
+        wins = (newest >= 0) & (~old.there | ~is_old_versioned | (versions[newest] >= old_versions))
         return _choose_rows(batch, old, np.where(wins, newest, -1))
 
 
@@ -186,9 +186,9 @@ def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Arra
     return values if len(values) == len(batch) else values.take(pa.array(rows))
 
 
-def _where(there: Bools, values: pa.Array) -> pa.Array:
+def _where(exists: Bools, values: pa.Array) -> pa.Array:
     """Return the values, null for absent rows."""
-    return values if there.all() else values.take(pa.array(np.arange(len(values)), mask=~there))
+    return values if exists.all() else values.take(pa.array(np.arange(len(values)), mask=~exists))
 
 
 def _valid(values: pa.Array) -> Bools:

@@ -30,10 +30,10 @@ class _Packed:
     is_changed: npt.NDArray[np.bool_]
 
     def items(self) -> Iterator[tuple[bytes, bytes | None]]:
-        found: list[bytes | None] = [*bytes_of(self.values)]
-        for gone in np.flatnonzero(~self.is_there).tolist():
-            found[gone] = None
-        return compress(zip(encode_lmdb_keys(self.keys), found, strict=True), self.is_changed.tolist())
+        values: list[bytes | None] = [*bytes_of(self.values)]
+        for deleted in np.flatnonzero(~self.is_there).tolist():
+            values[deleted] = None
+        return compress(zip(encode_lmdb_keys(self.keys), values, strict=True), self.is_changed.tolist())
 
 
 class EncodedRows:
@@ -47,8 +47,8 @@ class EncodedRows:
         self.parts = tuple(parts)
 
     @classmethod
-    def joined(cls, found: Sequence[EncodedRows]) -> EncodedRows:
-        return cls([part for one in found for part in one.parts])
+    def joined(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
+        return cls([part for encoded in parts for part in encoded.parts])
 
     @cached_property
     def by_key(self) -> Mapping[bytes, bytes | None]:
@@ -98,18 +98,18 @@ def changes_of(
     `RowsTooLargeError` where the rows of one key are too large, or would become so.
     """
     lengths = arrow_chunking.value_lengths(old_values)
-    found = []
+    parts_changes = []
     for first, piece in batch.pieces(lengths):
         part = slice(first, first + len(piece))
         stored = StoredValues.of(old_values[part], lengths[part])
-        found.append(_changes_of(piece, engine, values, stored, before_images=before_images))
-    if len(found) == 1:
-        return found[0]
-    columns = zip(*(part.columns for part in found), strict=True)
+        parts_changes.append(_changes_of(piece, engine, values, stored, before_images=before_images))
+    if len(parts_changes) == 1:
+        return parts_changes[0]
+    columns = zip(*(part.columns for part in parts_changes), strict=True)
     return Changes(
-        np.concatenate([part.types for part in found]),
+        np.concatenate([part.types for part in parts_changes]),
         tuple(arrow_chunking.concat_columns(parts, parts[0].type) for parts in columns),
-        EncodedRows.joined([part.values for part in found if part.values is not None]),
+        EncodedRows.joined([part.values for part in parts_changes if part.values is not None]),
     )
 
 

@@ -99,7 +99,9 @@ class PartitionDelete:
             try:
                 # Before the commit's attempt, for which others wait: that looks through buckets that moved since only.
                 stage(self.log.refresh(), self.storage.now_ms())
-                self.log.commit(plan, staged_ms=min((found.staged_ms for found in staged.values()), default=None))
+                self.log.commit(
+                    plan, staged_ms=min((of_bucket.staged_ms for of_bucket in staged.values()), default=None)
+                )
             except (StaleStateError, UnknownSchemaError):
                 self.log.refresh()
                 continue
@@ -117,11 +119,11 @@ class PartitionDelete:
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, layout, self.storage, state, bucket)
-            found = _Scan(self, state, layout, bucket)
-            extent = tablet.scan(found.take)
+            scan = _Scan(self, state, layout, bucket)
+            extent = tablet.scan(scan.take)
             is_of_table = belongs(tablet, extent, self.storage, state)
             if extent[:2] == at and is_of_table:
-                return _Deletions(at, found.finish_staging(), staged_ms)
+                return _Deletions(at, scan.finish_staging(), staged_ms)
             if extent.applied > at[1] and is_of_table:
                 raise StaleStateError
         raise DamagedError(
@@ -178,9 +180,9 @@ def _actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> 
     segments, inline = [], []
     for deletions in staged.values():
         end = deletions.at[1]
-        for found in deletions.segments:
-            placed = found.segment.placed(end, state.version + 1, time_ms)
+        for deletion in deletions.segments:
+            placed = deletion.segment.placed(end, state.version + 1, time_ms)
             segments.append(replace(placed, rewrites=True))  # which rows are deleted was read
-            inline.append(found.inline_rows)
-            end += found.segment.num_rows
+            inline.append(deletion.inline_rows)
+            end += deletion.segment.num_rows
     return (Append(tuple(segments), tuple(inline)),) if segments else ()

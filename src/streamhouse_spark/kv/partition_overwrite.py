@@ -58,11 +58,11 @@ class PartStager(ChangeStager):
         state: TableState,
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
-        found: dict[int, StagedChanges] = {}
+        staged: dict[int, StagedChanges] = {}
         for bucket, at in places.items():  # one after another: a bucket's rows are in memory
             batch = self._with_deletions(bucket, batches[bucket], state, at)
-            found |= ChangeStager.staged(self, {bucket: batch}, {bucket: at}, state, overlay)
-        return found
+            staged |= ChangeStager.staged(self, {bucket: batch}, {bucket: at}, state, overlay)
+        return staged
 
     def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
         """Return the batch behind deletions of all chosen rows that the bucket has at a position."""
@@ -85,11 +85,11 @@ class PartStager(ChangeStager):
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            found = _Found(self)
-            extent = tablet.scan(found.take)
+            scan = _Found(self)
+            extent = tablet.scan(scan.take)
             is_of_table = belongs(tablet, extent, self.storage, state)
             if extent[:2] == at == bucket_position(state, bucket) and is_of_table:
-                return found.rows()
+                return scan.rows()
             if extent.applied > at[1] and is_of_table:
                 raise StaleStateError
         raise DamagedError(
@@ -120,9 +120,9 @@ class _Found:
     def rows(self) -> pa.Table:
         empty = pa.schema([(column.name, column.type) for column in self._key]).empty_table()
         keys = pa.concat_tables([empty, *self._keys])
-        given = set(keys.column_names)
+        key_names = set(keys.column_names)
         columns = [
-            keys.column(c.name) if c.name in given else pa.chunked_array([pa.nulls(keys.num_rows, c.type)])
+            keys.column(c.name) if c.name in key_names else pa.chunked_array([pa.nulls(keys.num_rows, c.type)])
             for c in self._schema.columns
         ]
         return pa.Table.from_arrays(columns, names=list(self._schema.names))

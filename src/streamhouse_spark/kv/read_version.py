@@ -96,16 +96,16 @@ class ReadVersion:
 
     @classmethod
     def from_text(cls, text: str) -> ReadVersion:
-        found = json.loads(text)
-        places = {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]}
-        history = HistoryPoint.from_json(found["history"]) if "history" in found else None
-        lake = {name: found.get(name) for name in ("lake_snapshot_id", "lake_mark")}
-        return cls(found["table"], places, history=history, **lake)
+        fields = json.loads(text)
+        places = {bucket: (begins, ends) for bucket, begins, ends in fields["buckets"]}
+        history = HistoryPoint.from_json(fields["history"]) if "history" in fields else None
+        lake = {name: fields.get(name) for name in ("lake_snapshot_id", "lake_mark")}
+        return cls(fields["table"], places, history=history, **lake)
 
 
-def changed_since_read_error(state: TableState, what: str) -> CommitConflictError:
+def changed_since_read_error(state: TableState, reason: str) -> CommitConflictError:
     """Return the conflict of an operation with changes that were committed after its read."""
     return CommitConflictError(
-        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {what}; nothing was "
+        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {reason}; nothing was "
         "written, run the statement again"
     )

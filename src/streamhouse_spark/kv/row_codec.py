@@ -93,19 +93,19 @@ class RowCodec:
 
     # -- unpacking ------------------------------------------------------------------------------------------------
 
-    def unpack(self, rows: Packed, wanted: Sequence[int] | None = None) -> list[pa.Array]:
+    def unpack(self, rows: Packed, indexes: Sequence[int] | None = None) -> list[pa.Array]:
         """Return the wanted columns of the rows, all by default."""
         header = rows.fixed(self._header)
         spans = self._spans(rows, header)
-        found = []
-        for i in range(len(self._types)) if wanted is None else wanted:
+        columns = []
+        for i in range(len(self._types)) if indexes is None else indexes:
             null = (header["null"][:, i >> 3] >> np.uint8(i & 7)) & np.uint8(1)
             if i in self._fixed:
                 values = _fixed_array(header[f"c{i}"].copy(), self._types[i])  # where it is aligned, also of one row
-                found.append(_with_nulls(values, null) if null.any() else values)
+                columns.append(_with_nulls(values, null) if null.any() else values)
             else:
-                found.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
-        return found
+                columns.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
+        return columns
 
     def _spans(self, rows: Packed, header: npt.NDArray[Any]) -> dict[int, Packed]:
         """Return the spans of bytes of each column without fixed width."""
@@ -147,10 +147,10 @@ class _Bytes(_Cell):
         bounds = np.empty(2 * len(cells) + 1, np.int32)
         bounds[0:-1:2], bounds[1::2] = cells.starts, cells.ends
         bounds[-1] = bounds[-2] if len(cells) else 0
-        both = pa.BinaryArray.from_buffers(
+        with_gaps = pa.BinaryArray.from_buffers(
             pa.binary(), 2 * len(cells), [None, pa.py_buffer(bounds), pa.py_buffer(cells.data)]
         )
-        values = both.take(pa.array(np.arange(0, 2 * len(cells), 2), mask=null if null.any() else None))
+        values = with_gaps.take(pa.array(np.arange(0, 2 * len(cells), 2), mask=null if null.any() else None))
         return values.view(self._type)
 
 
@@ -168,8 +168,8 @@ class _Struct(_Cell):
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
         if not null.any():
             return pa.StructArray.from_arrays(self._rows.unpack(cells), fields=list(self._type))
-        there = pa.StructArray.from_arrays(self._rows.unpack(cells.where(~null)), fields=list(self._type))
-        return there.take(pa.array(np.cumsum(~null) - 1, mask=null))
+        non_null = pa.StructArray.from_arrays(self._rows.unpack(cells.where(~null)), fields=list(self._type))
+        return non_null.take(pa.array(np.cumsum(~null) - 1, mask=null))
 
 
 class _List(_Cell):
@@ -205,13 +205,13 @@ class _List(_Cell):
     @staticmethod
     def _element_spans(cells: Packed) -> tuple[Packed, Int64Array]:
         counts = cells.fixed(_LENGTH).astype(np.int64)
-        behind = np.cumsum(counts)
+        counts_end = np.cumsum(counts)
         row = np.repeat(np.arange(len(counts)), counts)
-        place = np.arange(int(behind[-1]) if len(behind) else 0) - (behind - counts)[row]  # within its list
+        place = np.arange(int(counts_end[-1]) if len(counts_end) else 0) - (counts_end - counts)[row]  # within its list
         at = cells.starts[row] + _LENGTH.itemsize * (place + 1)
         lengths = Packed(cells.data, at, at + _LENGTH.itemsize).fixed(_LENGTH).astype(np.int64)
         before = np.cumsum(lengths) - lengths
-        first = before[np.minimum(behind - counts, max(len(before) - 1, 0))] if len(before) else behind
+        first = before[np.minimum(counts_end - counts, max(len(before) - 1, 0))] if len(before) else counts_end
         starts = (cells.starts + _LENGTH.itemsize * (counts + 1) - first)[row] + before
         return Packed(cells.data, starts, starts + lengths), counts
 

@@ -37,9 +37,9 @@ class KeyEncoder:
         """Prepare for key columns of ``types``. ``bucket_index`` is the index of the bucket key among them; None for
         one bucket.
         """
-        found = [_key_encoder(data_type) for data_type in types]
-        self._encoders = [encoder for encoder in found if encoder is not None]
-        self._is_usable = len(self._encoders) == len(found)
+        encoders = [_key_encoder(data_type) for data_type in types]
+        self._encoders = [encoder for encoder in encoders if encoder is not None]
+        self._is_usable = len(self._encoders) == len(encoders)
         self._bucket_place = bucket_index
         self._num_buckets = num_buckets
 
@@ -118,9 +118,9 @@ Decoder = Callable[[Any], Any]
 class RowDecoder:
     """Reads the columns of one packed row as `python_value` of Arrow gives them."""
 
-    def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], wanted: Sequence[str]) -> None:
-        """Prepare for rows of a `RowCodec`, whose columns are ``names`` and ``types``. ``wanted`` picks and orders some
-        of them.
+    def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], columns: Sequence[str]) -> None:
+        """Prepare for rows of a `RowCodec` with columns ``names`` of ``types``; ``columns`` selects and orders some of
+        them.
         """
         formats = {i: code for i, t in enumerate(types) if (code := _format(t)) is not None}
         cells = [i for i in range(len(types)) if i not in formats]
@@ -133,13 +133,13 @@ class RowDecoder:
         place_of = {name: place for place, name in enumerate(names)}
         self._fixed: list[tuple[str, int, int, Decoder | None]] = []
         self._cells: list[tuple[str, int, int, Decoder]] = []
-        for name in wanted:
+        for name in columns:
             column = place_of[name]
             if column in formats:
                 self._fixed.append((name, 1 << column, fixed_place[column], _fixed_decoder(types[column])))
             else:
                 self._cells.append((name, 1 << column, cell_place[column], _cell_decoder(types[column])))
-        self._empty = dict.fromkeys(wanted)
+        self._empty = dict.fromkeys(columns)
 
     def read(self, data: bytes, start: int) -> dict[str, Any]:
         """Return the row whose bytes begin at ``start``."""
@@ -155,8 +155,8 @@ class RowDecoder:
             spans = [(end, end := end + length) for length in header[1 + self._num_fixed :]]
             for name, bit, place, decode in self._cells:
                 if not nulls & bit:
-                    first, behind = spans[place]
-                    row[name] = decode(data[first:behind])
+                    first, last = spans[place]
+                    row[name] = decode(data[first:last])
         return row
 
 

@@ -136,10 +136,10 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
 
 def _with_generated_columns(merge: ColumnwiseMerge, keyed: KeyedProperties, schema: TableSchema) -> MergeEngine:
     """Return a merge that computes generated columns anew, where it makes a row of several, and keeps numbers."""
-    found: MergeEngine = merge
+    engine: MergeEngine = merge
     if keyed.generated and not merge.replaces:
-        found = GeneratingMerge(merge, keyed.generated, schema.arrow)
-    return found if keyed.identity is None else NumberingMerge(found, schema.names.index(keyed.identity.name))
+        engine = GeneratingMerge(merge, keyed.generated, schema.arrow)
+    return engine if keyed.identity is None else NumberingMerge(engine, schema.names.index(keyed.identity.name))
 
 
 def _identity(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
@@ -211,10 +211,10 @@ def _version_column(
 
 def _delete_behavior(properties: Mapping[str, str], engine: EngineName) -> DeleteBehavior:
     default = "allow" if engine == "last_row" else "ignore"
-    found = cast("DeleteBehavior", _word(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
-    if found == "allow" and engine in ("first_row", "versioned"):
-        values.reject(DELETE_BEHAVIOR, found, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
-    return found
+    behavior = cast("DeleteBehavior", _word(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
+    if behavior == "allow" and engine in ("first_row", "versioned"):
+        values.reject(DELETE_BEHAVIOR, behavior, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
+    return behavior
 
 
 def _aggregates(
@@ -223,32 +223,32 @@ def _aggregates(
     functions: dict[str, str] = {}
     delimiters: dict[str, str] = {}
     for name, value in properties.items():
-        if (found := FIELD.match(name)) is None:
+        if (match := FIELD.match(name)) is None:
             continue
-        column = schema.column(found["column"]).name
+        column = schema.column(match["column"]).name
         if engine != "aggregation" or column in primary_key:
             _reject_role(
                 f"property {name} is for other columns than the key of {MERGE_ENGINE} aggregation", "leave it out"
             )
-        if found["agg"]:
+        if match["agg"]:
             functions[column] = value.strip().lower()
         else:
             delimiters[column] = value
     for column in delimiters:
         if functions.get(column) not in ("listagg", "string_agg"):
             _reject_role(f"column '{column}' has a delimiter", f"set fields.{column}.agg to listagg, or leave it out")
-    found_aggregates = {c: Aggregate(f, delimiters.get(c, DELIMITER)) for c, f in functions.items()}
-    for column, aggregate in found_aggregates.items():
+    aggregates = {c: Aggregate(f, delimiters.get(c, DELIMITER)) for c, f in functions.items()}
+    for column, aggregate in aggregates.items():
         fold_of(aggregate.function, column, schema.column(column).type)
-    return found_aggregates
+    return aggregates
 
 
 def _word(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
-    found = properties.get(name, default).strip().lower()
-    if found not in words:
-        values.reject(name, found, ", ".join(words[:-1]) + f" or {words[-1]}")
-    return found
+    word = properties.get(name, default).strip().lower()
+    if word not in words:
+        values.reject(name, word, ", ".join(words[:-1]) + f" or {words[-1]}")
+    return word
 
 
-def _reject_role(what: str, advice: str) -> NoReturn:
-    raise InvalidOptionError(f"{what}; {advice}")
+def _reject_role(problem: str, advice: str) -> NoReturn:
+    raise InvalidOptionError(f"{problem}; {advice}")

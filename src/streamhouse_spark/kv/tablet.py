@@ -227,20 +227,20 @@ class Tablet:
 
         self._write(write)
 
-    def renew(self, found: TabletState, history: bytes) -> None:
+    def renew(self, expected: TabletState, history: bytes) -> None:
         """Take over a newer ``history``, if the tablet is still as it was found."""
 
         def write(writer: Writer) -> None:
-            if _extent(writer) == found:
+            if _extent(writer) == expected:
                 _put_history(writer, history)
 
         self._write(write)
 
-    def forget(self, found: TabletState) -> None:
+    def forget(self, expected: TabletState) -> None:
         """Begin anew, empty and without a history, if the tablet is still as it was found. Others may have it open."""
 
         def write(writer: Writer) -> None:
-            if _extent(writer) == found:
+            if _extent(writer) == expected:
                 writer.clear()
                 for name in (_BEGINS, _APPLIED):
                     writer.put_meta(name, b"0")
@@ -257,10 +257,10 @@ class Tablet:
         """
         self._begin_anew(self._times_begun)
 
-    def _begin_anew(self, times_begun: int) -> None:
-        """Begin anew unless another thread did, counted by ``times_begun``."""
+    def _begin_anew(self, generation: int) -> None:
+        """Begin anew unless another thread did, counted by ``generation``."""
         with self._lock:
-            if self._times_begun != times_begun:
+            if self._times_begun != generation:
                 return
             was_deleted = self._environment.was_deleted
             self._environment.close()
@@ -272,31 +272,31 @@ class Tablet:
     def _claim(self) -> None:
         self._files.claim()
         try:
-            known = self._environment.read(lambda reader: reader.meta(_IDENTITY))
-            if known is None:
+            identity = self._environment.read(lambda reader: reader.meta(_IDENTITY))
+            if identity is None:
                 self._write(lambda writer: writer.put_meta(_IDENTITY, self._identity))
                 return
         except DamagedError:
-            known = None
-        if known != self._identity:
+            identity = None
+        if identity != self._identity:
             self.reset()
 
     def _read(self, action: Callable[[Reader], _Result]) -> _Result:
         self.due.finish()  # before any lock is held: the work takes them too
-        times_begun = self._times_begun
+        generation = self._times_begun
         try:
             return self._environment.read(action)
         except DamagedError:
-            self._begin_anew(times_begun)
+            self._begin_anew(generation)
             return self._environment.read(action)
 
     def _write(self, action: Callable[[Writer], _Result]) -> _Result:
-        times_begun = self._times_begun
+        generation = self._times_begun
         try:
             return self._environment.write(action)
         finally:
             if self._environment.was_deleted:  # others do not see these writes, and may have begun there
-                self._begin_anew(times_begun)
+                self._begin_anew(generation)
             else:
                 self._files.stamp()
 

@@ -67,15 +67,15 @@ def forget_other_history(tablet: Tablet, storage: Storage, state: TableState) ->
 
 def _is_of(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
     mark = _mark(history)
-    found = state.anchors.relation(mark)
+    relation = state.anchors.relation(mark)
     if (
-        found is HistoryRelation.UNKNOWN
+        relation is HistoryRelation.UNKNOWN
         and isinstance(checked, tuple)
         and checked[0] == history
         and checked[1] is not None
     ):
-        found = state.anchors.relation(checked[1])  # it was right for a state that this one follows
-    if found is not HistoryRelation.SAME:
+        relation = state.anchors.relation(checked[1])  # it was right for a state that this one follows
+    if relation is not HistoryRelation.SAME:
         return read_attempt(storage, state.table_uuid, mark.number) == mark.attempt
     return True
 

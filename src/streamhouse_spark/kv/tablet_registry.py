@@ -26,19 +26,19 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
     Opening one evicts others that no process uses, if the cache is too large.
     """
     name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
-    known = _known.get(name)
-    if known is not None:
-        return known
+    cached = _known.get(name)
+    if cached is not None:
+        return cached
     folder = f"{table_uuid}-{xxhash.xxh3_64_hexdigest(warehouse_url.encode())}"
     files = TabletFiles(cache_folder(), folder, bucket)
     with _lock:
-        found = _open.get(files.folder)
-        if found is None:
+        opened = _open.get(files.folder)
+        if opened is None:
             bytes_max = cache_bytes_max()
-            found = _open[files.folder] = Tablet(files, identity)
+            opened = _open[files.folder] = Tablet(files, identity)
             evict(cache_folder(), bytes_max)
-        _known[name] = found
-        return found
+        _known[name] = opened
+        return opened
 
 
 def close_tablets() -> None:

@@ -131,19 +131,19 @@ def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, st
     it in the record that are not applied yet. A failing local disk must not look like a failed write.
     """
     history = history_of(state)
-    if not belongs(tablet, found := tablet.extent, storage, state):
+    if not belongs(tablet, extent := tablet.extent, storage, state):
         return  # the next use begins it anew
     first = chain[0].at
-    if first[0] == first[1] != found.begins:
-        tablet.truncate(first[0], after=found.history, history=history)
-        found = found._replace(begins=first[0], applied=first[0], history=history)
-    new = list(dropwhile(lambda s: s.offsets.start < found.applied, chain))
+    if first[0] == first[1] != extent.begins:
+        tablet.truncate(first[0], after=extent.history, history=history)
+        extent = extent._replace(begins=first[0], applied=first[0], history=history)
+    new = list(dropwhile(lambda s: s.offsets.start < extent.applied, chain))
     if new:
         values: dict[bytes, bytes | None] = {}
         for s in new:
             values.update(s.values.by_key if s.values is not None else {})
         start, end = new[0].offsets.start, new[-1].offsets.end
-        tablet.apply(values, start, end, after=found.history, history=history)
+        tablet.apply(values, start, end, after=extent.history, history=history)
 
 
 class _StageAheadError(Exception):
@@ -213,8 +213,8 @@ class _Write(DependentPlan):
     @property
     def _staged_ms(self) -> int | None:
         """Store time at which the oldest staged changes began to be staged; None before the first."""
-        own = [found.staged_ms for found in self.staged.values()]
-        return min([*own, *(found.staged_ms for found in self._ready.values())], default=None)
+        own = [changes.staged_ms for changes in self.staged.values()]
+        return min([*own, *(changes.staged_ms for changes in self._ready.values())], default=None)
 
     def _stage_ahead(self) -> None:
         """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
@@ -248,8 +248,8 @@ class _Write(DependentPlan):
         self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
         self._times_planned += 1
         self._has_followed = self._has_followed or bool(self.earlier)
-        beside = () if self._beside is None else self._beside(state)
-        return (*self._make_truncation(state), *self._appended(state, time_ms), *beside)
+        extra_actions = () if self._beside is None else self._beside(state)
+        return (*self._make_truncation(state), *self._appended(state, time_ms), *extra_actions)
 
     def _make_truncation(self, state: TableState) -> Sequence[Action]:
         return make_truncate_actions(state) if self._overwrite else ()
@@ -271,12 +271,12 @@ class _Write(DependentPlan):
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
             at = (end if emptying else begins, end)
-            seen_from = partial(_comparison_position, self._rebase, bucket, at)
-            made, ready = self.staged.get(bucket), self._ready.get(bucket)
-            if ready is not None and ready.fits(state, seen_from(ready.at), time_ms):
+            comparable_position = partial(_comparison_position, self._rebase, bucket, at)
+            staged, ready = self.staged.get(bucket), self._ready.get(bucket)
+            if ready is not None and ready.fits(state, comparable_position(ready.at), time_ms):
                 self.staged[bucket] = ready.placed(at)
-            elif _is_as_made(made, seen_from, state, time_ms):
-                self.staged[bucket] = replace(made, at=at)  # by an earlier attempt
+            elif _is_as_made(staged, comparable_position, state, time_ms):
+                self.staged[bucket] = replace(staged, at=at)  # by an earlier attempt
             else:
                 moved[bucket] = at
         return moved
@@ -305,22 +305,23 @@ class _Write(DependentPlan):
 
 
 def _is_as_made(
-    made: StagedChanges | None, seen_from: Callable[[BucketPosition], BucketPosition], state: TableState, time_ms: int
+    staged: StagedChanges | None,
+    comparable_position: Callable[[BucketPosition], BucketPosition],
+    state: TableState,
+    time_ms: int,
 ) -> TypeGuard[StagedChanges]:
     """Tell whether changes that this process computed are right at the bucket's position, and their file still
     exists.
     """
-    if made is None:
+    if staged is None:
         return False
-    if not made.is_unseen and (made.values is None or made.at != seen_from(made.at)):
+    if not staged.is_unseen and (staged.values is None or staged.at != comparable_position(staged.at)):
         return False
-    return made.is_kept(state, time_ms)
+    return staged.is_kept(state, time_ms)
 
 
 def _comparison_position(
-    rebase: ConflictChecker | None, bucket: int, at: BucketPosition, made_at: BucketPosition
+    rebase: ConflictChecker | None, bucket: int, at: BucketPosition, staged_at: BucketPosition
 ) -> BucketPosition:
-    """Return the position to compare with changes that were made at ``made_at``: ``made_at`` itself if the rows they
-    depend on are unchanged.
-    """
-    return made_at if rebase is not None and rebase.keeps(bucket, made_at, at) else at
+    """Return ``staged_at`` if the rows that the staged changes depend on are unchanged since, else ``at``."""
+    return staged_at if rebase is not None and rebase.keeps(bucket, staged_at, at) else at

@@ -57,8 +57,8 @@ class StoredValues:
 
 def bytes_of(values: pa.BinaryArray) -> list[bytes]:
     """Return the values of an array without nulls."""
-    found: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
-    return found
+    byte_strings: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
+    return byte_strings
 
 
 class ValueFormat:
@@ -89,57 +89,57 @@ class ValueFormat:
         ids = stored.there.fixed(_SCHEMA_ID)
         return stored.binary() if bool((ids == self._schema_id).all()) else self.packed(rows.columns)
 
-    def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
+    def unpack(self, values: Sequence[bytes | None], columns: Sequence[Column] | None = None) -> KeyedRows:
         """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
-        return self.rows_of(StoredValues.of(values), wanted)
+        return self.rows_of(StoredValues.of(values), columns)
 
-    def rows_of(self, stored: StoredValues, wanted: Sequence[Column] | None = None) -> KeyedRows:
+    def rows_of(self, stored: StoredValues, projection: Sequence[Column] | None = None) -> KeyedRows:
         """Do the same as `unpack`."""
-        columns = self._columns(stored.there, self.schema.columns if wanted is None else wanted)
-        is_there = stored.is_there
-        if not is_there.all():
-            places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
+        columns = self._columns(stored.there, self.schema.columns if projection is None else projection)
+        exists = stored.is_there
+        if not exists.all():
+            places = pa.array(np.cumsum(exists) - 1, mask=~exists)
             columns = [column.take(places) for column in columns]
-        return KeyedRows(tuple(columns), is_there)
+        return KeyedRows(tuple(columns), exists)
 
     def unpack_all(
-        self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None
+        self, values: Sequence[bytes | None], projection: Sequence[Column] | None = None
     ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
         """Do the same as `unpack` for any number of bytes: the columns in chunks, and which values exist."""
-        wanted = self.schema.columns if wanted is None else wanted
-        parts = [self.unpack(values[start:end], wanted) for start, end in arrow_chunking.byte_cuts(values)]
+        projection = self.schema.columns if projection is None else projection
+        parts = [self.unpack(values[start:end], projection) for start, end in arrow_chunking.byte_cuts(values)]
         columns = [
             arrow_chunking.concat_columns((part.columns[place] for part in parts), column.type)
-            for place, column in enumerate(wanted)
+            for place, column in enumerate(projection)
         ]
         return columns, np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
 
-    def _columns(self, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
+    def _columns(self, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
         schema_ids = rows.fixed(_SCHEMA_ID)
         parts, places = [], []
         for schema_id in np.unique(schema_ids).tolist():
             chosen = np.flatnonzero(schema_ids == schema_id)
             places.append(chosen)
-            parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), wanted))
+            parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), projection))
         if not parts:
-            return [pa.nulls(0, column.type) for column in wanted]
+            return [pa.nulls(0, column.type) for column in projection]
         if len(parts) == 1:
             return parts[0]
         order = pa.array(np.argsort(np.concatenate(places)))
         return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
 
-    def _of_schema(self, schema_id: int, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
+    def _of_schema(self, schema_id: int, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
         if schema_id not in self._schemas:
             raise UnknownSchemaError
         written = self._schemas[schema_id].columns
         place_of = {column.id: place for place, column in enumerate(written)}
-        known = [place_of[column.id] for column in wanted if column.id in place_of]
-        found = dict(zip(known, self._codec(schema_id).unpack(rows, known), strict=True))
+        indexes = [place_of[column.id] for column in projection if column.id in place_of]
+        column_values = dict(zip(indexes, self._codec(schema_id).unpack(rows, indexes), strict=True))
         return [
-            cast_of_column(written[place], column)(found[place])
+            cast_of_column(written[place], column)(column_values[place])
             if (place := place_of.get(column.id)) is not None
             else pa.nulls(len(rows), column.type)
-            for column in wanted
+            for column in projection
         ]
 
     def _codec(self, schema_id: int) -> RowCodec:

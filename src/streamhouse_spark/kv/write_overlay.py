@@ -35,18 +35,24 @@ class WriteOverlay:
         if not offsets:
             return
         self._ends[bucket] = offsets.end
-        known = self._values.setdefault(bucket, {})
-        if values is None or known is None:
+        bucket_values = self._values.setdefault(bucket, {})
+        if values is None or bucket_values is None:
             self._values[bucket] = None
         else:
-            known.update(values)
+            bucket_values.update(values)
 
-    def over(self, bucket: int, end: int, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
-        """Return the values of ``keys`` at the bucket's ``end`` in the record, from the stored ones ``found``.
+    def over(
+        self, bucket: int, end: int, keys: Sequence[bytes], stored_values: list[bytes | None]
+    ) -> list[bytes | None]:
+        """Return the values of ``keys`` at the bucket's ``end`` in the record, from the stored ones ``stored_values``.
 
         Raises `OverlayMissError`.
         """
         changed = self._values.get(bucket, {})
         if changed is None or self._ends.get(bucket, self.stored.buckets[bucket].end) != end:
             raise OverlayMissError
-        return [changed.get(key, value) for key, value in zip(keys, found, strict=True)] if changed else found
+        return (
+            [changed.get(key, value) for key, value in zip(keys, stored_values, strict=True)]
+            if changed
+            else stored_values
+        )

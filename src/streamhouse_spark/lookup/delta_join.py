@@ -103,8 +103,8 @@ class DeltaPlan:
     def columns_of(self, side: SideName) -> list[str]:
         """Return the columns to look up on one side."""
         key = self.left_key if side == "left" else self.right_key
-        wanted = (source.source for _, source in self.columns if source.side == side)
-        return list(dict.fromkeys([*key, *wanted]))
+        sources = (source.source for _, source in self.columns if source.side == side)
+        return list(dict.fromkeys([*key, *sources]))
 
     # -- what changes do ------------------------------------------------------------------------------------------
 
@@ -114,10 +114,10 @@ class DeltaPlan:
         ``keys`` has the columns of that side's primary key; the order of the rows and repetitions do not matter.
         """
         keys = distinct(keys)
-        joined, there = self._of_left(keys, find) if side == "left" else self._of_right(keys, find)
-        known = _encode_keys(joined, self.target_key)
-        gone = there.filter(pc.invert(pc.is_in(_encode_keys(there, self.target_key), value_set=known)))
-        return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, gone)])
+        joined, existing = self._of_left(keys, find) if side == "left" else self._of_right(keys, find)
+        joined_keys = _encode_keys(joined, self.target_key)
+        deleted = existing.filter(pc.invert(pc.is_in(_encode_keys(existing, self.target_key), value_set=joined_keys)))
+        return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, deleted)])
 
     def _of_left(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the left table, and the target's rows of them."""
@@ -135,18 +135,18 @@ class DeltaPlan:
         if self.how == "left":  # the right key is the join columns, and rows without partner stay
             row_of_key = np.full(keys.num_rows, -1)
             row_of_key[right.places] = np.arange(len(right.places))
-            asked = keys
+            lookup_keys = keys
         else:
             row_of_key = np.arange(len(right.places))
-            asked = take_rows(keys, right.places)
-        left = find.left(_rename_columns(asked, {theirs: ours for ours, theirs in self.right_of.items()}))
+            lookup_keys = take_rows(keys, right.places)
+        left = find.left(_rename_columns(lookup_keys, {theirs: ours for ours, theirs in self.right_of.items()}))
         partner = row_of_key[left.places]
         joined = self._joined(left.rows, take_rows(right.rows, partner))
         prefixes = _rename_columns(keys, {name: self.target_of_right[name] for name in self.right_join})
-        there = find.target(distinct(prefixes)).rows
+        existing = find.target(distinct(prefixes)).rows
         changed = _encode_keys(keys, self.right_key)
-        of_keys = _encode_keys(there, [self.target_of_right[name] for name in self.right_key])
-        return joined, there.filter(pc.is_in(of_keys, value_set=changed))
+        of_keys = _encode_keys(existing, [self.target_of_right[name] for name in self.right_key])
+        return joined, existing.filter(pc.is_in(of_keys, value_set=changed))
 
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
         """Return the columns of the target, given the rows of both sides beside each other."""
@@ -156,9 +156,9 @@ class DeltaPlan:
 
     def _with_kind(self, kind: str, rows: pa.Table) -> pa.Table:
         """Return rows in the schema of changes; columns that ``rows`` does not have are null."""
-        given = set(rows.column_names)
+        names = set(rows.column_names)
         columns = [
-            rows.column(column.name) if column.name in given else pa.nulls(rows.num_rows, column.type)
+            rows.column(column.name) if column.name in names else pa.nulls(rows.num_rows, column.type)
             for column, _ in self.columns
         ]
         return pa.Table.from_arrays([pa.array([kind] * rows.num_rows, pa.string()), *columns], schema=self.schema)
@@ -170,7 +170,7 @@ class DeltaPlan:
         """Plan a join into this table. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         _require_target(target, join)
         own = {column.name.casefold(): column for column in target.schema.columns}
-        wanted = join.chosen(columns)
+        sources = join.chosen(columns)
         for name in columns or ():
             target.schema.column(name)
         return cls(
@@ -180,9 +180,9 @@ class DeltaPlan:
             join.on_right.key,
             dict(join.pairs),
             {name: own[name.casefold()].name for name in join.left_key},
-            {name: own[found.casefold()].name for name, found in join.target_of_right.items()},
+            {name: own[target_name.casefold()].name for name, target_name in join.target_of_right.items()},
             tuple(own[name.casefold()].name for name in join.target_key),
-            tuple((column, _source_of(column, target, join, wanted)) for column in target.schema.columns),
+            tuple((column, _source_of(column, target, join, sources)) for column in target.schema.columns),
         )
 
 
@@ -203,14 +203,14 @@ class Join:
         """Check and make the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the two tables cannot be
         joined so.
         """
-        given = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
-        on_left = KeyColumns.of([(b, a) for a, b in given], right.schema.names, left)
-        on_right = KeyColumns.of(given, left.schema.names, right)
+        pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
+        on_left = KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)
+        on_right = KeyColumns.of(pairs, left.schema.names, right)
         types = [left.schema.column(name).type for name in on_right.given]
-        for name, key, found, expected in zip(on_right.given, on_right.key, types, on_right.types, strict=True):
-            if not found.equals(expected):
+        for name, key, actual, expected in zip(on_right.given, on_right.key, types, on_right.types, strict=True):
+            if not actual.equals(expected):
                 raise SchemaMismatchError(
-                    f"column '{name}' of {left.name} is {type_name(found)}, '{key}' of {right.name} is "
+                    f"column '{name}' of {left.name} is {type_name(actual)}, '{key}' of {right.name} is "
                     f"{type_name(expected)}; a delta join needs join columns of one type"
                 )
         if parse_how(how) == "left" and not on_right.is_whole:
@@ -219,7 +219,7 @@ class Join:
                 f"({', '.join(right.primary_key)}) in on: a row without partner would have no key in the target; use "
                 "how='inner'"
             )
-        return cls(left, right, parse_how(how), prefix, tuple(given), on_left, on_right)
+        return cls(left, right, parse_how(how), prefix, tuple(pairs), on_left, on_right)
 
     @property
     def left_key(self) -> tuple[str, ...]:
@@ -253,26 +253,28 @@ class Join:
 
     def chosen(self, columns: Sequence[str] | None) -> dict[str, list[Joined]]:
         """Return the columns to write by their folded names. A name may stand for two columns."""
-        found: dict[str, list[Joined]] = {}
+        by_name: dict[str, list[Joined]] = {}
         for column in self.columns:
-            found.setdefault(column.name.casefold(), []).append(column)
+            by_name.setdefault(column.name.casefold(), []).append(column)
         if columns is None:
-            return found
+            return by_name
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
             raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
         for name in columns:
-            if name.casefold() not in found:
-                known = ", ".join(c.name for c in self.columns)
-                raise SchemaMismatchError(f"columns names '{name}', which the join does not have; it has {known}")
-        kept = {name.casefold() for name in (*columns, *self.target_key)}
-        return {name: column for name, column in found.items() if name in kept}
+            if name.casefold() not in by_name:
+                join_columns = ", ".join(c.name for c in self.columns)
+                raise SchemaMismatchError(
+                    f"columns names '{name}', which the join does not have; it has {join_columns}"
+                )
+        names = {name.casefold() for name in (*columns, *self.target_key)}
+        return {name: column for name, column in by_name.items() if name in names}
 
     def ddl(self, columns: Sequence[str] | None = None) -> str:
         """Return the columns and the primary key, as DDL, of a table that can hold the join."""
         key = {name.casefold() for name in self.target_key}
         parts = []
-        for name, found in self.chosen(columns).items():
-            column = Column(1, found[0].name, found[0].type, name not in key and found[0].nullable)
+        for name, sources in self.chosen(columns).items():
+            column = Column(1, sources[0].name, sources[0].type, name not in key and sources[0].nullable)
             parts.append(TableSchema((column,)).ddl())
         return f"{', '.join(parts)}, PRIMARY KEY ({', '.join(self.target_key)})"
 
@@ -281,10 +283,10 @@ def _require_target(target: TableState, join: Join) -> None:
     """Raise `InvalidOptionError` for a table whose rows may differ from the last written row of their key."""
     key = [target.schema.column(name).name for name in target.primary_key]
     if [name.casefold() for name in key] != [name.casefold() for name in join.target_key]:
-        found = f"the primary key ({', '.join(key)})" if key else "no primary key"
+        actual = f"the primary key ({', '.join(key)})" if key else "no primary key"
         raise InvalidOptionError(
-            f"into is {target.name} with {found}; the join of {join.left.name} and {join.right.name} needs the columns "
-            f"of both keys in this order: PRIMARY KEY ({', '.join(join.target_key)})"
+            f"into is {target.name} with {actual}; the join of {join.left.name} and {join.right.name} needs the "
+            f"columns of both keys in this order: PRIMARY KEY ({', '.join(join.target_key)})"
         )
     if target.table_uuid in (join.left.table_uuid, join.right.table_uuid):
         raise InvalidOptionError(f"into is {target.name}, which is one of the joined tables; choose another table")
@@ -296,15 +298,15 @@ def _require_target(target: TableState, join: Join) -> None:
         )
 
 
-def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[str, list[Joined]]) -> Joined:
+def _source_of(column: Column, target: TableState, join: Join, sources: Mapping[str, list[Joined]]) -> Joined:
     """Return the source of a column of the target. Raises `InvalidOptionError`, `SchemaMismatchError`."""
-    found = wanted.get(column.name.casefold(), [])
-    if len(found) > 1:
+    candidates = sources.get(column.name.casefold(), [])
+    if len(candidates) > 1:
         raise InvalidOptionError(
             f"column '{column.name}' of {target.name} could be that of {join.left.name} or of {join.right.name}; set "
             "prefix= to begin the names of the right table's columns otherwise"
         )
-    if not found:
+    if not candidates:
         if column.name.casefold() not in {c.name.casefold() for c in join.columns}:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {target.name} is none of the join, which has "
@@ -314,16 +316,16 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
             f"column '{column.name}' of {target.name} is not among columns=, and the join writes whole rows: each "
             "of its upserts would make the column null; name it in columns=, or use a table without it"
         )
-    if not found[0].type.equals(column.type):
+    if not candidates[0].type.equals(column.type):
         raise SchemaMismatchError(
             f"column '{column.name}' of {target.name} is {type_name(column.type)}, in the join it is "
-            f"{type_name(found[0].type)}"
+            f"{type_name(candidates[0].type)}"
         )
-    if found[0].nullable and not column.nullable:
+    if candidates[0].nullable and not column.nullable:
         raise SchemaMismatchError(
             f"column '{column.name}' of {target.name} is NOT NULL, and in the join it may be null"
         )
-    return found[0]
+    return candidates[0]
 
 
 def _rename_columns(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:

@@ -76,23 +76,25 @@ class Lookup:
         """
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
-        wanted = _value_names(shape, columns)
-        given = self._keyed.keys(keys, shape)
-        if given.nbytes > arrow_chunking.KEYS_BYTES_MAX:
+        value_names = _value_names(shape, columns)
+        key_rows = self._keyed.keys(keys, shape)
+        if key_rows.nbytes > arrow_chunking.KEYS_BYTES_MAX:
             raise InvalidOptionError(
-                f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and "
+                f"a lookup in {shape.name} asks for {key_rows.nbytes} bytes of keys, and "
                 f"{arrow_chunking.KEYS_BYTES_MAX} are the most; look them up in several calls"
             )
-        given = given.combine_chunks()
-        if insert_if_absent and given.num_rows:
-            self._keyed.insert_if_absent(given)
+        key_rows = key_rows.combine_chunks()
+        if insert_if_absent and key_rows.num_rows:
+            self._keyed.insert_if_absent(key_rows)
             state = self._table.state
 
-        def look(newest: TableState, known: PrimaryKeySchema) -> pa.Table:
-            if known is shape:
-                return self._looked_up(newest, known, given, wanted)
-            keys = pa.Table.from_arrays(given.columns, schema=known.key_schema.arrow)  # which may be called otherwise
-            return self._looked_up(newest, known, keys, _value_names(known, columns))
+        def look(newest: TableState, current_shape: PrimaryKeySchema) -> pa.Table:
+            if current_shape is shape:
+                return self._looked_up(newest, current_shape, key_rows, value_names)
+            keys = pa.Table.from_arrays(
+                key_rows.columns, schema=current_shape.key_schema.arrow
+            )  # which may be called otherwise
+            return self._looked_up(newest, current_shape, keys, _value_names(current_shape, columns))
 
         return self._known(state, look)
 
@@ -111,24 +113,26 @@ class Lookup:
     def _with_prefix(
         self, state: TableState, shape: PrimaryKeySchema, prefix: Any, columns: Sequence[str] | None
     ) -> pa.Table:
-        wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
-        given = _prefix_row(shape, prefix)
-        encoded = encode_keys([column.chunk(0) for column in given.columns])[0].as_py()
-        found = [self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, given)]
-        columns_found = [
-            arrow_chunking.concat_columns((rows[place] for rows in found), column.type)
+        projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
+        prefix_row = _prefix_row(shape, prefix)
+        encoded = encode_keys([column.chunk(0) for column in prefix_row.columns])[0].as_py()
+        bucket_columns = [
+            self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, prefix_row)
+        ]
+        columns_read = [
+            arrow_chunking.concat_columns((rows[place] for rows in bucket_columns), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
         places = shape.layout.key_indexes
         keys = shape.layout.keys(
-            [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
+            [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns_read)]
         )
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
         rows = pa.Table.from_arrays(
-            [arrow_chunking.take_values(c, order, distinct=True) for c in columns_found], schema=shape.schema.arrow
+            [arrow_chunking.take_values(c, order, distinct=True) for c in columns_read], schema=shape.schema.arrow
         )
-        return rows.select(list(wanted.names))
+        return rows.select(list(projection.names))
 
     def matches(
         self,
@@ -149,7 +153,7 @@ class Lookup:
     def _matches(
         self, state: TableState, shape: PrimaryKeySchema, keys: pa.Table, columns: Sequence[str] | None
     ) -> Matches:
-        wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
+        projection = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
         names = shape.key_schema.names[: keys.num_columns]
         if not set(names) <= set(keys.column_names):
             raise SchemaMismatchError(
@@ -163,14 +167,14 @@ class Lookup:
         for bucket, places in _keys_by_bucket(shape, keys):
             order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
             read = partial(find, shape, encoded.take(pa.array(order)), order)
-            found_places, found = self._read(state, shape, bucket, read)
-            parts.append(found_places)
-            values += found
+            matched_places, bucket_values = self._read(state, shape, bucket, read)
+            parts.append(matched_places)
+            values += bucket_values
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
-        unpacked, _ = shape.layout.values.unpack_all(values, wanted)
+        unpacked, _ = shape.layout.values.unpack_all(values, projection)
         rows = [arrow_chunking.take_values(column, order, distinct=True) for column in unpacked]
-        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
+        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in projection])
         return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
 
     def state(
@@ -178,9 +182,14 @@ class Lookup:
     ) -> TableState:
         """Return a state of the log as new as required; see `Table.lookup`."""
         table, now_ms = self._table, self._table.world.clock.boot_ms()
-        known, state = self._refreshed_ms, table.state
+        refreshed_ms, state = self._refreshed_ms, table.state
         if max_staleness_ms is None:
-            if self._is_local and known is not None and now_ms - known < LOOK_MS_MAX and self._is_newest(state):
+            if (
+                self._is_local
+                and refreshed_ms is not None
+                and now_ms - refreshed_ms < LOOK_MS_MAX
+                and self._is_newest(state)
+            ):
                 max_staleness_ms = LOOK_MS_MAX
             else:
                 max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
@@ -188,7 +197,7 @@ class Lookup:
             raise InvalidOptionError(
                 f"max_staleness_ms is {quote(max_staleness_ms)}, expected milliseconds, at least 0"
             )
-        if known is None or now_ms - known >= max_staleness_ms or (at_least and _lacks(state, at_least)):
+        if refreshed_ms is None or now_ms - refreshed_ms >= max_staleness_ms or (at_least and _lacks(state, at_least)):
             state = table.refresh()
             self._refreshed_ms = now_ms
         if at_least and _lacks(state, at_least):
@@ -227,23 +236,25 @@ class Lookup:
             self._next_record = (state.version, path)
         return not (state.dropped or os.access(path, os.F_OK))  # half the time of a `stat` that finds nothing
 
-    def _looked_up(self, state: TableState, shape: PrimaryKeySchema, given: pa.Table, names: Sequence[str]) -> pa.Table:
-        by_name = {name: given.column(name) for name in given.schema.names}
+    def _looked_up(
+        self, state: TableState, shape: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
+    ) -> pa.Table:
+        by_name = {name: key_rows.column(name) for name in key_rows.schema.names}
         key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
         keys = encode_keys(key_columns)
-        values: list[bytes | None] = [None] * given.num_rows
+        values: list[bytes | None] = [None] * key_rows.num_rows
         stored = encode_lmdb_keys(keys)
-        for bucket, places in _keys_by_bucket(shape, given):
+        for bucket, places in _keys_by_bucket(shape, key_rows):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
-            asked = [stored[place] for place in order.tolist()]
-            found = self._read(state, shape, bucket, partial(_values_of, asked))
-            for place, value in zip(order.tolist(), found, strict=True):
+            bucket_keys = [stored[place] for place in order.tolist()]
+            bucket_values = self._read(state, shape, bucket, partial(_values_of, bucket_keys))
+            for place, value in zip(order.tolist(), bucket_values, strict=True):
                 values[place] = value
-        wanted = [shape.schema.column(name) for name in names]
-        value_fields = [pa.field(column.name, column.type) for column in wanted]
-        columns, there = shape.layout.values.unpack_all(values, wanted)
+        projection = [shape.schema.column(name) for name in names]
+        value_fields = [pa.field(column.name, column.type) for column in projection]
+        columns, exists = shape.layout.values.unpack_all(values, projection)
         schema = pa.schema([*shape.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
-        return pa.Table.from_arrays([*key_columns, *columns, pa.array(there)], schema=schema)
+        return pa.Table.from_arrays([*key_columns, *columns, pa.array(exists)], schema=schema)
 
     def _read(
         self,
@@ -260,9 +271,9 @@ class Lookup:
         for _ in range(DAMAGED_MAX):
             tablet = shape.tablet_of(bucket)
             catch_up(tablet, shape.layout, storage, state, bucket)
-            extent, found = read(tablet)
+            extent, values = read(tablet)
             if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
-                return found
+                return values
         raise damaged_tablet_error(state, bucket)
 
     def _scanned(
@@ -296,25 +307,25 @@ def column_names(columns: Sequence[str]) -> Sequence[str]:
 
 def _value_names(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> list[str]:
     """Return the columns beside the key that a lookup returns."""
-    wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
-    return [name for name in wanted.names if name not in shape.key_schema.names]
+    projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
+    return [name for name in projection.names if name not in shape.key_schema.names]
 
 
 def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
     """Return one row with the key columns of the prefix."""
     names = shape.key_schema.names
     if isinstance(prefix, Mapping):
-        given = {shape.schema.column(name).name: value for name, value in prefix.items()}
+        key_values = {shape.schema.column(name).name: value for name, value in prefix.items()}
     else:
         values = list(prefix) if isinstance(prefix, list | tuple) else [prefix]
-        given = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
-    if not given or set(given) != set(names[: len(given)]):
+        key_values = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
+    if not key_values or set(key_values) != set(names[: len(key_values)]):
         raise SchemaMismatchError(
             f"prefix {prefix!r} of {shape.name}: expected values for the first columns of the primary key "
             f"({', '.join(names)}), one or more of them"
         )
-    columns = TableSchema(shape.key_schema.columns[: len(given)])
-    return coerce([given], columns, table=shape.name).combine_chunks()
+    columns = TableSchema(shape.key_schema.columns[: len(key_values)])
+    return coerce([key_values], columns, table=shape.name).combine_chunks()
 
 
 Matched = tuple[TabletState, tuple[Places, list[bytes]]]
@@ -329,15 +340,15 @@ def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
 
 
 def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
-    found = tablet.find(keys)
-    return found.extent, found.values
+    lookup = tablet.find(keys)
+    return lookup.extent, lookup.values
 
 
 def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return the indexes of found keys, and their values."""
-    found = tablet.find(encode_lmdb_keys(keys))
-    there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
-    return found.extent, (places[there], [value for value in found.values if value is not None])
+    lookup = tablet.find(encode_lmdb_keys(keys))
+    exists = np.fromiter((value is not None for value in lookup.values), np.bool_, len(lookup.values))
+    return lookup.extent, (places[exists], [value for value in lookup.values if value is not None])
 
 
 def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
@@ -365,11 +376,11 @@ def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[i
         yield bucket, np.flatnonzero(numbers == bucket)
 
 
-def _buckets_of_prefix(shape: PrimaryKeySchema, given: pa.Table) -> Iterator[int]:
+def _buckets_of_prefix(shape: PrimaryKeySchema, prefix_row: pa.Table) -> Iterator[int]:
     if not shape.bucket_key:
         yield 0
-    elif set(shape.bucket_key) <= set(given.schema.names):
-        yield int(shape.bucket_numbers([given.column(name) for name in shape.bucket_key])[0])
+    elif set(shape.bucket_key) <= set(prefix_row.schema.names):
+        yield int(shape.bucket_numbers([prefix_row.column(name) for name in shape.bucket_key])[0])
     else:
         yield from range(shape.num_buckets)
 

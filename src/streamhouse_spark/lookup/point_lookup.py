@@ -54,12 +54,12 @@ class PointLookup:
             state = self._lookup.state(max_staleness_ms, at_least)
             plan = self._plan(self._keyed.shape(state), columns)
             values = plan.key_values(key)
-            found = plan.key.encoded(values) if plan.key is not None else None
-            value = self._value(state, plan.shape, *found) if found is not None else None
+            encoded_key = plan.key.encoded(values) if plan.key is not None else None
+            value = self._value(state, plan.shape, *encoded_key) if encoded_key is not None else None
         finally:
             if has_turn:
                 TURNS.leave()
-        if found is not None:
+        if encoded_key is not None:
             if value is None:
                 return None
             row = plan.value.read(value)
@@ -86,11 +86,11 @@ class PointLookup:
         """Return the key's value at this state or a newer one."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
-            found = tablet.find_one(key)
-            begins, applied, _ = found.extent
-            is_there = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
-            if is_there and self._lookup.owns(tablet, found.extent, state):
-                return found.values[0]
+            lookup = tablet.find_one(key)
+            begins, applied, _ = lookup.extent
+            is_current = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
+            if is_current and self._lookup.owns(tablet, lookup.extent, state):
+                return lookup.values[0]
             catch_up(tablet, shape.layout, self._table.storage, state, bucket)
         raise damaged_tablet_error(state, bucket)
 
@@ -103,10 +103,10 @@ class PointLookup:
     ) -> dict[str, Any] | None:
         keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
         rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
-        found = rows.num_columns - 1
-        if not rows.column(found)[0].as_py():
+        found_index = rows.num_columns - 1
+        if not rows.column(found_index)[0].as_py():
             return None
-        (row,) = python_rows(rows.select(list(range(found))))
+        (row,) = python_rows(rows.select(list(range(found_index))))
         return {name: row[name] for name in plan.wanted}
 
 
@@ -134,9 +134,9 @@ class _Plan:
         if type(key) in PLAIN and len(names) == 1:
             return (key,)
         if isinstance(key, Mapping):
-            given = {self.shape.schema.column(name).name: value for name, value in key.items()}
-            if set(given) == set(names):
-                return [given[name] for name in names]
+            by_name = {self.shape.schema.column(name).name: value for name, value in key.items()}
+            if set(by_name) == set(names):
+                return [by_name[name] for name in names]
         elif isinstance(key, tuple | list):
             if len(key) == len(names):
                 return key

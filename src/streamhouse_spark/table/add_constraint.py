@@ -33,9 +33,9 @@ class ConstraintValidation:
     def look(self, state: TableState, checks: Sequence[Check]) -> None:
         """Check all rows of a state. Raises `ConstraintViolatedError`."""
         if checks:
-            begun = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
+            initial = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
             self._known = with_stand_ins(
-                self._table, take_latest_snapshot(state), begun, lambda pin: self._checked(pin, checks)
+                self._table, take_latest_snapshot(state), initial, lambda pin: self._checked(pin, checks)
             )
 
     def follow(self, state: TableState, checks: Sequence[Check]) -> None:
@@ -43,20 +43,24 @@ class ConstraintValidation:
         names = _names(checks)
         if not checks:
             return
-        known, kept = self._known if self._known is not None else (None, frozenset())
-        if known is not None and names <= kept and known.schema_id == state.schema_id:
-            if known.ends == state.ends:  # without an append no row is new
+        checked_state, checked_names = self._known if self._known is not None else (None, frozenset())
+        if checked_state is not None and names <= checked_names and checked_state.schema_id == state.schema_id:
+            if checked_state.ends == state.ends:  # without an append no row is new
                 return
-            if self._has_followed(known, state, checks):
+            if self._has_followed(checked_state, state, checks):
                 return
         if not self._may_look:
             raise RevalidateError
         self.look(state, checks)
 
-    def _has_followed(self, known: TableState, state: TableState, checks: Sequence[Check]) -> bool:
-        if any(not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items()):
+    def _has_followed(self, checked_state: TableState, state: TableState, checks: Sequence[Check]) -> bool:
+        if any(
+            not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in checked_state.buckets.items()
+        ):
             return False
-        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        ends = {
+            bucket: OffsetRange(checked_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
+        }
         came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
             if state.primary_key:
@@ -81,11 +85,11 @@ class ConstraintValidation:
         return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
 
     def _require_kept(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
-        found = [Breaches(check) for check in checks]
+        violations = [Breaches(check) for check in checks]
         for batch in read_batches(self._table, plan):
-            for breaches in found:
+            for breaches in violations:
                 breaches.look(batch)
-        for breaches in found:
+        for breaches in violations:
             breaches.require_none(f"of {self._table.name}", "correct these rows first")
 
 

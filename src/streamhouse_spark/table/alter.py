@@ -74,7 +74,9 @@ def make_alter_actions(table: TableHandle, state: TableState, change: Alteration
 
 def alter_state(state: TableState, change: Alteration) -> AlteredTable:
     """Return the table of this state after the change. Raises as `alter_table_definition`."""
-    former = [(one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings]
+    former = [
+        (partitioning.schema_id, partitioning.parsed(state.schemas)) for partitioning in state.former_partitionings
+    ]
     return alter_table_definition(change, state.schema_id, state.schemas, state.partition_by, state.properties, former)
 
 
@@ -100,8 +102,8 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         table.require_there(state)
-        known = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
-        forgotten = (*known, *places_of(app_ids, state.transactions))
+        stored = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
+        forgotten = (*stored, *places_of(app_ids, state.transactions))
         return (ForgetTransactions(forgotten),) if forgotten else ()
 
     table.log.commit(plan)

@@ -60,15 +60,15 @@ class Prices:
     name: str = "Amazon S3 Standard, us-east-1, without discounts"
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Prices:
+    def of(cls, overrides: Mapping[str, Any]) -> Prices:
         """Take some or all prices by the names of the fields; the others stay. Raises `InvalidOptionError`."""
         names = [field.name for field in fields(cls) if field.name != "name"]
-        for name, value in given.items():
+        for name, value in overrides.items():
             if name not in names:
                 raise InvalidOptionError(f"unknown price {quote(name)}; there are {', '.join(names)}")
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
                 raise InvalidOptionError(f"price {name}: found {quote(value)}, expected US dollars, at least 0")
-        return replace(cls(), **given, name="given, else those of " + cls().name) if given else cls()
+        return replace(cls(), **overrides, name="given, else those of " + cls().name) if overrides else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,11 @@ class CostEstimate:
     @classmethod
     def together(cls, estimates: Iterable[CostEstimate], prices: Prices) -> CostEstimate:
         """Add up estimates at the same prices."""
-        found = list(estimates)
+        all_estimates = list(estimates)
         names = [field.name for field in fields(cls) if field.name != "prices"]
-        return cls(**{name: sum(getattr(one, name) for one in found) for name in names}, prices=prices)
+        return cls(
+            **{name: sum(getattr(estimate, name) for estimate in all_estimates) for name in names}, prices=prices
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +200,11 @@ def _activity(table: TableHandle, state: TableState) -> CostModelInput:
     oldest = records[-1]
     commits = state.version - oldest.number + 1
     pairs = [pair.time_ms for pair in state.lake_history if pair.time_ms >= day_ago_ms]
-    all_rounds_known = len(pairs) < LAKE_HISTORY_MAX
+    has_all_rounds = len(pairs) < LAKE_HISTORY_MAX
     objects = [sum(s.uuid is not None for s in _appended_segments(record)) for record in records]
     return CostModelInput(
         commits_per_day=_a_day(commits, oldest.time_ms, now_ms),
-        rounds_per_day=_a_day(len(pairs), oldest.time_ms if all_rounds_known else pairs[0], now_ms),
+        rounds_per_day=_a_day(len(pairs), oldest.time_ms if has_all_rounds else pairs[0], now_ms),
         buckets=state.num_buckets,
         hot_bytes=hot_bytes,
         objects_per_commit=sum(objects) / len(objects),
@@ -215,7 +217,7 @@ def _a_day(count: int, since_ms: int, now_ms: int) -> float:
 
 def _some_records_since(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
     """Return the newest record, then, by halving, older ones down to the oldest that is kept and since a time."""
-    found = [read_record(table.storage, state.table_uuid, state.version)[0]]
+    records = [read_record(table.storage, state.table_uuid, state.version)[0]]
     low, high = 1, state.version
     while low < high:
         middle = (low + high) // 2
@@ -228,8 +230,8 @@ def _some_records_since(table: TableHandle, state: TableState, since_ms: int) ->
             low = middle + 1
         else:
             high = middle
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _appended_segments(record: Record) -> Iterator[Segment]:

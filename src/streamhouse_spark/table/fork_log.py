@@ -30,22 +30,22 @@ from streamhouse_spark.storage.prefetch import delete_all
 from streamhouse_spark.write.auto_compaction import merge_inline
 
 
-def make_fork_state(then: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
+def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
     """Return the state of the log before its first record: that of the version, without what is told of the other
     table's readers, cleaners and names.
     """
-    inline = {segment.commit for segment in then.kept_segments() if segment.uuid is None}
+    inline = {segment.commit for segment in base.kept_segments() if segment.uuid is None}
     return replace(
-        then,
+        base,
         table_uuid=uuid,
         name=name,
         created_ms=now_ms,
         time_ms=now_ms,
         properties=at_home(properties),
-        lake_history=() if then.lake is None else (then.lake,),
-        deletions=of_snapshot(then.deletions, then.lake),
-        former_uuids=(*then.former_uuids, then.table_uuid),
-        manifests={number: manifest for number, manifest in then.manifests.items() if number in inline},
+        lake_history=() if base.lake is None else (base.lake,),
+        deletions=of_snapshot(base.deletions, base.lake),
+        former_uuids=(*base.former_uuids, base.table_uuid),
+        manifests={number: manifest for number, manifest in base.manifests.items() if number in inline},
         condemned={},
         consumers={},
         archive=NO_ARCHIVE,
@@ -58,19 +58,19 @@ def make_fork_state(then: TableState, name: str, uuid: str, now_ms: int, propert
     )
 
 
-def first(storage: Storage, world: World, begun: TableState, action: Action) -> TableState:
+def first(storage: Storage, world: World, base: TableState, action: Action) -> TableState:
     """Store the log's first record, and the state behind it as a checkpoint. Returns the state."""
     record = Record(
-        begun.version + 1,
-        begun.table_uuid,
+        base.version + 1,
+        base.table_uuid,
         world.ids.new_uuid(),
-        begun.time_ms,
+        base.time_ms,
         (action,),
         author=world.author,
-        after=begun.attempt,
+        after=base.attempt,
     )
     put_first_record(storage, record)
-    state = fold(begun, record)
+    state = fold(base, record)
     write_checkpoint(storage, state)
     return state
 

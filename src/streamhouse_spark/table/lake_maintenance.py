@@ -229,8 +229,8 @@ def claim_of(table: TableHandle) -> Claim:
                     f"rows of {state.name} were deleted in a lake snapshot that was about to be expired, and no round "
                     "has deleted them in the lake yet; nothing was expired, tier the table and try again"
                 )
-            wanted = {tag.lake_snapshot: name for name, tag in state.tags.items()}
-            if named := sorted(wanted[snapshot] for snapshot in doomed if snapshot in wanted):
+            tag_names = {tag.lake_snapshot: name for name, tag in state.tags.items()}
+            if named := sorted(tag_names[snapshot] for snapshot in doomed if snapshot in tag_names):
                 raise CommitConflictError(
                     f"tag {named[0]!r} of {state.name} was given to a version whose lake snapshot was about to be "
                     "expired; nothing was expired, try again"

@@ -75,8 +75,8 @@ def maintain(
         merged += merge_small(table, table.state)
         table.log.checkpoint(table.state)
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
-    is_kept_up = lake is not None and table.properties.datalake_enabled
-    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
+    is_maintained = lake is not None and table.properties.datalake_enabled
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_maintained else None
     return MaintainReport(merged, trimmed, cleaned, upkept, snapshots, archived)
 
 

@@ -235,22 +235,26 @@ class OverwriteTarget:
             self._follow(self._state, state)
         self._require_unchanged(state)
         assert self._base is not None
-        looked = self._base
-        base = replace(ReadVersion.of(state), lake_snapshot_id=looked.lake_snapshot_id, looked_at=looked.looked_at)
+        base_read = self._base
+        base = replace(
+            ReadVersion.of(state), lake_snapshot_id=base_read.lake_snapshot_id, looked_at=base_read.looked_at
+        )
         return make_delete_actions(state, self._rows, base, self._files)
 
     def _look(self, state: TableState) -> None:
         require_deletable(state)
-        begun = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
-        pin, found = with_stand_ins(
-            self._table, take_latest_snapshot(state), begun, lambda pin: (pin, self._found(pin))
+        initial = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
+        pin, located = with_stand_ins(
+            self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._found(pin))
         )
         self._state, self._base = pin.state, ReadVersion.of(pin.state)
-        self._rows, self._files = dict(found.rows), found.files
+        self._rows, self._files = dict(located.rows), located.files
 
-    def _follow(self, known: TableState, state: TableState) -> None:
+    def _follow(self, followed_state: TableState, state: TableState) -> None:
         """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
-        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        ends = {
+            bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
+        }
         added = self._found(
             ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
         ).rows
@@ -261,8 +265,11 @@ class OverwriteTarget:
                 runs = runs.without(state.deleted[bucket])
             self._rows[bucket] = runs
         if self._files:
-            gone = union_deleted_file_rows(state.deletions)
-            left = {name: runs.without(gone[name]) if name in gone else runs for name, runs in self._files.items()}
+            deleted_files = union_deleted_file_rows(state.deletions)
+            left = {
+                name: runs.without(deleted_files[name]) if name in deleted_files else runs
+                for name, runs in self._files.items()
+            }
             self._files = {name: runs for name, runs in left.items() if runs}
         self._state = state
 
@@ -279,28 +286,28 @@ class OverwriteTarget:
                 raise changed_since_read_error(
                     state, f"the row at offset {added.range.start} of bucket {bucket} was added to the part"
                 )
-        told = read.history.number if read.history is not None else 0
-        if deletion := next((d for d in state.deletions if d.commit > told), None):
+        applied_through = read.history.number if read.history is not None else 0
+        if deletion := next((d for d in state.deletions if d.commit > applied_through), None):
             raise changed_since_read_error(state, f"commit {deletion.commit} deleted rows")
 
 
-def _is_followed(known: TableState, state: TableState, *, has_files: bool) -> bool:
+def _is_followed(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
     """Tell whether rows that were found in an earlier state are found again by their offsets, or where they lie in
     files of the lake, and the rest among the newest of the log.
     """
-    if known is state or known.version == state.version:
+    if followed_state is state or followed_state.version == state.version:
         return True
-    if has_files and state.recorded_lake is not known.recorded_lake:
+    if has_files and state.recorded_lake is not followed_state.recorded_lake:
         return False
-    if state.schema_id != known.schema_id or state.first_offsets != known.first_offsets:
+    if state.schema_id != followed_state.schema_id or state.first_offsets != followed_state.first_offsets:
         return False
-    if (lake := state.recorded_lake) is not known.recorded_lake:
-        before = known.recorded_lake.dropped_rows if known.recorded_lake is not None else 0
+    if (lake := state.recorded_lake) is not followed_state.recorded_lake:
+        before = followed_state.recorded_lake.dropped_rows if followed_state.recorded_lake is not None else 0
         if lake is None or lake.dropped_rows != before:
             return False
-    if any(deletion.is_in_lake and deletion.commit > known.version for deletion in state.deletions):
+    if any(deletion.is_in_lake and deletion.commit > followed_state.version for deletion in state.deletions):
         return False
-    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items())
+    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in followed_state.buckets.items())
 
 
 def rows_of(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:

@@ -131,12 +131,12 @@ def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        begun = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
-        pin, found = with_stand_ins(
-            table, take_latest_snapshot(state), begun, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
+        initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
+        pin, located = with_stand_ins(
+            table, take_latest_snapshot(state), initial, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
         )
         try:
-            return commit_deletion(table, found.rows, ReadVersion.of(pin.state), files=found.files)
+            return commit_deletion(table, located.rows, ReadVersion.of(pin.state), files=located.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise

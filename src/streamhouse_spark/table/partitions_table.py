@@ -70,17 +70,17 @@ def _of_pin(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     columns = pin.state.schema.select(pin.state.partition_by)
     schema = partitions_schema(pin.state)
     parts = [part.cast(schema) for part in _parts(table, pin, columns)]
-    found = pa.concat_tables([schema.empty_table(), *parts])
-    return in_order(sums(found, columns.names).cast(schema), columns.names)
+    counts = pa.concat_tables([schema.empty_table(), *parts])
+    return in_order(sums(counts, columns.names).cast(schema), columns.names)
 
 
 def _parts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
         scan = scan_pinned(table, pin, ScanRequest(columns.names))
-        gone = _Gone(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
-        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, gone)
+        pending_deletes = _Gone(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
+        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, pending_deletes)
         older = [file for file in scan.files if not _says(file, columns)]
-        yield from _of_older(table, pin, scan, older, columns, gone)
+        yield from _of_older(table, pin, scan, older, columns, pending_deletes)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
     for split in splits:
@@ -110,11 +110,11 @@ class _Gone:
         return file.num_live - (positions.num_rows if positions is not None else 0)
 
 
-def _of_lake(files: Sequence[ScanFile], columns: TableSchema, gone: _Gone) -> pa.Table:
+def _of_lake(files: Sequence[ScanFile], columns: TableSchema, pending_deletes: _Gone) -> pa.Table:
     values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
     return _count_rows(
         values,
-        lake_rows=[gone.num_live(file) for file in files],
+        lake_rows=[pending_deletes.num_live(file) for file in files],
         lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
         lake_size_bytes=[file.size_bytes for file in files],
     )
@@ -129,7 +129,12 @@ def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
 
 
 def _of_older(
-    table: TableHandle, pin: ReadSnapshot, scan: LakeScan, files: Sequence[ScanFile], columns: TableSchema, gone: _Gone
+    table: TableHandle,
+    pin: ReadSnapshot,
+    scan: LakeScan,
+    files: Sequence[ScanFile],
+    columns: TableSchema,
+    pending_deletes: _Gone,
 ) -> Iterator[pa.Table]:
     """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
     a file of every partition that it has rows of, with its share of the bytes.
@@ -141,15 +146,15 @@ def _of_older(
                 "another engine with other partition columns; rewrite it with that engine"
             )
         split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.position_deletes)
-        rows = gone.rows if parse_file_offsets(file.location) is not None else {}
-        piece = LakeScanTask(split, file.bucket, rows, gone.positions(file))
+        rows = pending_deletes.rows if parse_file_offsets(file.location) is not None else {}
+        piece = LakeScanTask(split, file.bucket, rows, pending_deletes.positions(file))
         plan = ScanPlan(table.name, table.uuid, columns, (piece,), scan.projection)
-        found_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
-        num_rows, values = found_rows.num_rows, dict(zip(columns.names, found_rows.columns, strict=True))
-        found = sums(_count_rows(values, lake_rows=[1] * num_rows), columns.names)
-        counts = found.column("lake_rows").to_pylist()
+        partition_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
+        num_rows, values = partition_rows.num_rows, dict(zip(columns.names, partition_rows.columns, strict=True))
+        counted = sums(_count_rows(values, lake_rows=[1] * num_rows), columns.names)
+        counts = counted.column("lake_rows").to_pylist()
         yield _count_rows(
-            {name: found.column(name) for name in columns.names},
+            {name: counted.column(name) for name in columns.names},
             lake_rows=counts,
             lake_files=[1] * len(counts),
             lake_size_bytes=[file.size_bytes * count // num_rows for count in counts],
@@ -166,15 +171,15 @@ def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: Tab
     keys = [_decode_partition(segment, columns) for segment in alone]
     values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
     yield _count_rows(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
-    for found in read_split(table.storage, replace(split, segments=mixed), columns):
-        rows = found.batch
+    for log_batch in read_split(table.storage, replace(split, segments=mixed), columns):
+        rows = log_batch.batch
         yield _count_rows(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
 
 
 def _count_rows(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
     num_rows = len(next(iter(counts.values())))
-    found = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
-    return pa.table({**values, **found})
+    count_columns = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
+    return pa.table({**values, **count_columns})
 
 
 def _decode_partition(segment: Segment, columns: TableSchema) -> Sequence[Any]:

@@ -59,9 +59,9 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        found = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
+        located = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
         try:
-            return commit_deletion(table, found.rows, ReadVersion.of(state), transaction, found.files)
+            return commit_deletion(table, located.rows, ReadVersion.of(state), transaction, located.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
@@ -158,8 +158,8 @@ def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
     """
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
     ids = [pair.snapshot_id for pair in pairs]
-    known = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
-    return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[known:]))
+    first = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
+    return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
 
 
 def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
@@ -179,30 +179,30 @@ def make_delete_actions(
     read.require_there(state)
     require_deletable(state)
     require_looked_at(state, read, rows)
-    told = read.history.number if read.history is not None else 0
-    newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
-    kept = {}
+    applied_through = read.history.number if read.history is not None else 0
+    newer = any(deletion.is_in_lake and deletion.commit > applied_through for deletion in state.deletions)
+    live_rows = {}
     for bucket, runs in rows.items():
         start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
-        gone = state.deleted[bucket].common(runs) if bucket in state.deleted else None
-        if gone:
+        already_deleted = state.deleted[bucket].common(runs) if bucket in state.deleted else None
+        if already_deleted:
             raise changed_since_read_error(
-                state, f"the row at offset {gone.range.start} of bucket {bucket} was deleted by another"
+                state, f"the row at offset {already_deleted.range.start} of bucket {bucket} was deleted by another"
             )
         if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
             raise changed_since_read_error(
                 state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten"
             )
         if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
-            kept[bucket] = held
+            live_rows[bucket] = held
     if files:
         require_same_files(state, read, files)
         if newer:
             raise changed_since_read_error(
                 state, "rows of lake files were deleted by others, and their places are forgotten"
             )
-        return (DeleteRows(kept, files, read.lake_snapshot_id),)
-    return (DeleteRows(kept),) if kept else ()
+        return (DeleteRows(live_rows, files, read.lake_snapshot_id),)
+    return (DeleteRows(live_rows),) if live_rows else ()
 
 
 def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Places:
@@ -213,15 +213,15 @@ def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Proje
     return places_of_rows(table, pin.state, read, np.concatenate(ids))
 
 
-def plan_named_read(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
+def plan_named_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
     """Plan a read of rows that `places_of_rows` is to name, and return its base.
 
     The mark of the lake's snapshot costs a request, and only rows without offsets need it: where the plan may have
     some, the mark is taken, and the read is planned again behind it. Raises as `plan_pin` does.
     """
-    wanted = replace(wanted, names_rows=True)
-    read, plan = ReadVersion.of(pin.state), plan_pin(table, pin, wanted).plan(table)
+    request = replace(request, names_rows=True)
+    read, plan = ReadVersion.of(pin.state), plan_pin(table, pin, request).plan(table)
     if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
         read = read_base(table, pin.state)
-        plan = plan_pin(table, pin, wanted).plan(table)
+        plan = plan_pin(table, pin, request).plan(table)
     return read, plan

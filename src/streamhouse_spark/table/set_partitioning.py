@@ -74,12 +74,12 @@ def _without_bucket(state: TableState, partition_by: Sequence[str]) -> list[str]
     """Return the fields but for the bucket. Raises `InvalidOptionError` for another bucket than the table's."""
     fields, key = [], state.parsed.bucket_key
     for text in partition_by:
-        found = None if state.schema.find(text) is not None else _BUCKET.fullmatch(text)
-        if found is None:
+        match = None if state.schema.find(text) is not None else _BUCKET.fullmatch(text)
+        if match is None:
             fields.append(text)
             continue
-        names = tuple(state.schema.column(name).name for name in parse_names(found[2]))
-        if names != key or int(found[1]) != state.num_buckets:
+        names = tuple(state.schema.column(name).name for name in parse_names(match[2]))
+        if names != key or int(match[1]) != state.num_buckets:
             has = f"bucket({state.num_buckets}, {', '.join(key)})" if key else "no bucket key"
             raise InvalidOptionError(
                 f"PARTITIONED BY {text.strip()}: table {state.name} has {has}, by which rows of the log lie and which "

@@ -164,8 +164,8 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     from streamhouse_spark.read.scan_executor import read_batches  # it loads the readers of both lakes
 
     if has_lost_rows(state):
-        told = ScanPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
-        yield from read_batches(table, told, CHANGELOG_FIELDS)
+        commit_plan = ScanPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
+        yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
     held = usable_archive(state)
     for bucket, log in state.buckets.items():

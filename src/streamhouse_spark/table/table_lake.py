@@ -98,8 +98,8 @@ class LakeView:
             as_of_snapshot=as_of_snapshot,
             as_of_timestamp_ms=as_of_timestamp_ms,
         )
-        found = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
-        return projection.joined([projection.finish(rows) for rows in found])
+        tables = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
+        return projection.joined([projection.finish(rows) for rows in tables])
 
     def _current(self) -> LakeTable:
         """Return the lake of the table as it is now: others may have altered it.

@@ -53,7 +53,7 @@ class TableOverview:
         enabled = of.datalake_enabled
         now_ms = table.storage.now_ms()
         health = table_health(state, of, now_ms)
-        failure = next((one for one in failures if not one.is_over(state)), None)
+        failure = next((candidate for candidate in failures if not candidate.is_over(state)), None)
         segments = [segment for log in state.buckets.values() for segment in log.segments]
         return cls(
             table=table.name,
@@ -83,8 +83,8 @@ def overdue_failures(storage: Storage, tables: Sequence[Table]) -> Mapping[str, 
     others cost no request.
     """
     overdue = [table for table in tables if _is_overdue(table)]
-    found = at_once(storage, lambda table: list_failures(table.storage, table.uuid), overdue)
-    return {table.uuid: failures for table, failures in zip(overdue, found, strict=True)}
+    failures_by_table = at_once(storage, lambda table: list_failures(table.storage, table.uuid), overdue)
+    return {table.uuid: failures for table, failures in zip(overdue, failures_by_table, strict=True)}
 
 
 def _is_overdue(table: Table) -> bool:

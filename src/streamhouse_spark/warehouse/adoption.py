@@ -101,9 +101,9 @@ def adopt_table(
         adopter.require_free(names.resolve(storage, path))
         return adopter.report(adopter.examine())
     for _ in range(_RACES_MAX):
-        found = adopter.adopt()
-        if found is not None:
-            return adopter.report(found)
+        candidate = adopter.adopt()
+        if candidate is not None:
+            return adopter.report(candidate)
     raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
 
 
@@ -157,17 +157,17 @@ class _Adopter:
 
     def examine(self) -> AdoptionCandidate:
         """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
-        found = self.lake().examine(self.path, self.place)
-        if found.owner is not None:
-            self._require_ownerless(found, found.owner)
-        return found
+        candidate = self.lake().examine(self.path, self.place)
+        if candidate.owner is not None:
+            self._require_ownerless(candidate, candidate.owner)
+        return candidate
 
-    def _require_ownerless(self, found: AdoptionCandidate, owner: str) -> None:
-        state = self._find_owner(found, owner)
+    def _require_ownerless(self, candidate: AdoptionCandidate, owner: str) -> None:
+        state = self._find_owner(candidate, owner)
         if state is not None and not state.dropped and self._is_named(state):
-            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {state.name}")
+            raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {state.name}")
 
-    def _find_owner(self, found: AdoptionCandidate, owner: str) -> TableState | None:
+    def _find_owner(self, candidate: AdoptionCandidate, owner: str) -> TableState | None:
         """Return the state of the table that owns the lake; None if it was dropped long ago."""
         try:
             return CommitLog(self.storage, owner, self.world).refresh()
@@ -176,8 +176,8 @@ class _Adopter:
         if self._is_final(owner):
             return None
         raise LakeMismatchError(
-            f"the {self.kind} at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
-            "that table in its own warehouse, and clean up there"
+            f"the {self.kind} at {candidate.location} belongs to table {owner}, which this warehouse does not have; "
+            "drop that table in its own warehouse, and clean up there"
         )
 
     def _is_final(self, owner: str) -> bool:
@@ -193,39 +193,39 @@ class _Adopter:
         storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
-        found = self.examine()
-        create = replace(self._make_create(found), lake_location=self.place)
+        candidate = self.examine()
+        create = replace(self._make_create(candidate), lake_location=self.place)
         require_log_location(storage, create.properties)
         names.create_database(storage, self.path.database, world)
-        if found.owner is not None:
-            self._end(found, found.owner)
+        if candidate.owner is not None:
+            self._end(candidate, candidate.owner)
         uuid = new_table_uuid(storage, world, create.properties)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
-        self._claim(found, uuid)
+        self._claim(candidate, uuid)
         if not names.point(storage, self.path, pointer, uuid, world):
             return None
         names.create_database(storage, self.path.database, world)  # if it was dropped meanwhile
-        return found
+        return candidate
 
-    def _make_create(self, found: AdoptionCandidate) -> Create:
+    def _make_create(self, candidate: AdoptionCandidate) -> Create:
         properties = {str(k): str(v) for k, v in self.properties.items()}
         if self.lake_format != "iceberg":
             properties.setdefault(_FORMAT, self.lake_format)
-        key = join_names(found.bucket_key)
-        said = {"bucket.num": str(found.num_buckets), "bucket.key": key} if key else {}
+        key = join_names(candidate.bucket_key)
+        said = {"bucket.num": str(candidate.num_buckets), "bucket.key": key} if key else {}
         for key, value in said.items():
             if properties.setdefault(key, value) != value:
                 raise InvalidOptionError(
                     f"table {self.path}: {key} is {properties[key]}, the {self.kind} has {value}; leave it out"
                 )
-        snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
-        is_asked = self.primary_key or PRIMARY_KEY in properties
+        snapshot = NOTHING_ADOPTED if candidate.snapshot_id is None else str(candidate.snapshot_id)
+        has_explicit_key = self.primary_key or PRIMARY_KEY in properties
         create = create_action(
             self.path,
-            found.schema,
-            found.key if found.is_keyed and not is_asked else self.primary_key,
-            found.partition_by,
+            candidate.schema,
+            candidate.key if candidate.is_keyed and not has_explicit_key else self.primary_key,
+            candidate.partition_by,
             None,
             properties,
             adopted=snapshot,
@@ -237,24 +237,24 @@ class _Adopter:
                 f"table {self.path} is made of a lake table: it has a lake, which is enabled; leave out "
                 "table.datalake.enabled"
             )
-        self.lake().require_key(found, parsed.primary_key)
-        if parsed.bucket_key != found.bucket_key:
+        self.lake().require_key(candidate, parsed.primary_key)
+        if parsed.bucket_key != candidate.bucket_key:
             raise InvalidOptionError(
                 f"table {self.path}: bucket.key is {join_names(parsed.bucket_key)}, the {self.kind} has no bucket key; "
                 "leave it out"
             )
         return create
 
-    def _end(self, found: AdoptionCandidate, owner: str) -> None:
+    def _end(self, candidate: AdoptionCandidate, owner: str) -> None:
         """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
-        if self._find_owner(found, owner) is None:
+        if self._find_owner(candidate, owner) is None:
             return
         log = CommitLog(self.storage, owner, self.world)
         log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
         if not log.state.dropped:
-            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {log.state.name}")
+            raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {log.state.name}")
 
-    def _claim(self, found: AdoptionCandidate, uuid: str) -> None:
+    def _claim(self, candidate: AdoptionCandidate, uuid: str) -> None:
         """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
         storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
@@ -265,10 +265,10 @@ class _Adopter:
             from streamhouse_spark.kv.adoption_snapshot import stage_rows
 
             shape = _segment_options(created)
-            buckets = lake.rows_by_bucket(spec, found)
+            buckets = lake.rows_by_bucket(spec, candidate)
             adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
-        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
-        held = lake.claim(spec, found, ends)
+        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{bucket_rows.bucket: 1 for bucket_rows in adopted}}
+        held = lake.claim(spec, candidate, ends)
 
         def pair(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:
@@ -279,17 +279,17 @@ class _Adopter:
 
         log.commit(pair)
 
-    def report(self, found: AdoptionCandidate) -> AdoptReport:
-        create = self._make_create(found)
+    def report(self, candidate: AdoptionCandidate) -> AdoptReport:
+        create = self._make_create(candidate)
         return AdoptReport(
             table=str(self.path),
-            location=found.location,
-            snapshot_id=found.snapshot_id,
-            rows=found.num_rows,
-            files=found.num_files,
-            schema=found.schema.ddl(),
-            partition_by=found.partition_by,
-            bucket_key=join_names(found.bucket_key) if found.bucket_key else None,
+            location=candidate.location,
+            snapshot_id=candidate.snapshot_id,
+            rows=candidate.num_rows,
+            files=candidate.num_files,
+            schema=candidate.schema.ddl(),
+            partition_by=candidate.partition_by,
+            bucket_key=join_names(candidate.bucket_key) if candidate.bucket_key else None,
             buckets=create.num_buckets,
             format=self.lake_format,
             primary_key=parse_names(create.properties.get(PRIMARY_KEY, "")),

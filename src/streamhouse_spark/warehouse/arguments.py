@@ -14,12 +14,12 @@ def format_setting(value: object) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def property_texts(what: object, properties: Mapping[str, object]) -> dict[str, str]:
+def property_texts(path: object, properties: Mapping[str, object]) -> dict[str, str]:
     """Return the properties as texts. Raises `InvalidOptionError` for a value that Python cannot write as one."""
     try:
         return {str(key): str(value) for key, value in properties.items()}
     except ValueError as error:  # a number of thousands of digits, also in a list
-        raise InvalidOptionError(f"table {what}: a property cannot be a text ({error}); shorten it") from error
+        raise InvalidOptionError(f"table {path}: a property cannot be a text ({error}); shorten it") from error
 
 
 def check_warehouse(location: object, settings: object) -> None:
@@ -36,7 +36,7 @@ def check_warehouse(location: object, settings: object) -> None:
         raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
 
 
-def check_comment(what: str, comment: object) -> None:
+def check_comment(subject: str, comment: object) -> None:
     """Raise `InvalidOptionError` for a comment that is no text."""
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {what} is {quote(comment)}, expected a text; write it anew")
+        raise InvalidOptionError(f"the comment of {subject} is {quote(comment)}, expected a text; write it anew")

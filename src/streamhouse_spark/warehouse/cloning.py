@@ -49,10 +49,10 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
     """
     for attempt in range(_TRIES):
         now = cloned.refresh()
-        then = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
-        _require_clonable(cloned, now, then)
+        base = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
+        _require_clonable(cloned, now, base)
         try:
-            if not _make(storage, world, cloned, to, then):
+            if not _make(storage, world, cloned, to, base):
                 raise TableExistsError(
                     f"table {now.name} cannot be cloned to {to}: that exists in {storage.url}; drop it first, or "
                     "choose another name"
@@ -63,14 +63,14 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
                 raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
 
 
-def _make(storage: Storage, world: World, source: TableHandle, target: TablePath, then: TableState) -> bool:
+def _make(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
     """Make the clone; False where its name is taken."""
     database, pointer = names.ready_to_name(storage, world, target)
     if not free(storage, world, target, pointer):
         return False
-    before = _make_clone_state(then, target, world.ids.new_uuid(), storage.now_ms())
+    before = _make_clone_state(base, target, world.ids.new_uuid(), storage.now_ms())
     state = first(storage, world, before, Rename(before.name))
-    keep_version(source, f"{CLONE}{state.table_uuid}", then, then.kept_segments())
+    keep_version(source, f"{CLONE}{state.table_uuid}", base, base.kept_segments())
     copy_rows(source, state)
     if state.lake is not None:
         source.open_lake().clone(state, state.lake.snapshot_id)
@@ -79,40 +79,40 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
         return False
     with after_commit(logger, "keeping the database", database.name):
         names.keep_database(storage, world, database)
-    logger.info("%s is a clone of commit %d of %s", target, then.version, then.name)
+    logger.info("%s is a clone of commit %d of %s", target, base.version, base.name)
     return True
 
 
-def _make_clone_state(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
+def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
     """Return the state of a clone before its first record. The clone of a view is a table, which nobody refreshes."""
-    properties = {name: text for name, text in then.properties.items() if name != VIEW}
-    location = lake_location(target, uuid, taken=True, lake_format=then.parsed.datalake_format)
-    return replace(make_fork_state(then, str(target), uuid, now_ms, properties), lake_location=location)
+    properties = {name: text for name, text in base.properties.items() if name != VIEW}
+    location = lake_location(target, uuid, taken=True, lake_format=base.parsed.datalake_format)
+    return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 
-def _require_clonable(source: TableHandle, now: TableState, then: TableState) -> None:
+def _require_clonable(source: TableHandle, now: TableState, base: TableState) -> None:
     """Raise `InvalidOptionError` for a version that cannot be cloned, and `SnapshotExpiredError` for one whose lake
     snapshot another engine expired, before anything is written.
     """
     require_no_branch(now, "cloning")
-    if ADOPTED in then.properties:
+    if ADOPTED in base.properties:
         raise InvalidOptionError(
             f"table {now.name} was made of a lake table that was there before, whose rows are not in its log; copy its "
             "rows instead (CREATE TABLE … AS SELECT)"
         )
-    if then.lake is None:
+    if base.lake is None:
         return
-    if then.former_partitionings != now.former_partitionings:
+    if base.former_partitionings != now.former_partitionings:
         raise InvalidOptionError(
-            f"the partitioning of {now.name} was changed after commit {then.version}, and its lake may have the new "
+            f"the partitioning of {now.name} was changed after commit {base.version}, and its lake may have the new "
             "one already; clone a later version"
         )
-    newer = (schema for schema_id, schema in now.schemas.items() if schema_id not in then.schemas)
-    if any(schema.plain_columns != then.schema.plain_columns for schema in newer):
+    newer = (schema for schema_id, schema in now.schemas.items() if schema_id not in base.schemas)
+    if any(schema.plain_columns != base.schema.plain_columns for schema in newer):
         raise InvalidOptionError(
-            f"columns of {now.name} changed after commit {then.version}, and its lake may have the new ones already; "
+            f"columns of {now.name} changed after commit {base.version}, and its lake may have the new ones already; "
             "clone a later version, and roll the clone back"
         )
     lake = source.open_lake()
     lake.require_clonable()
-    lake.snapshot(then.lake.snapshot_id)
+    lake.snapshot(base.lake.snapshot_id)

@@ -41,20 +41,20 @@ class WarehouseCosts:
 def warehouse_costs(
     storage: Storage,
     listed: Iterable[TableSummary],
-    open_one: Callable[[TableSummary], Table],
+    open_table: Callable[[TableSummary], Table],
     prices: Mapping[str, Any] | None = None,
 ) -> WarehouseCosts:
-    """Count and estimate the costs of tables in their newest states; ``open_one`` gives one of them.
+    """Count and estimate the costs of tables in their newest states; ``open_table`` gives one of them.
 
     A table that cannot be read does not stop the others. Raises as the listing, and `InvalidOptionError` for prices
     that cannot be.
     """
     chosen = Prices.of(prices or {})
 
-    def look(of_one: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
-        name, requests = str(of_one.path), NO_REQUESTS
+    def look(summary: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
+        name, requests = str(summary.path), NO_REQUESTS
         try:
-            table = open_one(of_one)
+            table = open_table(summary)
             requests = log_requests(table)
             return name, requests, table_costs(table, prices)
         except TableNotFoundError:  # dropped since it was listed
@@ -62,9 +62,9 @@ def warehouse_costs(
         except StreamhouseError as error:
             return name, requests, error
 
-    found = [one for one in at_once(storage, look, list(listed)) if one is not None]
-    tables = {name: costs for name, _, costs in found if isinstance(costs, TableCosts)}
-    failed = {name: str(error) for name, _, error in found if not isinstance(error, TableCosts)}
-    requests = sum((of_log for _, of_log, _ in found), METER.of(storage.url))
+    table_results = [table_result for table_result in at_once(storage, look, list(listed)) if table_result is not None]
+    tables = {name: costs for name, _, costs in table_results if isinstance(costs, TableCosts)}
+    failed = {name: str(error) for name, _, error in table_results if not isinstance(error, TableCosts)}
+    requests = sum((of_log for _, of_log, _ in table_results), METER.of(storage.url))
     together = CostEstimate.together((costs.estimate for costs in tables.values()), chosen)
     return WarehouseCosts(requests, together, tables, failed)

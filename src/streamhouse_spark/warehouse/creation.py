@@ -114,11 +114,11 @@ def _parse_partitioning(
 ) -> tuple[str, ...]:
     """Return the partition columns. ``texts`` get all fields of the partitioning where one is a transform."""
     said = split_fields(texts.get(PARTITION_FIELDS, ""))
-    fields, given = parse_fields(partition_by or said, schema), parse_fields(said, schema)
-    if said and fields != given:
+    fields, property_fields = parse_fields(partition_by or said, schema), parse_fields(said, schema)
+    if said and fields != property_fields:
         raise InvalidOptionError(
             f"table {path}: it is partitioned by {join_fields(fields)}, the property {PARTITION_FIELDS} says "
-            f"{join_fields(given)}; give one"
+            f"{join_fields(property_fields)}; give one"
         )
     texts.pop(PARTITION_FIELDS, None)
     if any(field.transform != "identity" for field in fields):
@@ -140,7 +140,7 @@ def create_named(
         if not free(storage, world, path, pointer):
             return None
         uuid, since_ms = new_table_uuid(storage, world, create.properties), world.clock.boot_ms()
-        action = place_lake_table(create, path, uuid, taken=pointer.number > 0)
+        action = place_lake_table(create, path, uuid, is_taken=pointer.number > 0)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (action,), author=world.author)
         first = put_first_record(storage, record)
         if names.point(storage, path, pointer, uuid, world):
@@ -207,8 +207,8 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
         raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")
 
 
-def place_lake_table(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
-    """Return the action with the place of the lake table, which is another one where the usual is ``taken``."""
+def place_lake_table(create: Create, path: TablePath, uuid: str, *, is_taken: bool) -> Create:
+    """Return the action with the place of the lake table, which is another one where the usual is ``is_taken``."""
     lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
-    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
+    location = lake_location(path, uuid, taken=is_taken, lake_format=lake_format)
     return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

@@ -45,28 +45,28 @@ def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
             return None
 
     states = in_parallel(look, storage.list_names(TABLES_PREFIX))
-    found = [
+    dropped = [
         DroppedTable(state.name, state.table_uuid, state.time_ms, state.num_rows)
         for state in states
         if state is not None and state.dropped and not state.buried and BRANCH not in state.properties
     ]
-    return sorted(found, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
+    return sorted(dropped, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
 
 
-def find_dropped_table(found: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
+def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
     """Return the table that was dropped last under this name, or the one with this uuid. Raises
     `TableNotFoundError`.
     """
-    of_name = [table for table in found if table.name == str(path)]
+    of_name = [table for table in dropped if table.name == str(path)]
     fitting = [table for table in of_name if uuid in (None, table.uuid)]
     if fitting:
         return fitting[0]
     if of_name:
         hint = f"dropped under that name are {', '.join(table.uuid for table in of_name[:5])}"
     else:
-        near = nearest(str(path), [table.name for table in found])
-        others = ", ".join(dict.fromkeys(table.name for table in found[:10]))
-        hint = f"did you mean {near}?" if near else f"dropped tables there: {others or 'none'}"
+        near = nearest(str(path), [table.name for table in dropped])
+        names = ", ".join(dict.fromkeys(table.name for table in dropped[:10]))
+        hint = f"did you mean {near}?" if near else f"dropped tables there: {names or 'none'}"
     which = f"{path} ({uuid})" if uuid is not None else str(path)
     raise TableNotFoundError(
         f"no dropped table {which} in {url} that could be brought back; {hint}. Cleaning deletes the files of dropped "

@@ -55,13 +55,13 @@ class TableSummary:
     """The log, read to its end; None for a table that cannot be opened, which must not hide the others."""
 
 
-def look_first(storage: Storage, *, is_known: bool = False) -> NamePrefetch:
-    """Check that there is a warehouse, unless that ``is_known``, and list the folders of databases and logs, in the
+def look_first(storage: Storage, *, exists: bool = False) -> NamePrefetch:
+    """Check that there is a warehouse, unless that ``exists``, and list the folders of databases and logs, in the
     time of one request. Raises as `names.require_warehouse`.
     """
 
     def require() -> list[str]:
-        if not is_known:
+        if not exists:
             names.require_warehouse(storage)
         return []
 
@@ -78,21 +78,21 @@ def _logs_to_prefetch(storage: Storage) -> list[str]:
     """Return the logs to be asked for ahead; none where that saves nothing, or where each takes a look elsewhere."""
     if not isinstance(storage, ReadsMany):
         return []
-    found = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
-    return found if len(found) <= LOGS_MAX else []
+    uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
+    return uuids if len(uuids) <= LOGS_MAX else []
 
 
-def list_tables(storage: Storage, world: World, found: NamePrefetch) -> Iterator[TableSummary]:
+def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Iterator[TableSummary]:
     """Open all tables of these databases, as far as they exist, by name."""
-    logs = LogPrefetcher(storage, world, found.logs)
-    steps: list[Step] = [logs.read_hints, *(partial(_of_existing, storage, folder) for folder in found.folders)]
-    paths = [path for of_one in _done(storage, steps) for path in of_one or ()]
+    logs = LogPrefetcher(storage, world, prefetch.logs)
+    steps: list[Step] = [logs.read_hints, *(partial(_of_existing, storage, folder) for folder in prefetch.folders)]
+    paths = [path for database_paths in _done(storage, steps) for path in database_paths or ()]
     named: list[Named] = []
     looks: list[Callable[[], None]] = [lambda: named.extend(names.iter_table_names(storage, paths))]
-    is_worth_it = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
-    _done(storage, [*looks, logs.read_first] if is_worth_it else looks)
+    prefetches_early = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
+    _done(storage, [*looks, logs.read_first] if prefetches_early else looks)
     logs.keep(_uuids(named))
-    if not is_worth_it:
+    if not prefetches_early:
         logs.read_first()
     logs.read_others()
     return _open_tables(storage, world, named, logs.asked())
@@ -136,37 +136,37 @@ def _of_existing(storage: Storage, database: str) -> list[TablePath]:
         lambda: None if names.is_listed(storage, database) else [],
         lambda: names.list_paths(storage, database),
     ]
-    of_absent, found = _done(storage, looks)
-    return of_absent if of_absent is not None else found or []
+    of_absent, paths = _done(storage, looks)
+    return of_absent if of_absent is not None else paths or []
 
 
 def _open_tables(
-    storage: Storage, world: World, named: Sequence[Named], asked: dict[str, PrefetchedLog]
+    storage: Storage, world: World, named: Sequence[Named], prefetched: dict[str, PrefetchedLog]
 ) -> Iterator[TableSummary]:
-    """Open tables with what was ``asked`` for; what others are opened with is asked for here."""
+    """Open tables with what was ``prefetched`` for; what others are opened with is asked for here."""
     for begin in range(0, len(named), TOGETHER_MAX):
         some = named[begin : begin + TOGETHER_MAX]
-        asked |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in asked])
+        prefetched |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in prefetched])
         # Two names may mean one table while it is renamed: what was asked for is for one reader.
-        wanted = [(path, pointer, asked.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
-        found = at_once(storage, partial(_summarise_table, storage, world), wanted)
-        yield from (table for table in found if table is not None)
+        requests = [(path, pointer, prefetched.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
+        tables = at_once(storage, partial(_summarise_table, storage, world), requests)
+        yield from (table for table in tables if table is not None)
 
 
 def _summarise_table(
-    storage: Storage, world: World, one: tuple[TablePath, names.NamePointer | None, PrefetchedLog | None]
+    storage: Storage, world: World, request: tuple[TablePath, names.NamePointer | None, PrefetchedLog | None]
 ) -> TableSummary | None:
-    path, pointer, of_log = one
+    path, pointer, of_log = request
     if pointer is None or pointer.uuid is None:
         return TableSummary(path, None)
     return _open(storage, world, path, pointer.uuid, of_log)
 
 
 def _open(
-    storage: Storage, world: World, path: TablePath, uuid: str, asked: PrefetchedLog | None
+    storage: Storage, world: World, path: TablePath, uuid: str, prefetched: PrefetchedLog | None
 ) -> TableSummary | None:
     """Open one table; None where the name does not mean it any more."""
-    log = CommitLog(storage, uuid, world, asked=asked)
+    log = CommitLog(storage, uuid, world, asked=prefetched)
     try:
         log = follow_replacements(storage, world, log)
         return TableSummary(path, log) if is_named(log.state, path) else None

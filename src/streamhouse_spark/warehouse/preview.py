@@ -38,31 +38,31 @@ def first_rows(
         state = table.refresh()
         batches = _changelog(table, state, columns, filter_)
         schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        wanted = filter_and_project(schema.empty_table(), columns, None).schema
+        result_schema = filter_and_project(schema.empty_table(), columns, None).schema
     else:
         state = table.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter_))
-        wanted = projection.schema
+        result_schema = projection.schema
         if parsed.suffix == LAKE:
             batches = _rows(table, plan_lake(table, state, projection), projection)
         else:
             batches = _union(table, take_latest_snapshot(state), projection)
-    return _first(batches, limit, wanted)
+    return _first(batches, limit, result_schema)
 
 
 def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
-    found = [schema.empty_table()]
+    tables = [schema.empty_table()]
     missing = limit
     while missing > 0 and (rows := next(batches, None)) is not None:
-        found.append(rows.slice(0, missing))
-        missing -= found[-1].num_rows
-    return pa.concat_tables(found)
+        tables.append(rows.slice(0, missing))
+        missing -= tables[-1].num_rows
+    return pa.concat_tables(tables)
 
 
 def _union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    wanted = ScanRequest.of(projection)
+    request = ScanRequest.of(projection)
     plan = with_stand_ins(
-        table, pin, InitialSchema(wanted.columns), lambda found: plan_pin(table, found, wanted).plan(table)
+        table, pin, InitialSchema(request.columns), lambda found: plan_pin(table, found, request).plan(table)
     )
     return _rows(table, plan, projection)
 

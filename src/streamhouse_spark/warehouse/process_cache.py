@@ -68,38 +68,38 @@ class Connection:
         """Return the table that the name (its suffix does not count) means now, freshly read. Raises
         `TableNotFoundError` naming the nearest one, for which all tables are listed.
         """
-        found = self.find_table(name)
-        return found if found is not None else self.warehouse().table(str(parse_table_name(name).path))
+        table = self.find_table(name)
+        return table if table is not None else self.warehouse().table(str(parse_table_name(name).path))
 
     def find_table(self, name: str) -> Table | None:
         """Return the table as `table` does; None where there is none."""
         return self.find_with(name, None)[0]
 
-    def find_with(self, name: str, beside: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
-        """Return the table as `find_table` does, and what ``beside`` read of it at the same time.
+    def find_with(self, name: str, read_extra: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
+        """Return the table as `find_table` does, and what ``read_extra`` read of it at the same time.
 
-        Where requests take long, the name, the table that it meant last, and what ``beside`` reads of that one are
-        asked for together. None where that saves nothing, another table was found, or ``beside`` failed.
+        Where requests take long, the name, the table that it meant last, and what ``read_extra`` reads of that one are
+        asked for together. None where that saves nothing, another table was found, or ``read_extra`` failed.
         """
         process = _open_process(os.getpid(), self)
         path = parse_table_name(name).path
         if path.branch is not None:
             return self._find_branch(process, path), None
         if process.tables:  # a table that this process had open is only read on
-            looked = process.look(path, beside)
-            pointer = looked.pointer if looked else names.resolve(process.warehouse.storage, path)
+            prefetch = process.look(path, read_extra)
+            pointer = prefetch.pointer if prefetch else names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
                 raise is_a_view(path, process.warehouse.url)
             if pointer.uuid is None:
                 return None, None
-            known = process.tables.get(pointer.uuid)
+            cached = process.tables.get(pointer.uuid)
             try:
-                if looked is not None and looked.table is not known:
-                    looked = None
-                state = looked.state if looked is not None else None
-                if known is not None and is_named(state or known.refresh(), path):
-                    process.tables.note(path, known)
-                    return known, looked.beside if looked is not None else None
+                if prefetch is not None and prefetch.table is not cached:
+                    prefetch = None
+                state = prefetch.state if prefetch is not None else None
+                if cached is not None and is_named(state or cached.refresh(), path):
+                    process.tables.note(path, cached)
+                    return cached, prefetch.beside if prefetch is not None else None
             except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
                 logger.warning("opening the table again: %s", error)
             opened = process.warehouse
@@ -116,10 +116,10 @@ class Connection:
         if (table := self.find_table(str(path.base))) is None:
             return None
         name = path.branch or ""
-        known = process.tables.get(require_branch(table.state, name).uuid)
-        if known is not None and not known.log.is_stale_history:
-            known.refresh()
-            return known
+        cached = process.tables.get(require_branch(table.state, name).uuid)
+        if cached is not None and not cached.log.is_stale_history:
+            cached.refresh()
+            return cached
         branch = table.branch(name)
         process.tables.keep(branch)
         return branch
@@ -127,13 +127,13 @@ class Connection:
     def table_by_uuid(self, name: str, uuid: str) -> Table:
         """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""
         process = _open_process(os.getpid(), self)
-        known = process.tables.get(uuid)
-        if known is None or known.log.is_stale_history:
+        table = process.tables.get(uuid)
+        if table is None or table.log.is_stale_history:
             warehouse = process.warehouse
             log = CommitLog(warehouse.storage, uuid, warehouse.world)
-            known = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
-            process.tables.keep(known)
-        return known
+            table = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
+            process.tables.keep(table)
+        return table
 
 
 class OpenTables:
@@ -182,7 +182,7 @@ class OpenTables:
             self._kept.move_to_end(table.uuid)
             if len(self._kept) <= TABLES_KEPT:
                 return
-            entries = sum(_num_entries(kept.log.known) for kept in self._kept.values())
+            entries = sum(_num_entries(open_table.log.known) for open_table in self._kept.values())
             while len(self._kept) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
                 _, left = self._kept.popitem(last=False)
                 entries -= _num_entries(left.log.known)
@@ -203,21 +203,21 @@ class _Process:
         self.warehouse = Warehouse(connection.location, dict(connection.settings), world=World(author=author))
         self.tables = OpenTables()
 
-    def look(self, path: TablePath, beside: Callable[[Table], T] | None) -> _Looked[T] | None:
-        """Read a name, the table that it meant last, and what ``beside`` reads of that, in the time of one request.
+    def look(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _Looked[T] | None:
+        """Read a name, the table that it meant last, and what ``read_extra`` reads of that, in the time of one request.
         None where that saves nothing.
         """
         storage = self.warehouse.storage
-        known = self.tables.find_open(path)
-        if known is None or known.log.is_stale_history or not isinstance(storage, ReadsMany):
+        cached = self.tables.find_open(path)
+        if cached is None or cached.log.is_stale_history or not isinstance(storage, ReadsMany):
             return None
-        looked = _Looked[T](known)
-        looks = [lambda: looked.read_name(storage, path), looked.read_table]
-        if beside is not None:
-            looks.append(lambda: looked.read_beside(beside))
+        prefetch = _Looked[T](cached)
+        looks = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
+        if read_extra is not None:
+            looks.append(lambda: prefetch.read_beside(read_extra))
         for _ in at_once(storage, lambda look: look(), looks):
             pass
-        return looked
+        return prefetch
 
 
 class _Looked(Generic[T]):
@@ -238,9 +238,9 @@ class _Looked(Generic[T]):
         with suppress(StreamhouseError):
             self.state = self.table.refresh()
 
-    def read_beside(self, beside: Callable[[Table], T]) -> None:
+    def read_beside(self, read_extra: Callable[[Table], T]) -> None:
         with suppress(StreamhouseError):
-            self.beside = beside(self.table)
+            self.beside = read_extra(self.table)
 
 
 @functools.lru_cache(maxsize=16)
@@ -248,6 +248,6 @@ def _open_process(_process_id: int, connection: Connection) -> _Process:
     return _Process(connection)
 
 
-def connect(given: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
+def connect(given_options: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
     """Return the connection that options and the driver's environment name. Raises `InvalidOptionError`."""
-    return Connection.of(options.resolve_warehouse(given, environ), options.warehouse_settings(given))
+    return Connection.of(options.resolve_warehouse(given_options, environ), options.warehouse_settings(given_options))

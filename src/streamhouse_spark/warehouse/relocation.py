@@ -140,12 +140,12 @@ class _Relocation:
 
     def run(self, progress: Progress) -> RelocateReport:
         file = self._warehouse_file()
-        begun = self._begun()
-        if begun is not None and begun.warehouse_id == file.id:
+        stored_identities = self._begun()
+        if stored_identities is not None and stored_identities.warehouse_id == file.id:
             self._storage.delete(RELOCATION_KEY)  # all but this was done
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
-        self._require_fit(file, begun)
-        states = list(self._states(begun))
+        self._require_fit(file, stored_identities)
+        states = list(self._states(stored_identities))
         self._require_no_clones(states)
         lakes = [self._lake(state) for state in states]
         for state, lake in zip(states, lakes, strict=True):
@@ -154,13 +154,13 @@ class _Relocation:
         moved_from = self._find_former_root(file, roots)
         if self._dry_run:
             return self._report(moved_from, states, lakes, roots, {})
-        identities = begun or (self._begin(states) if self._copy else None)
-        given = identities.tables if identities is not None else {}
+        identities = stored_identities or (self._begin(states) if self._copy else None)
+        new_uuids = identities.tables if identities is not None else {}
         for i, (state, lake) in enumerate(zip(states, lakes, strict=True)):
             progress(i, len(states), state.name)
-            self._relocate(state, lake, given.get(state.table_uuid))
+            self._relocate(state, lake, new_uuids.get(state.table_uuid))
         self._finish(file, identities)
-        return self._report(moved_from, states, lakes, roots, given)
+        return self._report(moved_from, states, lakes, roots, new_uuids)
 
     def _warehouse_file(self) -> WarehouseMetadata:
         file = read_warehouse_file(self._storage)
@@ -168,37 +168,37 @@ class _Relocation:
             raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
         return file
 
-    def _require_fit(self, file: WarehouseMetadata, begun: _Identities | None) -> None:
-        if begun is not None and not self._copy:
+    def _require_fit(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
+        if identities is not None and not self._copy:
             raise InvalidOptionError(
                 f"{self._url} is being given ids of its own by a run that was interrupted; go on with it: "
                 f"`streamhouse -w {self._url} relocate --copy`"
             )
-        if self._copy and begun is None and file.url is not None and is_same_place(file.url, self._url):
+        if self._copy and identities is None and file.url is not None and is_same_place(file.url, self._url):
             raise InvalidOptionError(
                 f"{self._url} is no copy: it was written here; copy the warehouse, and relocate the copy with --copy"
             )
 
     def _require_no_clones(self, states: list[TableState]) -> None:
-        if self._copy and (found := sorted(state.name for state in states if branches_of(state))):
+        if self._copy and (table_names := sorted(state.name for state in states if branches_of(state))):
             raise InvalidOptionError(
-                f"{', '.join(found)} of {self._url} has branches, which are known by uuids that a copy would change; "
-                "publish or drop the branches, and copy the warehouse then"
+                f"{', '.join(table_names)} of {self._url} has branches, which are known by uuids that a copy would "
+                "change; publish or drop the branches, and copy the warehouse then"
             )
-        if self._copy and (found := sorted(state.name for state in states if clones_of(state))):
+        if self._copy and (table_names := sorted(state.name for state in states if clones_of(state))):
             raise InvalidOptionError(
-                f"{', '.join(found)} of {self._url} has clones, which are known by uuids that a copy would change; "
-                "drop the clones, clean the warehouse after the grace, and copy it then"
+                f"{', '.join(table_names)} of {self._url} has clones, which are known by uuids that a copy would "
+                "change; drop the clones, clean the warehouse after the grace, and copy it then"
             )
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def _states(self, begun: _Identities | None) -> Iterator[TableState]:
+    def _states(self, identities: _Identities | None) -> Iterator[TableState]:
         """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
-        ours = set(begun.tables.values()) if begun is not None else set()
+        ours = set(identities.tables.values()) if identities is not None else set()
         # A log that lay elsewhere leaves nothing here under its old uuid.
-        known = {*self._storage.list_names(TABLES_PREFIX), *(begun.tables if begun is not None else ())}
-        for uuid in sorted(known - ours):
+        uuids = {*self._storage.list_names(TABLES_PREFIX), *(identities.tables if identities is not None else ())}
+        for uuid in sorted(uuids - ours):
             log = CommitLog(self._storage, uuid, self._world)
             try:
                 state = log.refresh()
@@ -207,8 +207,8 @@ class _Relocation:
             except CorruptDataError as error:  # one must not hide the others; its own lake stays as it is
                 logger.warning("table %s is damaged and left as it is: %s", uuid, error)
                 continue
-            if begun is not None and uuid in begun.tables and (state is None or state.buried):
-                yield self._ended(uuid, begun.tables[uuid])
+            if identities is not None and uuid in identities.tables and (state is None or state.buried):
+                yield self._ended(uuid, identities.tables[uuid])
             elif state is not None and not state.buried and BRANCH not in state.properties:  # it has no lake of its own
                 yield state
 
@@ -223,13 +223,13 @@ class _Relocation:
         properties = state.parsed
         if not properties.datalake_enabled and state.recorded_lake is None:
             return None
-        found = lake_relocation(self._storage, self._settings, state, self._world)
-        if found is None and self._copy and state.recorded_lake is not None:
+        lake = lake_relocation(self._storage, self._settings, state, self._world)
+        if lake is None and self._copy and state.recorded_lake is not None:
             raise LakeMismatchError(
                 f"the lake of {state.name} is in a catalog outside the warehouse, and belongs to the original; drop "
                 "the table in the copy, or copy its lake table and adopt that"
             )
-        return found
+        return lake
 
     def _require_whole(self, state: TableState, lake: LakeRelocation | None) -> None:
         """Check that no file is missing, and that lake and log fit together: a copy that was made under writes may be
@@ -256,8 +256,8 @@ class _Relocation:
         if lake is None:
             return
         held = newest.offsets if newest is not None else {}
-        behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
-        if (newest is not None and is_ahead(newest, state)) or behind:
+        is_behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
+        if (newest is not None and is_ahead(newest, state)) or is_behind:
             raise CorruptDataError(
                 f"table {state.name} of {self._url}: its lake holds the offsets {dict(held)}, its log ends at "
                 f"{dict(state.ends)} and was tiered up to {dict(state.lake.offsets) if state.lake else {}}: the "
@@ -291,12 +291,12 @@ class _Relocation:
         new = self._world.ids.new_uuid
         own = _Identities(new(), {state.table_uuid: new() for state in states})
         data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
-        taken = Slot(self._storage, RELOCATION_KEY, self._stored, own.__eq__).take(data)
-        if taken.outcome is PutOutcome.LOST and taken.stored is not None:
-            return taken.stored
-        if taken.outcome is PutOutcome.UNREADABLE:
-            raise taken.error
-        if taken.outcome is not PutOutcome.WON:
+        put = Slot(self._storage, RELOCATION_KEY, self._stored, own.__eq__).take(data)
+        if put.outcome is PutOutcome.LOST and put.stored is not None:
+            return put.stored
+        if put.outcome is PutOutcome.UNREADABLE:
+            raise put.error
+        if put.outcome is not PutOutcome.WON:
             raise StorageError(f"{self._url}/{RELOCATION_KEY} could not be stored; run relocate again")
         return own
 
@@ -330,12 +330,12 @@ class _Relocation:
         states: list[TableState],
         lakes: list[LakeRelocation | None],
         roots: list[str | None],
-        given: dict[str, str],
+        new_uuids: dict[str, str],
     ) -> RelocateReport:
         tables = tuple(
             RelocatedTable(
                 state.name,
-                given.get(state.table_uuid, state.table_uuid),
+                new_uuids.get(state.table_uuid, state.table_uuid),
                 state.table_uuid,
                 f"{self._url}/{state.lake_location}" if lake is not None else None,
                 root,

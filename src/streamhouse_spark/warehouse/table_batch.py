@@ -69,17 +69,17 @@ def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
     return opened
 
 
-def open_named(open_one: Callable[[str], Table], names: Sequence[str]) -> TableBatch:
+def open_named(open_table: Callable[[str], Table], names: Sequence[str]) -> TableBatch:
     """Open tables that a user named: the first error is raised."""
-    return TableBatch([open_one(name) for name in names])
+    return TableBatch([open_table(name) for name in names])
 
 
-def open_listed(open_one: Callable[[str], Table], names: Iterable[str]) -> TableBatch:
+def open_listed(open_table: Callable[[str], Table], names: Iterable[str]) -> TableBatch:
     """Open tables that a listing found: those that were dropped meanwhile are left out."""
     opened = TableBatch()
     for name in names:
         try:
-            opened.tables.append(open_one(name))
+            opened.tables.append(open_table(name))
         except TableNotFoundError:
             continue
         except StreamhouseError as error:

@@ -101,8 +101,8 @@ class Warehouse:
         database = parse_database(name)
         check_comment(f"database {database}", comment)
         self._ensure()
-        made = names.create_database(self._storage, database, self._world, comment=comment)
-        if not made and not if_not_exists:
+        created = names.create_database(self._storage, database, self._world, comment=comment)
+        if not created and not if_not_exists:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
     def databases(self) -> list[str]:
@@ -122,8 +122,8 @@ class Warehouse:
     def comment_database(self, name: str, comment: str | None) -> None:
         """Set the comment of a database, or with None remove it."""
         check_comment(f"database {parse_database(name)}", comment)
-        while (found := self._find_database(name)).comment != comment:
-            if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
+        while (pointer := self._find_database(name)).comment != comment:
+            if names.point_database(self._storage, pointer, self._world, exists=True, comment=comment):
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
@@ -134,14 +134,14 @@ class Warehouse:
         """
         database = parse_database(name)
         self._require()
-        while (found := names.resolve_database(self._storage, database)).exists:
+        while (pointer := names.resolve_database(self._storage, database)).exists:
             self._empty_database(database, cascade=cascade)
-            if not names.point_database(self._storage, found, self._world, exists=False):
+            if not names.point_database(self._storage, pointer, self._world, exists=False):
                 continue
             try:
                 self._empty_database(database, cascade=False)
             except TableExistsError:
-                names.create_database(self._storage, database, self._world, comment=found.comment)
+                names.create_database(self._storage, database, self._world, comment=pointer.comment)
                 raise
             return True
         if if_exists:
@@ -151,11 +151,11 @@ class Warehouse:
     def _empty_database(self, database: str, *, cascade: bool) -> None:
         tables = [str(table.path) for table in list_tables_of(self._storage, self._world, database)]
         views = list(names.list_views(self._storage, database))
-        found = [*tables, *map(str, views)]
-        if found and not cascade:
+        contents = [*tables, *map(str, views)]
+        if contents and not cascade:
             raise TableExistsError(
-                f"database {database} of {self.url} has {len(found)} tables and views ({', '.join(found[:5])}); drop "
-                "or rename them first, or say CASCADE (cascade=True) to drop them with it",
+                f"database {database} of {self.url} has {len(contents)} tables and views ({', '.join(contents[:5])}); "
+                "drop or rename them first, or say CASCADE (cascade=True) to drop them with it",
                 condition="DATABASE_NOT_EMPTY",
             )
         for view in views:
@@ -175,7 +175,7 @@ class Warehouse:
         if database is not None:
             name = parse_database(database)
             return list_tables_of(self._storage, self._world, name, lambda: self._find_database(name))
-        first = look_first(self._storage, is_known=self._known)
+        first = look_first(self._storage, exists=self._known)
         self._known = True
         return list_tables(self._storage, self._world, first)
 
@@ -212,18 +212,18 @@ class Warehouse:
         path = parse_table_name(name).require_table("create")
         create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         require_log_location(self._storage, create.properties)
-        made = create_named(
+        table = create_named(
             self._storage, self._world, path, create, lambda log: self._named(path, log.table_uuid, log)
         )
         self._known = True
-        if made is None and not if_not_exists:
+        if table is None and not if_not_exists:
             raise TableExistsError(
                 f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
             )
-        if made is None:
+        if table is None:
             return self.table(str(path))
-        load_on_opening(made)
-        return made
+        load_on_opening(table)
+        return table
 
     def adopt_table(
         self,
@@ -275,8 +275,8 @@ class Warehouse:
         path = parse_table_name(name).require_rows("open as a table")
         if (pointer := self._pointer(path.base)).view is not None:
             raise is_a_view(path.base, self.url)
-        found = self._open(path.base, pointer.uuid) if pointer.uuid else None
-        return found if found is None or path.branch is None else found.branch(path.branch)
+        table = self._open(path.base, pointer.uuid) if pointer.uuid else None
+        return table if table is None or path.branch is None else table.branch(path.branch)
 
     def view(self, name: str) -> TableView:
         """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
@@ -394,10 +394,10 @@ class Warehouse:
         """
         from streamhouse_spark.warehouse.costs import warehouse_costs
 
-        def opened(one: TableSummary) -> Table:
-            if one.log is None:  # damaged: opening it tells how
-                return self.table(str(one.path))
-            return Table(self._storage, self._settings, one.path, one.log, self._world)
+        def opened(summary: TableSummary) -> Table:
+            if summary.log is None:  # damaged: opening it tells how
+                return self.table(str(summary.path))
+            return Table(self._storage, self._settings, summary.path, summary.log, self._world)
 
         return warehouse_costs(self._storage, self._listed(database), opened, prices)
 
@@ -437,12 +437,12 @@ class Warehouse:
         """Return the table of a committed name, its state read if possible (on from that of a known log), else on first
         use. Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
-        found: Table | None = self._unread(path, uuid)
+        table: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):
-            found = self._open(path, uuid, log)
-        if found is None:
+            table = self._open(path, uuid, log)
+        if table is None:
             raise self._not_found(path)
-        return found
+        return table
 
     def _unread(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
         """Return a table whose state is read on first use."""
@@ -460,15 +460,15 @@ class Warehouse:
 
     def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        found = (names.resolve_database if self._known else names.first_database)(self._storage, database)
+        pointer = (names.resolve_database if self._known else names.first_database)(self._storage, database)
         self._known = True
-        if not found.exists:
+        if not pointer.exists:
             raise self._no_database(database)
-        return found
+        return pointer
 
     def _no_database(self, database: str) -> TableNotFoundError:
-        near = nearest(database, known := self.databases())
-        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(known[:10]) or 'none'}"
+        near = nearest(database, databases := self.databases())
+        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(databases[:10]) or 'none'}"
         return TableNotFoundError(
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
@@ -488,8 +488,8 @@ class Warehouse:
             return is_a_view(path, self.url)
         if (moved_to := self._find_new_name(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
-        near = nearest(str(path), known := self.tables())
-        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
+        near = nearest(str(path), tables := self.tables())
+        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(tables[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 
 

@@ -80,8 +80,8 @@ def _columns_of(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa
     """Return the columns of the table by the names that the header gives them."""
     exact = {column.name: column for column in schema or ()}
     folded = {column.name.casefold(): column for column in schema or ()}
-    found = {name: exact.get(name, folded.get(name.casefold())) for name in header}
-    return exact | {name: column for name, column in found.items() if column is not None}
+    matches = {name: exact.get(name, folded.get(name.casefold())) for name in header}
+    return exact | {name: column for name, column in matches.items() if column is not None}
 
 
 def _wire_type(data_type: pa.DataType) -> pa.DataType:
@@ -91,10 +91,10 @@ def _wire_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def _decoded(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
-    for place, given in enumerate(batch.schema):
-        column = columns.get(given.name)
+    for place, csv_column in enumerate(batch.schema):
+        column = columns.get(csv_column.name)
         if column is not None and _wire_type(column.type) != column.type:
-            batch = batch.set_column(place, given.name, decode_field(batch.column(place), column))
+            batch = batch.set_column(place, csv_column.name, decode_field(batch.column(place), column))
     return batch
 
 
@@ -206,9 +206,9 @@ class QuoteCheck:
 
     def _require(self, data: npt.NDArray[np.uint8], quotes: npt.NDArray[np.intp], step: int, problem: str) -> None:
         """Raise unless a field's start or end, or a quote, is beside each of these quotes."""
-        beside = quotes + step
-        is_in_block = (beside >= 0) & (beside < len(data))
-        wrong = quotes[is_in_block][~self._may_follow(data[beside[is_in_block]])]
+        adjacent = quotes + step
+        is_in_block = (adjacent >= 0) & (adjacent < len(data))
+        wrong = quotes[is_in_block][~self._may_follow(data[adjacent[is_in_block]])]
         if len(wrong):
             self._fail(data, int(wrong[0]), problem)
         if step < 0 and len(quotes) and quotes[0] == 0 and self._last is not None:
@@ -216,8 +216,8 @@ class QuoteCheck:
             if not self._may_follow(before)[0]:
                 self._fail(data, 0, problem)
 
-    def _may_follow(self, found: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        may_follow: npt.NDArray[np.bool_] = np.isin(found, self._ends) | (found == _QUOTE)
+    def _may_follow(self, neighbors: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        may_follow: npt.NDArray[np.bool_] = np.isin(neighbors, self._ends) | (neighbors == _QUOTE)
         return may_follow
 
     def _line_of(self, data: npt.NDArray[np.uint8], place: int) -> int:

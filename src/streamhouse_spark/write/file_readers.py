@@ -56,20 +56,20 @@ class CsvOptions:
     """Values of the columns that a row lacks; null for others. A column that all rows lack is left out."""
 
 
-def file_format(path: str, given: str | None) -> str:
-    """Return the format that ``given`` or the file's name tells. Raises `InvalidOptionError` if neither does."""
-    if given is not None:
-        return given
+def file_format(path: str, explicit: str | None) -> str:
+    """Return the format that ``explicit`` or the file's name tells. Raises `InvalidOptionError` if neither does."""
+    if explicit is not None:
+        return explicit
     suffixes = [s.lower() for s in Path(path).suffixes]
     if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
-    found = _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
-    if found is None:
+    by_suffix = _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
+    if by_suffix is None:
         raise InvalidOptionError(
             f"the format of {'standard input' if path == STDIN else path} cannot be told from its name; "
             f"say --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
         )
-    return found
+    return by_suffix
 
 
 def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdin: IO[bytes]) -> RowFile:
@@ -81,15 +81,15 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
     try:
         match format_:
             case "parquet":
-                found = _open_parquet(_seekable(path, stack, stdin))
+                opened = _open_parquet(_seekable(path, stack, stdin))
             case "arrow":
-                found = _open_arrow(_seekable(path, stack, stdin))
+                opened = _open_arrow(_seekable(path, stack, stdin))
             case "csv":
-                found = _open_csv(path, _stream(path, stack, stdin), rules)
+                opened = _open_csv(path, _stream(path, stack, stdin), rules)
             case _:
-                found = _open_json(_stream(path, stack, stdin), rules)
-        require_readable(found.schema)
-        return _with_error_mapping(path, found)
+                opened = _open_json(_stream(path, stack, stdin), rules)
+        require_readable(opened.schema)
+        return _with_error_mapping(path, opened)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise _unreadable(path, error) from error
 
@@ -103,15 +103,15 @@ def rows_of_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits
     try:
         match format_:
             case "arrow":
-                found = _open_arrow(source, limits)
+                opened = _open_arrow(source, limits)
             case "csv":
-                found = _open_csv("", source, rules)
+                opened = _open_csv("", source, rules)
             case _ if rules.schema is not None:
                 return JsonReader(rules.schema, rules.defaults).read(body)
             case _:
-                found = _open_json(source, rules)
-        require_readable(found.schema)
-        return pa.Table.from_batches(list(found.batches), found.schema)
+                opened = _open_json(source, rules)
+        require_readable(opened.schema)
+        return pa.Table.from_batches(list(opened.batches), opened.schema)
     except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow names some damage of a stream an OSError
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise SchemaMismatchError(

@@ -39,8 +39,8 @@ class JsonReader:
 
     def read(self, lines: bytes) -> pa.Table:
         """Read lines of objects. Raises `SchemaMismatchError` for a line or a value that does not fit."""
-        found = self._read_at_once(lines)
-        return self._read_each(lines) if found is None else found
+        rows = self._read_at_once(lines)
+        return self._read_each(lines) if rows is None else rows
 
     def _read_each(self, lines: bytes) -> pa.Table:
         rows = []
@@ -111,7 +111,7 @@ def json_objects(body: bytes) -> list[str]:
     except (ValueError, IndexError, RecursionError) as error:
         problem = "the array does not end" if isinstance(error, IndexError) else error
         raise SchemaMismatchError(f"the body is no JSON: {problem}; send an array of objects") from error
-    if not all(one.startswith("{") for one in objects):
+    if not all(element.startswith("{") for element in objects):
         raise SchemaMismatchError('the body is JSON, and no rows; send an array of objects, such as [{"id": 1}]')
     return objects
 
@@ -121,11 +121,11 @@ def _objects(text: str) -> list[str]:
     if not text.startswith("[", begin):
         _, end = _ELEMENTS.raw_decode(text, begin)
         return [_only(text, begin, end)]
-    found: list[str] = []
+    objects: list[str] = []
     at = _after_blanks(text, begin + 1)
     while text[at] != "]":  # an IndexError at the end of the text
         _, end = _ELEMENTS.raw_decode(text, at)
-        found.append(_on_one_line(text[at:end]))
+        objects.append(_on_one_line(text[at:end]))
         at = _after_blanks(text, end)
         if text[at] == ",":
             at = _after_blanks(text, at + 1)
@@ -134,7 +134,7 @@ def _objects(text: str) -> list[str]:
         elif text[at] != "]":
             raise ValueError(f"expected a comma at character {at}")
     _only(text, begin, at + 1)
-    return found
+    return objects
 
 
 def _only(text: str, begin: int, end: int) -> str:

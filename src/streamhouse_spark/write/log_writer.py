@@ -117,8 +117,8 @@ class LogTableWriter:
         try:
             return state, *self._convert(rows, state)
         except SchemaMismatchError:
-            known, state = state, table.refresh()
-            if state.schema_id == known.schema_id or not can_be_read_again(rows):
+            stale_state, state = state, table.refresh()
+            if state.schema_id == stale_state.schema_id or not can_be_read_again(rows):
                 raise
             return state, *self._convert(rows, state)
 
@@ -149,9 +149,9 @@ class LogTableWriter:
 
     def restoring_stager(self, state: TableState) -> RowStager:
         """Return a stager of rows that the table had before, with their numbers."""
-        return self._made(state, keeps_given=True)
+        return self._made(state, accepts_identity_values=True)
 
-    def _made(self, state: TableState, *, keeps_given: bool = False) -> RowStager:
+    def _made(self, state: TableState, *, accepts_identity_values: bool = False) -> RowStager:
         table, properties = self._table, state.parsed
         return RowStager(
             table.storage,
@@ -162,6 +162,6 @@ class LogTableWriter:
             checks=properties.checks,
             generated=properties.generated,
             numbers=self.numbers(state),
-            keeps_given=keeps_given,
+            keeps_given=accepts_identity_values,
             table=table.name,
         )

@@ -91,16 +91,16 @@ class _Batch:
             if message.type == _DICTIONARY:
                 table = _table(head, table, 1)
             length = _field(head, table, 0)
-            found = cls(
+            batch = cls(
                 0 if length is None else _COUNT.unpack_from(head, length)[0],
                 _pairs(head, table, 2),
                 _field(head, table, 3) is not None,
             )
         except (struct.error, IndexError) as error:
             raise SchemaMismatchError(f"a batch of the Arrow data has a head that cannot be read: {error}") from error
-        if found.length < 0:
-            raise SchemaMismatchError(f"a batch of the Arrow data has {found.length} rows, which cannot be")
-        return found
+        if batch.length < 0:
+            raise SchemaMismatchError(f"a batch of the Arrow data has {batch.length} rows, which cannot be")
+        return batch
 
     def size_bytes(self, message: Any) -> int:
         """Return the bytes of all buffers as they will be in memory."""
@@ -117,8 +117,8 @@ class _Batch:
 
 def _offset(data: bytes, at: int) -> int:
     """Return the place that an offset of the head leads to."""
-    (found,) = struct.unpack_from("<I", data, at)
-    return int(at + found)
+    (distance,) = struct.unpack_from("<I", data, at)
+    return int(at + distance)
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
@@ -129,8 +129,8 @@ def _field(data: bytes, table: int, number: int) -> int | None:
         raise IndexError("a table lies outside of it")
     (size,) = struct.unpack_from("<H", data, names)
     at = 4 + 2 * number
-    (found,) = struct.unpack_from("<H", data, names + at) if at < size else (0,)
-    return table + found if found else None
+    (distance,) = struct.unpack_from("<H", data, names + at) if at < size else (0,)
+    return table + distance if distance else None
 
 
 def _table(data: bytes, table: int, number: int) -> int:
@@ -167,10 +167,10 @@ def _require_field(field: pa.Field, depth: int) -> None:
 
 def _require_known(kind: pa.DataType, depth: int) -> None:
     """Raise `SchemaMismatchError` for types that no column of a table can be made of, before any value is read."""
-    is_known = not (
+    is_supported = not (
         pa.types.is_union(kind) or pa.types.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType)
     )
-    if not is_known or depth > _DEPTH_MAX or "view<" in str(kind)[:16]:
+    if not is_supported or depth > _DEPTH_MAX or "view<" in str(kind)[:16]:
         raise SchemaMismatchError(f"the Arrow type {str(kind)[:100]} is none that a column can have; cast it first")
     if pa.types.is_dictionary(kind):
         _require_known(kind.value_type, depth + 1)

@@ -134,15 +134,15 @@ class PrimaryKeySchema:
     ) -> KeyedBatch:
         """Group the rows at the indexes ``places``, or all of them. Only columns of the key are taken twice."""
         of_key = self.layout.key_indexes
-        found = list(columns)
+        bucket_columns = list(columns)
         if places is not None:
-            found = [
+            bucket_columns = [
                 arrow_chunking.take_values(c, places, distinct=True) if i in of_key else c
                 for i, c in enumerate(columns)
             ]
-        keys = self._keys(found)
+        keys = self._keys(bucket_columns)
         if self.lake_format == "paimon":
-            check_paimon_values(self.name, {self.schema.names[place]: found[place] for place in of_key})
+            check_paimon_values(self.name, {self.schema.names[place]: bucket_columns[place] for place in of_key})
         return KeyedBatch.of(keys, columns, deleted, places)
 
     def _keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
@@ -163,8 +163,8 @@ class PrimaryKeySchema:
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
         keys = self._keys(rows.filter(pa.array(inserted)).columns)
-        there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
-        return there
+        is_inserted: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
+        return is_inserted
 
     @cached_property
     def _identity(self) -> dict[str, object]:
@@ -213,14 +213,14 @@ class PrimaryKeyTable:
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             targets = targets_of(shape, columns)
             older = self.table.state.schemas
-            found = pad_columns(
+            padded = pad_columns(
                 coerce(rows, _require_key_columns(shape, targets), table=shape.name, older=older), shape.schema
             )
-            refuse_given(shape.properties.identity, found, shape.name)
-            none = np.zeros(found.num_rows, np.bool_)
+            refuse_given(shape.properties.identity, padded, shape.name)
+            none = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
-                return self.replace_part(shape, shape.batches(found, none), choosing(found), transaction=transaction)
-            return self.written(shape, found, none, targets, transaction, overwrite=overwrite, require=require)
+                return self.replace_part(shape, shape.batches(padded, none), choosing(padded), transaction=transaction)
+            return self.written(shape, padded, none, targets, transaction, overwrite=overwrite, require=require)
 
         return self.write_with_retries(write, rows, transaction)
 
@@ -230,8 +230,8 @@ class PrimaryKeyTable:
         """See `Table.delete`."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
-            found = pad_columns(self.keys(keys, shape), shape.schema)
-            return self.written(shape, found, np.ones(found.num_rows, np.bool_), None, transaction, require=require)
+            padded = pad_columns(self.keys(keys, shape), shape.schema)
+            return self.written(shape, padded, np.ones(padded.num_rows, np.bool_), None, transaction, require=require)
 
         return self.write_with_retries(write, keys, transaction)
 
@@ -248,8 +248,8 @@ class PrimaryKeyTable:
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        found = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
-        batches = shape.batches(arrow_chunking.take_rows(found, order, distinct=True), deleted[order])
+        padded = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        batches = shape.batches(arrow_chunking.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_written_once(shape, batch)
         engine = engine_of(shape.properties, shape.schema, None)
@@ -266,8 +266,8 @@ class PrimaryKeyTable:
         ``keys`` has the key's columns in order. Raises `SchemaMismatchError` where another is NOT NULL without default.
         """
         shape = with_statement_context(self.shape(), self.table.world)
-        others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
-        required = [c.name for c in others if not c.nullable and c.default is None]
+        value_columns = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
+        required = [c.name for c in value_columns if not c.nullable and c.default is None]
         if required:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
@@ -332,8 +332,8 @@ class PrimaryKeyTable:
         require: Require | None = None,
     ) -> BucketOffsets:
         """Commit as `UpsertCommitter.write` does, and merge inline rows if that is due."""
-        beside = None if require is None else partial(_plan_nothing, require)
-        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), beside)
+        extra_actions = None if require is None else partial(_plan_nothing, require)
+        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), extra_actions)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
         return self._committed(writer, batches, require, **how)
 
@@ -353,8 +353,8 @@ class PrimaryKeyTable:
         require_deletions(shape)
         engine = engine_of(shape.properties, shape.schema, None)
         plain = self.stager(shape, engine)
-        given = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        stager = PartStager(**given, choose=choose, partition_by=self.table.state.parsed.partition_sources)
+        options = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        stager = PartStager(**options, choose=choose, partition_by=self.table.state.parsed.partition_sources)
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
@@ -446,8 +446,8 @@ def targets_of(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[
         raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
     key = shape.key_schema.names
     chosen = {shape.schema.column(name).name for name in columns} - set(key)
-    others = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
-    missing = [c.name for c in others if not c.nullable and c.default is None]
+    omitted = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
+    missing = [c.name for c in omitted if not c.nullable and c.default is None]
     if missing:
         raise SchemaMismatchError(
             f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update: "
@@ -459,8 +459,8 @@ def targets_of(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[
 def _require_key_columns(shape: PrimaryKeySchema, targets: Sequence[str] | None) -> TableSchema:
     if targets is None:
         return shape.schema
-    wanted = {*targets, *shape.key_schema.names}
-    return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
+    names = {*targets, *shape.key_schema.names}
+    return TableSchema(tuple(c for c in shape.schema.columns if c.name in names))
 
 
 def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
@@ -469,10 +469,10 @@ def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = Fa
     Columns are matched by name: those of a key may stand in another order than in the table.
     """
     schema = schema if with_defaults else without_defaults(schema)
-    given = set(rows.schema.names)
+    present = set(rows.schema.names)
     if tuple(rows.schema.names) == schema.names:
         return rows
-    arrays = [rows.column(c.name) if c.name in given else default_values(c, rows.num_rows) for c in schema.columns]
+    arrays = [rows.column(c.name) if c.name in present else default_values(c, rows.num_rows) for c in schema.columns]
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 

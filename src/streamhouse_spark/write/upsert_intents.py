@@ -103,7 +103,7 @@ def prepare(
     Nobody else may have intents of these buckets. Preparing is optional: if it fails, or the table would refuse the
     rows, the bucket is left out, and the commit meets the reason.
     """
-    found = []
+    changes = []
     for bucket, read in intents.items():
         try:
             prepared = _prepare_changes(keyed, write, bucket, read)
@@ -111,8 +111,8 @@ def prepare(
             logger.warning("bucket %d of %s is left to who commits, because: %s", bucket, keyed.table.name, error)
             continue
         if prepared is not None:
-            found.append(prepared)
-    return tuple(found)
+            changes.append(prepared)
+    return tuple(changes)
 
 
 def _prepare_changes(
@@ -153,10 +153,12 @@ def commit(
     """
     shape = keyed.shape()
     if choose is not None:
-        found = {bucket: write.batch(shape, of_bucket) for bucket, of_bucket in intents.items()}
-        return keyed.replace_part(shape, found, choose, transaction=transaction, read=read)
+        bucket_batches = {bucket: write.batch(shape, of_bucket) for bucket, of_bucket in intents.items()}
+        return keyed.replace_part(shape, bucket_batches, choose, transaction=transaction, read=read)
     ready = {p.bucket: p for p in prepared if p.is_by(shape.layout.schema_id, shape.properties)}
-    batches = _Batches({bucket: partial(write.batch, shape, found) for bucket, found in intents.items()})
+    batches = _Batches(
+        {bucket: partial(write.batch, shape, bucket_batches) for bucket, bucket_batches in intents.items()}
+    )
     for bucket in intents.keys() - ready.keys():  # while nobody waits for the commit's attempt
         batches[bucket]
     return keyed.commit(

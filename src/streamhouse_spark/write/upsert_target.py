@@ -54,14 +54,14 @@ class UpsertTarget:
     def keys(self, keys: Any) -> pa.Table:
         shape = self._keyed.shape()
         try:
-            found = self._keyed.keys(keys, shape)
+            key_rows = self._keyed.keys(keys, shape)
         except SchemaMismatchError:
             newest = self._keyed.shape(self._keyed.table.refresh())
             if newest is shape or not can_be_read_again(keys):
                 raise
-            shape, found = newest, self._keyed.keys(keys, newest)
-        drop_ignored_deletions(shape, found, np.ones(found.num_rows, np.bool_))
-        return found
+            shape, key_rows = newest, self._keyed.keys(keys, newest)
+        drop_ignored_deletions(shape, key_rows, np.ones(key_rows.num_rows, np.bool_))
+        return key_rows
 
     def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
         return self._keyed.upsert(rows, transaction=transaction, require=require)
@@ -83,8 +83,8 @@ class UpsertTarget:
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
             upserted = pad_columns(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
-            found = _in_sent_order(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
-            return self._keyed.written(shape, found, deleted, None, transaction, require=require)
+            padded = _in_sent_order(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
+            return self._keyed.written(shape, padded, deleted, None, transaction, require=require)
 
         return self._keyed.write_with_retries(write, rows, transaction)
 
@@ -94,7 +94,9 @@ def _in_sent_order(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
     places = np.empty(len(deleted), np.int64)
     places[~deleted] = np.arange(rows.num_rows)
     places[deleted] = np.arange(rows.num_rows, len(deleted))
-    both = (pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True))
+    combined = (
+        pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True)
+    )
     return pa.Table.from_arrays(
-        [arrow_chunking.take_values(c, places, distinct=True) for c in both], names=rows.column_names
+        [arrow_chunking.take_values(c, places, distinct=True) for c in combined], names=rows.column_names
     )

@@ -62,8 +62,8 @@ class Environment:
     @property
     def was_deleted(self) -> bool:
         """Whether the data file is missing, or is another file than the opened one: somebody deleted the folder."""
-        found, opened = self._file.identity, self._opened
-        return found is None or (opened is not None and found != opened)
+        identity, opened = self._file.identity, self._opened
+        return identity is None or (opened is not None and identity != opened)
 
     def close(self) -> None:
         """Close the files once nobody uses them. They are opened again by the next use."""
@@ -243,8 +243,8 @@ class Reader:
         return self._times_opened, self._txn.id()
 
     def meta(self, name: bytes) -> bytes | None:
-        found: bytes | None = self._txn.get(name, db=self._meta)
-        return found
+        value: bytes | None = self._txn.get(name, db=self._meta)
+        return value
 
     def values(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, None for an absent key. Sorted keys are found faster."""
@@ -252,8 +252,8 @@ class Reader:
         return [get(key, None, rows) for key in keys]
 
     def value(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._txn.get(key, None, self._rows)
-        return found
+        value: bytes | None = self._txn.get(key, None, self._rows)
+        return value
 
     def values_of_prefixes(self, prefixes: list[bytes]) -> tuple[list[bytes], list[int]]:
         """Return the values of all keys that begin with each prefix, and how many there are. Sorted prefixes are found
@@ -264,10 +264,10 @@ class Reader:
         with self._txn.cursor(db=self._rows) as cursor:
             for prefix in prefixes:
                 before = len(values)
-                there = cursor.set_range(prefix)
-                while there and cursor.key().startswith(prefix):
+                has_key = cursor.set_range(prefix)
+                while has_key and cursor.key().startswith(prefix):
                     values.append(cursor.value())
-                    there = cursor.next()
+                    has_key = cursor.next()
                 counts.append(len(values) - before)
         return values, counts
 

@@ -56,10 +56,10 @@ class MapFile:
     def identity(self) -> tuple[int, int] | None:
         """Device and inode; None for a file that is absent or cannot be looked at."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def lock_size(self) -> Iterator[None]:

@@ -94,10 +94,10 @@ def _temporary_folder() -> Path:
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o022:
         raise InvalidOptionError(
             f"{folder} is not a folder that this user alone may write to, so rows by key are not kept there; set "
             f"{CACHE_DIR_VARIABLE} to a folder of your own"
@@ -115,10 +115,10 @@ def boot_id() -> str:
     except OSError:
         pass
     with suppress(OSError, subprocess.CalledProcessError):
-        found = subprocess.run(
+        process = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=True, text=True
         )
-        return found.stdout.strip().lower()
+        return process.stdout.strip().lower()
     return f"process-{SystemIds().new_uuid()}"
 
 
@@ -235,18 +235,18 @@ class TabletFiles:
 
     def _looks(self) -> dict[str, int] | None:
         try:
-            found = (self.folder / "data.mdb").stat()
+            status = (self.folder / "data.mdb").stat()
         except FileNotFoundError:
             return None
-        return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns, "inode": found.st_ino}
+        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "inode": status.st_ino}
 
     def _remove(self) -> None:
         """Rename, then delete: a process killed while deleting leaves nothing under the name."""
         self._stamp_path.unlink(missing_ok=True)
-        gone = self._parent / f"{self._name}.gone-{self._ids.new_uuid()}"
+        trash = self._parent / f"{self._name}.gone-{self._ids.new_uuid()}"
         with suppress(FileNotFoundError):
-            self.folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            self.folder.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _try_lock_file(lock_file: int) -> bool:
@@ -270,12 +270,12 @@ class CachedTablet:
 
 def list_cached_tablets(cache: Path) -> list[CachedTablet]:
     """List the tablets in the cache of one boot, the longest unused first."""
-    found = []
+    tablets = []
     for files, lock_path in _claimable(cache):
         with suppress(FileNotFoundError):
             data = (files.folder / "data.mdb").stat()
-            found.append(CachedTablet(files, data.st_blocks * 512, lock_path.stat().st_mtime_ns))
-    return sorted(found, key=lambda tablet: tablet.used_ns)
+            tablets.append(CachedTablet(files, data.st_blocks * 512, lock_path.stat().st_mtime_ns))
+    return sorted(tablets, key=lambda tablet: tablet.used_ns)
 
 
 def evict(cache: Path, bytes_max: int) -> list[Path]:

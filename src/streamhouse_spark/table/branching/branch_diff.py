@@ -53,32 +53,32 @@ class BranchChanges:
     @property
     def deleted(self) -> dict[int, OffsetRuns]:
         """Bucket → offsets of rows of the table that the branch deleted one by one."""
-        found = {}
+        deleted = {}
         for bucket, runs in self.made.deleted.items():
             of_table = runs.within(OffsetRange(0, self.base.buckets[bucket].end))
             if bucket in self.base.deleted:
                 of_table = of_table.without(self.base.deleted[bucket])
             if of_table:
-                found[bucket] = of_table
-        return found
+                deleted[bucket] = of_table
+        return deleted
 
     @property
     def files(self) -> FileRows:
         """Name of a lake file → positions of rows of the table without offsets that the branch deleted."""
-        known = union_deleted_file_rows(self.base.deletions)
+        base_files = union_deleted_file_rows(self.base.deletions)
         every = union_deleted_file_rows(self.made.deletions)
-        left = {name: runs.without(known[name]) if name in known else runs for name, runs in every.items()}
+        left = {name: runs.without(base_files[name]) if name in base_files else runs for name, runs in every.items()}
         return {name: runs for name, runs in left.items() if runs}
 
     @property
     def added(self) -> dict[int, OffsetRange]:
         """Bucket → offsets of the branch's own rows, or changes."""
-        found = {}
+        added = {}
         for bucket, log in self.made.buckets.items():
             start = max(self.base.buckets[bucket].end, self.made.first_offset(bucket))
             if start < log.end:
-                found[bucket] = OffsetRange(start, log.end)
-        return found
+                added[bucket] = OffsetRange(start, log.end)
+        return added
 
     @property
     def is_additive(self) -> bool:

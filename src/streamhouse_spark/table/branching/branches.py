@@ -117,18 +117,18 @@ def _find_dropped_branch(table: TableHandle, state: TableState, name: str) -> Br
     if branch is None:
         return None
     try:
-        is_there = not CommitLog(table.storage, branch.uuid, table.world).refresh().dropped
+        is_live = not CommitLog(table.storage, branch.uuid, table.world).refresh().dropped
     except TableNotFoundError:
-        is_there = False
-    return None if is_there else branch
+        is_live = False
+    return None if is_live else branch
 
 
 def _require_free(state: TableState, name: str, dropped: Branch | None) -> None:
-    found = find_branch(state, name)
-    if found is not None and found != dropped:
+    branch = find_branch(state, name)
+    if branch is not None and branch != dropped:
         raise TableExistsError(
-            f"{state.name} has a branch {name!r} already, since commit {found.base.version}; publish or drop it first, "
-            "or choose another name"
+            f"{state.name} has a branch {name!r} already, since commit {branch.base.version}; publish or drop it "
+            "first, or choose another name"
         )
     if name in state.tags:
         raise InvalidOptionError(f"{state.name} has a tag {name!r}, and one name means one version; choose another")
@@ -152,37 +152,37 @@ def _require_branchable(state: TableState) -> None:
     )
 
 
-def _make(table: TableHandle, then: TableState, name: str, dropped: Branch | None) -> TableBranch:
+def _make(table: TableHandle, base: TableState, name: str, dropped: Branch | None) -> TableBranch:
     storage, world = table.storage, table.world
     path, uuid = table.path.of_branch(name), world.ids.new_uuid()
-    before = make_fork_state(then, str(path), uuid, storage.now_ms(), then.properties)
-    mark = BranchMark(then.table_uuid, name, then.version)
+    before = make_fork_state(base, str(path), uuid, storage.now_ms(), base.properties)
+    mark = BranchMark(base.table_uuid, name, base.version)
     state = first(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
-    keep_version(table, f"{CLONE}{uuid}", then, then.kept_segments())
+    keep_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
     copy_rows(table, state)
     log = begin_history(table, state, path)
-    branch = _name(table, then, tag_of(name, uuid), name, dropped)
+    branch = _name(table, base, tag_of(name, uuid), name, dropped)
     if log.refresh().dropped:  # its creator slept for so long that cleaning took it for one without a name
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
         raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
     return _describe_branch(branch)
 
 
-def _name(table: TableHandle, then: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
+def _name(table: TableHandle, base: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
     """Name the branch in the table's log: **the commit point** of its creation."""
-    kept, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
-    lake_snapshot = then.lake.snapshot_id if then.lake is not None else None
-    write_tagged(table.storage, then, uuid)
+    clone_tag, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
+    lake_snapshot = base.lake.snapshot_id if base.lake is not None else None
+    write_tagged(table.storage, base, uuid)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if tag in state.tags:
             return ()
         _require_free(state, name, dropped)
-        if kept not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
+        if clone_tag not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
-        gone = (kept,) if dropped is None or dropped.tag not in state.tags else (kept, dropped.tag)
+        dropped_tags = (clone_tag,) if dropped is None or dropped.tag not in state.tags else (clone_tag, dropped.tag)
         forgotten = publications(state, name)
-        naming = (Tag(tag, then.version, uuid, lake_snapshot), DropTag(gone))
+        naming = (Tag(tag, base.version, uuid, lake_snapshot), DropTag(dropped_tags))
         return (*naming, ForgetTransactions(forgotten)) if forgotten else naming
 
     return require_branch(table.log.commit(plan).state, name)

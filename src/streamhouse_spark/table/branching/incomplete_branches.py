@@ -42,17 +42,21 @@ def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
     uuids = [*named, *(uuid for uuid in published if uuid not in named)]
 
     def look(uuid: str) -> UnsettledBranch | None:
-        found = _state_of(table, uuid)
+        branch_state = _state_of(table, uuid)
         if uuid not in named:
-            is_open = found is not None and not found.dropped
-            return UnsettledBranch(published[uuid], "published", found.time_ms) if is_open and found else None
-        if found is None or found.dropped:
-            return UnsettledBranch(named[uuid], "dropped", found.time_ms if found is not None else 0)
-        mark = BranchMark.of_properties(found.properties)
+            is_open = branch_state is not None and not branch_state.dropped
+            return (
+                UnsettledBranch(published[uuid], "published", branch_state.time_ms)
+                if is_open and branch_state
+                else None
+            )
+        if branch_state is None or branch_state.dropped:
+            return UnsettledBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
+        mark = BranchMark.of_properties(branch_state.properties)
         is_sealed = mark is not None and mark.is_sealed
-        return UnsettledBranch(named[uuid], "sealed", found.time_ms) if is_sealed else None
+        return UnsettledBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
 
-    return [one for one in at_once(table.storage, look, uuids) if one is not None]
+    return [unsettled for unsettled in at_once(table.storage, look, uuids) if unsettled is not None]
 
 
 def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:

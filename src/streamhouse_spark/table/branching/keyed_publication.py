@@ -63,11 +63,11 @@ def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) ->
         net = _net(table, shape, changes, log)
     engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)
 
-    def beside(state: TableState) -> Sequence[Action]:
+    def make_end_actions(state: TableState) -> Sequence[Action]:
         _require_same_columns(state, changes)
         return changes.make_end_actions(state)
 
-    writer = UpsertCommitter(table.log, keyed.stager(shape, engine), beside)
+    writer = UpsertCommitter(table.log, keyed.stager(shape, engine), make_end_actions)
     try:
         _, committed = writer.write(
             net.batches, transaction=changes.transaction, overwrite=changes.is_emptied, read=_read(changes)
@@ -119,29 +119,31 @@ def _net(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, lo
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
     if changes.is_emptied:
         rows = read_pin(branch, take_latest_snapshot(changes.made), Projection.of(changes.made.schema, None, None))
-        gone = np.zeros(rows.num_rows, np.bool_)
-        return _Net(shape.batches(rows, gone), rows.num_rows, None)
+        deleted = np.zeros(rows.num_rows, np.bool_)
+        return _Net(shape.batches(rows, deleted), rows.num_rows, None)
     keys = _list_changed_keys(table, shape, changes)
     lookup, parts = Lookup(PrimaryKeyTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
-    found = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
-    if not found:
+    looked_up_rows = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
+    if not looked_up_rows:
         return _Net({}, 0, 0)
-    rows = pa.concat_tables(found)
-    is_there = rows.column(rows.num_columns - 1)
-    gone = pc.invert(is_there).to_numpy()
-    batches = shape.batches(rows.select(list(shape.schema.names)), gone)
-    return _Net(batches, int((~gone).sum()), int(gone.sum()))
+    rows = pa.concat_tables(looked_up_rows)
+    exists = rows.column(rows.num_columns - 1)
+    deleted = pc.invert(exists).to_numpy()
+    batches = shape.batches(rows.select(list(shape.schema.names)), deleted)
+    return _Net(batches, int((~deleted).sum()), int(deleted.sum()))
 
 
 def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:
     """Return the keys that the branch changed, each once."""
-    made, names = changes.made, list(shape.key_schema.names)
-    records = InlineRecords(table.storage, made.table_uuid)
+    branch_state, names = changes.made, list(shape.key_schema.names)
+    records = InlineRecords(table.storage, branch_state.table_uuid)
     parts = [shape.key_schema.arrow.empty_table()]
     for bucket, offsets in changes.added.items():
-        split = plan_range(made, bucket, offsets)
-        of_bucket = read_split(table.storage, split, made.written_schema(made.schema_id), names, records=records)
-        parts += [pa.Table.from_batches([found.batch]).cast(parts[0].schema) for found in of_bucket]
+        split = plan_range(branch_state, bucket, offsets)
+        of_bucket = read_split(
+            table.storage, split, branch_state.written_schema(branch_state.schema_id), names, records=records
+        )
+        parts += [pa.Table.from_batches([batch.batch]).cast(parts[0].schema) for batch in of_bucket]
     keys = pa.concat_tables(parts)
     distinct = keys.group_by(names, use_threads=False).aggregate([])
     return distinct.select(names).cast(parts[0].schema)

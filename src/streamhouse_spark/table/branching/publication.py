@@ -107,6 +107,8 @@ def _require_right(state: TableState, changes: BranchChanges) -> None:
         return
     if (why := describe_divergence(state, changes.base)) is not None:
         raise changes.conflict(f"{why}, and the branch did not only add rows,")
-    before, now = (one.lake.snapshot_id if one.lake is not None else None for one in (changes.base, state))
+    before, now = (
+        table_state.lake.snapshot_id if table_state.lake is not None else None for table_state in (changes.base, state)
+    )
     if changes.files and not have_same_files(state.lake_history, before, now):
         raise changes.conflict("files of the lake of which it deleted rows may have been written again")

@@ -22,60 +22,66 @@ PIECE_BYTES: Final = 64 << 20
 
 
 def stage_branch_rows(
-    table: TableHandle, made: TableState, added: Mapping[int, OffsetRange], *, rewrites: bool
+    table: TableHandle, branch_state: TableState, added: Mapping[int, OffsetRange], *, rewrites: bool
 ) -> StagedRows:
     """Stage the rows of these offsets of a branch without those that it deleted itself. Durable when this returns.
 
     They were checked by the constraints that the branch has, and have all columns. With ``rewrites`` they are rows of
     an operation that read the table.
     """
-    storage, options, staged_ms = table.storage, table.segment_options(made), table.storage.now_ms()
-    pieces = list_if_small(_pieces(table, made, added), inline_total(INLINE_BYTES_MAX, made.num_buckets))
+    storage, options, staged_ms = table.storage, table.segment_options(branch_state), table.storage.now_ms()
+    pieces = list_if_small(
+        _pieces(table, branch_state, added), inline_total(INLINE_BYTES_MAX, branch_state.num_buckets)
+    )
     if isinstance(pieces, list):
-        found = [stage_inline(rows, bucket, options) for bucket, rows in pieces]
+        segments = [stage_inline(rows, bucket, options) for bucket, rows in pieces]
     else:
         by_number: dict[int, StagedSegment] = {}
         for group in group_into_objects(enumerate(pieces), lambda numbered: numbered[1][1].nbytes):
             uuid = table.world.ids.new_uuid()
             parts = stage_group(storage, table.uuid, uuid, [part for _, part in group], options)
             by_number |= {number: part for (number, _), part in zip(group, parts, strict=True)}
-        found = [by_number[number] for number in sorted(by_number)]
+        segments = [by_number[number] for number in sorted(by_number)]
     if rewrites:
-        found = [replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in found]
-    return StagedRows(table.uuid, made.schema_id, tuple(found), staged_ms, checks=made.parsed.checks)
+        segments = [replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in segments]
+    return StagedRows(table.uuid, branch_state.schema_id, tuple(segments), staged_ms, checks=branch_state.parsed.checks)
 
 
 def list_if_small(
     pieces: Iterator[tuple[int, pa.Table]], bytes_max: int
 ) -> list[tuple[int, pa.Table]] | Iterator[tuple[int, pa.Table]]:
     """Return all pieces as a list if they have at most so many bytes, else as an iterator that has them all."""
-    found, num_bytes = [], 0
+    buffered, num_bytes = [], 0
     for piece in pieces:
-        found.append(piece)
+        buffered.append(piece)
         num_bytes += piece[1].nbytes
         if num_bytes > bytes_max:
-            return _iter_rows(found, pieces)
-    return found
+            return _iter_rows(buffered, pieces)
+    return buffered
 
 
 def _iter_rows(
-    found: list[tuple[int, pa.Table]], others: Iterator[tuple[int, pa.Table]]
+    buffered: list[tuple[int, pa.Table]], rest: Iterator[tuple[int, pa.Table]]
 ) -> Iterator[tuple[int, pa.Table]]:
-    while found:
-        yield found.pop(0)  # so that no piece is kept in memory
-    yield from others
+    while buffered:
+        yield buffered.pop(0)  # so that no piece is kept in memory
+    yield from rest
 
 
-def _pieces(table: TableHandle, made: TableState, added: Mapping[int, OffsetRange]) -> Iterator[tuple[int, pa.Table]]:
-    records = InlineRecords(table.storage, made.table_uuid)
+def _pieces(
+    table: TableHandle, branch_state: TableState, added: Mapping[int, OffsetRange]
+) -> Iterator[tuple[int, pa.Table]]:
+    records = InlineRecords(table.storage, branch_state.table_uuid)
     for bucket, offsets in added.items():
         waiting: list[pa.RecordBatch] = []
         num_bytes = 0
-        for found in read_split(table.storage, plan_range(made, bucket, offsets), made.schema, records=records):
-            if not found.batch.num_rows:
+        for log_batch in read_split(
+            table.storage, plan_range(branch_state, bucket, offsets), branch_state.schema, records=records
+        ):
+            if not log_batch.batch.num_rows:
                 continue
-            waiting.append(found.batch)
-            num_bytes += found.batch.nbytes
+            waiting.append(log_batch.batch)
+            num_bytes += log_batch.batch.nbytes
             if num_bytes >= PIECE_BYTES:
                 yield bucket, pa.Table.from_batches(waiting)
                 waiting, num_bytes = [], 0

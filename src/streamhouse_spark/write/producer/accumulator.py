@@ -67,13 +67,13 @@ class RecordAccumulator:
         name: str,
         limits: Limits,
         stored_sequence: int | None,
-        takes_both: Callable[[], bool] = lambda: False,
+        mixes_deletions: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make an empty one. ``takes_both`` tells whether rows and deletions go together into one batch."""
+        """Make an empty one. ``mixes_deletions`` tells whether rows and deletions go together into one batch."""
         self._clock = clock
         self._name = name
         self._limits = limits
-        self._takes_both = takes_both
+        self._takes_both = mixes_deletions
         lock = new_lock()
         self._due = new_condition(lock)
         """For the taker: a batch may be due, earlier than it knew."""
@@ -137,11 +137,11 @@ class RecordAccumulator:
 
         With ``is_waiting=False`` also none where no batch is due now.
         """
-        takes_both = self._takes_both()  # not under the lock: senders wait for that
+        mixes_deletions = self._takes_both()  # not under the lock: senders wait for that
         with self._due:
             while (wait_ms := self._wait_ms()) != 0 and is_waiting:
                 self._due.wait(None if wait_ms is None else wait_ms / 1000)
-            return self._batch(takes_both=takes_both) if wait_ms == 0 else []
+            return self._batch(mixes_deletions=mixes_deletions) if wait_ms == 0 else []
 
     def done(self, sends: list[Send], failure: Exception | None = None) -> None:
         """Take these out at the front, after they were answered. The first ``failure`` is kept for who flushes."""
@@ -199,7 +199,7 @@ class RecordAccumulator:
             return 0
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
-    def _batch(self, *, takes_both: bool) -> list[Send]:
+    def _batch(self, *, mixes_deletions: bool) -> list[Send]:
         """Return calls from the front, of up to ``flush_bytes`` and one at least: those of one kind, or both, whose
         rows have the same columns, as their keys have.
         """
@@ -207,7 +207,7 @@ class RecordAccumulator:
         firsts: dict[bool, Send] = {}
         for send in self._sends:
             is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
-            first = firsts.get(send.is_deletion, None if takes_both or not batch else batch[0])
+            first = firsts.get(send.is_deletion, None if mixes_deletions or not batch else batch[0])
             if (batch and is_too_much) or (first is not None and not _go_together(first, send)):
                 break
             firsts.setdefault(send.is_deletion, send)

@@ -47,9 +47,9 @@ class RowSchemaKey:
             if (size_of := size_of_values(columns[name])) is None:
                 return None
             sizes.append((size_of, 1 if columns[name].nullable else NOT_PLAIN))
-        given = [column.name for column in schema.columns if column.name not in left_out]
-        fields = [schema.arrow.field(name) for name in given]
-        return cls(pa.schema(fields), tuple(names.index(name) for name in given), tuple(sizes))
+        table_order = [column.name for column in schema.columns if column.name not in left_out]
+        fields = [schema.arrow.field(name) for name in table_order]
+        return cls(pa.schema(fields), tuple(names.index(name) for name in table_order), tuple(sizes))
 
     def size_of(self, values: Sequence[Any]) -> int:
         """Return the bytes of a row, about; `NOT_PLAIN` unless all its values are plain."""
@@ -115,10 +115,10 @@ class BufferedRows:
         return None if size == NOT_PLAIN else (BufferedRow(form, values), size)
 
     def _forms(self, state: TableState) -> dict[tuple[str, ...], RowSchemaKey | None]:
-        known = self._known
-        if known is None or known[0] is not state.schema or known[1] is not state.properties:
-            known = self._known = (state.schema, state.properties, {})
-        return known[2]
+        cached = self._known
+        if cached is None or cached[0] is not state.schema or cached[1] is not state.properties:
+            cached = self._known = (state.schema, state.properties, {})
+        return cached[2]
 
     @staticmethod
     def _form(state: TableState, names: tuple[str, ...]) -> RowSchemaKey | None:

@@ -130,7 +130,7 @@ def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[Bucke
     if len(places) == 1 or not offsets or is_cut:
         return [offsets] * len(places)
     counts = places if places.shape[1] == 1 else places[:, list(offsets)]
-    starts = np.array([found.start for found in offsets.values()], np.int64)
+    starts = np.array([bucket_offsets.start for bucket_offsets in offsets.values()], np.int64)
     ends = starts + np.cumsum(counts, axis=0)
     return [
         BucketOffsets(

@@ -227,8 +227,8 @@ class Writer:
         if (stored := self._stored(sequence)) is not None:
             return stored
         plain = self._plain_rows.taken(rows, self._appends.known)
-        given, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
-        return self._put(given, num_bytes, sequence, timeout_ms)
+        converted, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
+        return self._put(converted, num_bytes, sequence, timeout_ms)
 
     def delete(
         self, keys: Any, *, sequence: int | None = None, timeout_ms: float | None = None
@@ -240,8 +240,8 @@ class Writer:
         """
         if (stored := self._stored(sequence)) is not None:
             return stored
-        found = self._appends.keys(keys)
-        return self._put(found, found.nbytes, sequence, timeout_ms, is_deletion=True)
+        key_rows = self._appends.keys(keys)
+        return self._put(key_rows, key_rows.nbytes, sequence, timeout_ms, is_deletion=True)
 
     def flush(self) -> None:
         """Wait until all rows that were sent are stored, or failed.
@@ -288,8 +288,8 @@ class Writer:
         is_read = isinstance(rows, pa.Table | pa.RecordBatch | list)  # else its owner may let it wait
         is_short = is_read and (len(rows) if isinstance(rows, list) else rows.num_rows) <= FEW_ROWS
         with self._one_converts if is_short else nullcontext():
-            given = self._given(rows)
-            return given, given.nbytes
+            table = self._given(rows)
+            return table, table.nbytes
 
     def _given(self, rows: Any) -> pa.Table:
         """Convert rows, and leave out the columns that they do not have: their defaults are those of the commit."""
@@ -301,11 +301,11 @@ class Writer:
         check_paimon_values(self._flusher.name, {name: whole.column(name) for name in state.parsed.limited_columns})
         if not isinstance(rows, pa.Table | pa.RecordBatch | list):
             whole = _copy_rows(whole)  # a frame may lend its memory, which its owner goes on to change
-        lacking = {column.name for column in state.schema.columns if column.id in missing}
-        if lacking and isinstance(rows, list):
+        absent = {column.name for column in state.schema.columns if column.id in missing}
+        if absent and isinstance(rows, list):
             here = {name.casefold() for row in rows for name in row}
-            lacking = {name for name in lacking if name.casefold() not in here}
-        return whole.drop_columns(list(lacking)) if 0 < len(lacking) < whole.num_columns else whole
+            absent = {name for name in absent if name.casefold() not in here}
+        return whole.drop_columns(list(absent)) if 0 < len(absent) < whole.num_columns else whole
 
 
 def _copy_rows(rows: pa.Table) -> pa.Table:
