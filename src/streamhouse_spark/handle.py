@@ -46,7 +46,7 @@ class TableHandle:
         On the other side it has a clock and identities of its own, and is read when it is first used. A table that
         was dropped meanwhile is an error there, also where another one has its name.
         """
-        return _reopened, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
+        return _reopen, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ def log_url(table: TableHandle) -> str:
     return url_of(table.storage, table_prefix(table.uuid)).rstrip("/")
 
 
-def _reopened(
+def _reopen(
     kind: type[TableHandle], storage: Storage, settings: Mapping[str, str], name: str, uuid: str
 ) -> TableHandle:
     world = World()

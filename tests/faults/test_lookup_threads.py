@@ -84,7 +84,7 @@ def test_so_it_does_while_turns_are_waited_for_in_vain(tmp_path, monkeypatch):
             super().leave()
             self._is_taken = self._num_done % 3 == 0
 
-    monkeypatch.setattr(module, "TURNS", Confused())
+    monkeypatch.setattr(module, "SCHEDULER", Confused())
     assert look_up_while_others_write(str(tmp_path)) > 0
 
 

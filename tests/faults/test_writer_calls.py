@@ -234,8 +234,8 @@ def rows_leave_in_another_order() -> Iterator[None]:
 
 @contextmanager
 def answers_are_swapped() -> Iterator[None]:
-    original = sender._shares
-    with mock.patch.object(sender, "_shares", lambda *given: original(*given)[::-1]):
+    original = sender._split_offsets
+    with mock.patch.object(sender, "_split_offsets", lambda *given: original(*given)[::-1]):
         yield
 
 

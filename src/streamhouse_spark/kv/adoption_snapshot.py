@@ -45,13 +45,13 @@ def stage_rows(
 
     Raises `LakeMismatchError` where a key is null or occurs more than once.
     """
-    ordered = _by_key(state, rows)
+    ordered = _sort_by_key(state, rows)
     change = pa.array([int(ChangeType.INSERT)], pa.int8())
     inserted = pa.Table.from_arrays(
         [change, *ordered.slice(0, 1).columns], schema=state.written_schema(state.schema_id).arrow
     )
     segments: list[Segment] = []
-    for part in _parts(ordered):
+    for part in _split_into_segments(ordered):
         staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, options)
         first = segments[-1].end_offset if segments else 0
         segments.append(staged.segment.placed(first, state.version, state.time_ms))
@@ -72,7 +72,7 @@ def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBoots
     )
 
 
-def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
+def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
     columns = [arrow_chunking.one_array(rows.column(state.schema.names.index(name))) for name in state.primary_key]
     names = ", ".join(state.primary_key)
     if any(column.null_count for column in columns):
@@ -91,5 +91,5 @@ def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
     return arrow_chunking.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
 
 
-def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+def _split_into_segments(rows: pa.Table) -> Iterator[pa.Table]:
     return arrow_chunking.slices(rows, SEGMENT_BYTES)

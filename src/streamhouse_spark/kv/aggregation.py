@@ -70,7 +70,7 @@ def _arrow_fold(function: str) -> Fold:
     return folded
 
 
-def _extreme(function: str, of_floats: np.ufunc) -> Fold:
+def _extreme_fold(function: str, of_floats: np.ufunc) -> Fold:
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         if not pa.types.is_floating(values.type):
             return _arrow_fold(function)(values, keys, num_keys)
@@ -97,7 +97,7 @@ def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
     low = _arrow_fold("sum")(pa.array(raw & 0xFFFFFFFF), keys, num_keys).fill_null(0).to_numpy()
     carried = high + (low >> 32)
     if ((carried > 2**31 - 1) | (carried < -(2**31))).any():
-        raise _overflow(data_type, "sum")
+        raise _overflow_error(data_type, "sum")
     total = (carried << 32) | (low & 0xFFFFFFFF)
     valid = _arrow_fold("count")(integers, keys, num_keys).fill_null(0).to_numpy() > 0
     return _fit_sum(pa.array(total, mask=~valid), data_type, "sum")
@@ -152,7 +152,7 @@ def _cast_decimal_bits(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(data_type, len(values), values.buffers(), offset=values.offset)
 
 
-def _list(delimiter: str) -> Fold:
+def _list_fold(delimiter: str) -> Fold:
     """Return the fold that joins texts with ``delimiter``. Nulls are left out."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
@@ -164,7 +164,7 @@ def _list(delimiter: str) -> Fold:
     return folded
 
 
-def _bitmaps(name: str) -> Fold:
+def _bitmap_fold(name: str) -> Fold:
     """Return the fold that unites serialized roaring bitmaps."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
@@ -195,10 +195,10 @@ def _fit_sum(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Arra
     try:
         return values.cast(data_type)
     except pa.ArrowInvalid as error:
-        raise _overflow(data_type, function) from error
+        raise _overflow_error(data_type, function) from error
 
 
-def _overflow(data_type: pa.DataType, function: str) -> SchemaMismatchError:
+def _overflow_error(data_type: pa.DataType, function: str) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"the {function} of a key's values does not fit into {data_type}; nothing was written; give the column a wider "
         "type and write again, or create a table with one and copy the rows",
@@ -221,7 +221,7 @@ def _is_ordered(data_type: pa.DataType) -> bool:
     )
 
 
-_TAKES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
+_ACCEPTED_TYPES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
     "sum": ("numbers", _is_number),
     "product": ("numbers", _is_number),
     "max": ("numbers, texts, dates and timestamps", _is_ordered),
@@ -237,7 +237,7 @@ _TAKES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
     "rbm32": ("binaries", pa.types.is_binary),
     "rbm64": ("binaries", pa.types.is_binary),
 }
-FUNCTIONS: Final = tuple(_TAKES)
+FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
 DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
@@ -245,25 +245,25 @@ def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = 
     """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError` for an unknown fold, and for a
     type that the fold cannot take.
     """
-    if name not in _TAKES:
+    if name not in _ACCEPTED_TYPES:
         raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
-    takes, accepts = _TAKES[name]
+    takes, accepts = _ACCEPTED_TYPES[name]
     if not accepts(data_type):
         raise InvalidOptionError(
             f"fields.{column}.agg is {name}, which takes {takes}, and column '{column}' has type {data_type}",
         )
     if name in ("listagg", "string_agg"):
-        return ignore_nulls(_list(delimiter))
+        return ignore_nulls(_list_fold(delimiter))
     if name in ("rbm32", "rbm64"):
-        return ignore_nulls(_bitmaps(name))
+        return ignore_nulls(_bitmap_fold(name))
     return _FOLDS[name]
 
 
 _FOLDS: Final[Mapping[str, Fold]] = {
     "sum": _sum,
     "product": ignore_nulls(_product),
-    "max": _extreme("max", np.maximum),  # which is NaN where one of both is
-    "min": _extreme("min", np.fmin),  # which is NaN where both are
+    "max": _extreme_fold("max", np.maximum),  # which is NaN where one of both is
+    "min": _extreme_fold("min", np.fmin),  # which is NaN where both are
     "last_value": last_value,
     "last_value_ignore_nulls": ignore_nulls(last_value),
     "first_value": first_value,

@@ -24,10 +24,10 @@ from streamhouse_spark.keys.key_codec import encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.net_changes import Changes, EncodedRows, changes_of, unseen_changes
+from streamhouse_spark.kv.net_changes import Changes, EncodedRows, compute_changes, make_blind_changes
 from streamhouse_spark.kv.table_config import KeyedProperties
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
@@ -40,7 +40,7 @@ BucketPosition = tuple[int, int]
 """The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
 rows."""
 
-EMPTY: Final[BucketPosition] = (0, 0)
+EMPTY_POSITION: Final[BucketPosition] = (0, 0)
 """The first position of every bucket. A bucket that ends where it begins has no rows, wherever that is."""
 
 
@@ -165,17 +165,17 @@ class ChangeStager:
         self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition, overlay: WriteOverlay | None
     ) -> Changes:
         if self._may_go_unseen(batch):
-            return unseen_changes(batch)
+            return make_blind_changes(batch)
         values: list[bytes | None] = [None] * len(batch)
         if at[0] != at[1]:
             keys, stored = encode_lmdb_keys(batch.keys), state if overlay is None else overlay.stored
-            if state is stored or is_filled(bucket_position(stored, bucket)):
+            if state is stored or may_have_rows(bucket_position(stored, bucket)):
                 values = self._values(bucket, keys, stored)
             if overlay is not None:
                 values = overlay.over(bucket, at[1], keys, values)
         self._require_new(batch, values, state)
         try:
-            return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+            return compute_changes(batch, self.engine, self.layout.values, values, before_images=self.before_images)
         except RowsTooLargeError as error:
             raise SchemaMismatchError(
                 f"table {state.name}: {error.num_bytes} bytes of one primary key in bucket {bucket}, over the rows of "
@@ -220,7 +220,7 @@ class ChangeStager:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
         lookup = tablet.find(keys)
-        if lookup.extent[:2] != bucket_position(state, bucket) or not belongs(
+        if lookup.extent[:2] != bucket_position(state, bucket) or not belongs_to_table(
             tablet, lookup.extent, self.storage, state
         ):
             raise StaleStateError
@@ -252,7 +252,7 @@ class ChangeStager:
         return segments
 
 
-def is_filled(at: BucketPosition) -> bool:
+def may_have_rows(at: BucketPosition) -> bool:
     """Tell whether a bucket may have rows at this position."""
     return at[0] < at[1]
 

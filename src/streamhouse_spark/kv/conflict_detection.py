@@ -96,7 +96,8 @@ class ConflictChecker:
             if hits.any():
                 place = int(np.argmax(hits))
                 raise changed_since_read_error(
-                    state, f"{self._shown(changes, place)}, which it writes, was changed at {_at(changes, place)}"
+                    state,
+                    f"{self._shown(changes, place)}, which it writes, was changed at {_describe_position(changes, place)}",
                 )
 
     def _require_unread(self, state: TableState, split: LogSplit, records: InlineRecords) -> None:
@@ -106,7 +107,7 @@ class ConflictChecker:
             if self.read.scope is None or self.read.scope(state, changes.batch):
                 row = f"{self._shown(changes, 0)}, which it may have read,"
                 raise changed_since_read_error(
-                    state, f"{row} was changed by another such statement at {_at(changes, 0)}"
+                    state, f"{row} was changed by another such statement at {_describe_position(changes, 0)}"
                 )
 
     def _rows(
@@ -127,7 +128,7 @@ class ConflictChecker:
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
-def _at(changes: LogBatch, place: int) -> str:
+def _describe_position(changes: LogBatch, place: int) -> str:
     """Describe the position of a change. Merged segments no longer tell the commits of their rows."""
     offset = f"offset {changes.base_offset + place} of bucket {changes.bucket}"
     return offset if len(changes.segment.time_runs[1]) > 1 else f"{offset} (commit {changes.segment.commit})"

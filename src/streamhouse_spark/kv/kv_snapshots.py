@@ -19,7 +19,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet, TabletState
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -77,7 +77,7 @@ def write_snapshots(
         return [
             snapshot
             for snapshot in written
-            if _is_news(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
+            if _is_newer(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
         ]
 
     committed = log.commit(plan, staged_ms=began_ms)
@@ -109,7 +109,7 @@ def _write_snapshots(
     )
 
 
-def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
+def _is_newer(state: TableState, snapshot: KvSnapshot) -> bool:
     current = state.snapshots.get(snapshot.bucket)
     is_newer = current is None or current.offset < snapshot.offset
     bucket = snapshot.bucket
@@ -133,7 +133,7 @@ class _Source:
         for _ in range(TRIES_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
             snapshot, extent = self._scanned(bucket, tablet)
-            if extent.applied >= state.buckets[bucket].end and belongs(tablet, extent, self.storage, state):
+            if extent.applied >= state.buckets[bucket].end and belongs_to_table(tablet, extent, self.storage, state):
                 return snapshot
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"

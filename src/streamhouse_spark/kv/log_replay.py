@@ -91,7 +91,7 @@ def _replay(
     written = state.written_schema(layout.schema_id)
     changes: dict[bytes, bytes | None] = {}
     for batch in check_dense(read_split(storage, split, written, records=records), offsets):
-        changes.update(_changes(batch, layout))
+        changes.update(_last_changes(batch, layout))
         if len(changes) >= CHANGES_MAX and batch.offsets.end < end:
             if not tablet.apply(changes, applied, batch.offsets.end, after=after, history=history):
                 return
@@ -122,7 +122,7 @@ def _restore(
     )
 
 
-def _changes(changes: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
+def _last_changes(changes: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
     """Return the last change of each key in a batch of changes."""
     types, *columns = changes.batch.columns
     after = pc.not_equal(types, int(ChangeType.UPDATE_BEFORE))

@@ -55,7 +55,7 @@ class ColumnwiseMerge:
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
             if i in self.key_columns:
-                columns.append(_where(exists, _choose_values(batch, values, batch.starts)))
+                columns.append(_null_absent(exists, _choose_values(batch, values, batch.starts)))
             elif self._is_target(i):
                 columns.append(self._fold_column(i, batch, values, before, old.there & ~batch.has_deletion))
             else:
@@ -66,7 +66,7 @@ class ColumnwiseMerge:
         return self.targets is None or column in self.targets
 
     def _keep_column(self, column: int, before: pa.Array, survives: Bools, is_new: Bools) -> pa.Array:
-        values = _where(survives, before)
+        values = _null_absent(survives, before)
         if column in self.defaults and is_new.any():
             values = pc.if_else(pa.array(is_new), self.defaults[column], values)
         return values
@@ -78,7 +78,7 @@ class ColumnwiseMerge:
         has_other_values = np.zeros(len(batch), np.bool_)
         for i, before in enumerate(old.columns):
             if i not in self.key_columns and not self._is_target(i):
-                has_other_values |= _valid(before)
+                has_other_values |= _validity(before)
         survives: Bools = old.there & (~batch.has_deletion | has_other_values)
         return survives
 
@@ -88,7 +88,7 @@ class ColumnwiseMerge:
         """Fold the column over the old values, where the fold begins with them, and the rows that count."""
         fold = self.folds.get(column, last_value)
         if fold is last_value:  # the old value never counts, nor do rows before the last
-            return _where(batch.has_active, _choose_values(batch, values, batch.ends - 1))
+            return _null_absent(batch.has_active, _choose_values(batch, values, batch.ends - 1))
         old_keys = np.flatnonzero(begins)
         rows = np.flatnonzero(batch.active)
         keys = np.concatenate([old_keys, batch.key_of_row[rows]])
@@ -114,7 +114,7 @@ class GeneratingMerge:
         rows = recompute_generated_columns(
             self.generated, pa.RecordBatch.from_arrays(list(merged.columns), names=self.schema.names), "the table"
         )
-        return KeyedRows(tuple(_where(merged.there, column) for column in rows.columns), merged.there)
+        return KeyedRows(tuple(_null_absent(merged.there, column) for column in rows.columns), merged.there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class NumberingMerge:
         merged = self.merge.merged(batch, old)
         new = _choose_values(batch, batch.columns[self.identity], batch.ends - 1)
         columns = list(merged.columns)
-        columns[self.identity] = _where(merged.there, pc.coalesce(old.columns[self.identity], new))
+        columns[self.identity] = _null_absent(merged.there, pc.coalesce(old.columns[self.identity], new))
         return KeyedRows(tuple(columns), merged.there)
 
 
@@ -186,12 +186,12 @@ def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Arra
     return values if len(values) == len(batch) else values.take(pa.array(rows))
 
 
-def _where(exists: Bools, values: pa.Array) -> pa.Array:
+def _null_absent(exists: Bools, values: pa.Array) -> pa.Array:
     """Return the values, null for absent rows."""
     return values if exists.all() else values.take(pa.array(np.arange(len(values)), mask=~exists))
 
 
-def _valid(values: pa.Array) -> Bools:
+def _validity(values: pa.Array) -> Bools:
     valid: Bools = values.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
@@ -199,4 +199,4 @@ def _valid(values: pa.Array) -> Bools:
 def _versions(values: pa.Array) -> tuple[Places, Bools]:
     """Return integers and timestamps as 64-bit integers, and which of them are known."""
     integers = values.view(pa.int64()) if pa.types.is_timestamp(values.type) else values.cast(pa.int64())
-    return integers.fill_null(0).to_numpy(), _valid(values)
+    return integers.fill_null(0).to_numpy(), _validity(values)

@@ -73,7 +73,7 @@ class Changes:
         return len(self.types)
 
 
-def unseen_changes(batch: KeyedBatch) -> Changes:
+def make_blind_changes(batch: KeyedBatch) -> Changes:
     """Write the last row of each key of ``batch``, which deletes none, over a stored row that nobody looked at.
 
     Each is an ``update_after``, whether its key is new or not, and whether the row differs or not.
@@ -84,7 +84,7 @@ def unseen_changes(batch: KeyedBatch) -> Changes:
     return Changes(np.full(len(batch), ChangeType.UPDATE_AFTER, np.int8), columns, None)
 
 
-def changes_of(
+def compute_changes(
     batch: KeyedBatch,
     engine: MergeEngine,
     values: ValueFormat,
@@ -102,7 +102,7 @@ def changes_of(
     for first, piece in batch.pieces(lengths):
         part = slice(first, first + len(piece))
         stored = StoredValues.of(old_values[part], lengths[part])
-        parts_changes.append(_changes_of(piece, engine, values, stored, before_images=before_images))
+        parts_changes.append(_compute_piece(piece, engine, values, stored, before_images=before_images))
     if len(parts_changes) == 1:
         return parts_changes[0]
     columns = zip(*(part.columns for part in parts_changes), strict=True)
@@ -113,7 +113,7 @@ def changes_of(
     )
 
 
-def _changes_of(
+def _compute_piece(
     batch: KeyedBatch,
     engine: MergeEngine,
     values: ValueFormat,
@@ -123,18 +123,18 @@ def _changes_of(
 ) -> Changes:
     old = values.rows_of(stored)
     new = engine.merged(batch, old)
-    _require_small(batch, new)
+    _require_row_size(batch, new)
     packed = values.packed(new.columns)
     differs = pc.not_equal(values.repack(stored, old), packed).to_numpy(zero_copy_only=False)
     changed = np.where(new.there, differs | ~old.there, old.there)
-    types, places = _in_order(np.flatnonzero(changed), old, new, before_images=before_images)
+    types, places = _order_changes(np.flatnonzero(changed), old, new, before_images=before_images)
     columns = tuple(
         pa.concat_arrays([before, after]).take(places) for before, after in zip(old.columns, new.columns, strict=True)
     )
     return Changes(types, columns, EncodedRows([_Packed(batch.keys, packed, new.there, changed)]))
 
 
-def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
+def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
     """Raise `RowsTooLargeError` where a merged row is too large: a partial update or an aggregation may make it larger
     than each row that came in.
     """
@@ -144,7 +144,7 @@ def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
             raise RowsTooLargeError(int(batch.starts[np.argmax(sizes)]), largest)
 
 
-def _in_order(
+def _order_changes(
     keys: npt.NDArray[np.int64], old: KeyedRows, new: KeyedRows, *, before_images: bool
 ) -> tuple[npt.NDArray[np.int8], pa.Array]:
     """Return the type of each row of the changelog, and its index among the old rows followed by the new ones."""

@@ -23,7 +23,7 @@ from streamhouse_spark.kv.change_staging import BucketPosition, StaleStateError,
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -93,7 +93,7 @@ class PartitionDelete:
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             stage(state, time_ms)
-            return _actions(staged, state, time_ms)
+            return _make_append_actions(staged, state, time_ms)
 
         for _ in range(TRIES_MAX):
             try:
@@ -121,7 +121,7 @@ class PartitionDelete:
             catch_up(tablet, layout, self.storage, state, bucket)
             scan = _Scan(self, state, layout, bucket)
             extent = tablet.scan(scan.take)
-            is_of_table = belongs(tablet, extent, self.storage, state)
+            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
             if extent[:2] == at and is_of_table:
                 return _Deletions(at, scan.finish_staging(), staged_ms)
             if extent.applied > at[1] and is_of_table:
@@ -176,7 +176,7 @@ class _Scan:
         self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._options))
 
 
-def _actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:
+def _make_append_actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:
     segments, inline = [], []
     for deletions in staged.values():
         end = deletions.at[1]

@@ -24,11 +24,11 @@ from streamhouse_spark.kv.change_staging import (
     StagedChanges,
     StaleStateError,
     bucket_position,
-    is_filled,
+    may_have_rows,
 )
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.log_replay import catch_up
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.overwrite_filter import Choose
@@ -37,7 +37,7 @@ DAMAGED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class PartStager(ChangeStager):
+class PartitionOverwriteStager(ChangeStager):
     """Computes and stages the changes by which batches replace the chosen rows of their buckets.
 
     Raises as `ChangeStager.staged`. Every bucket needs a batch: one without rows where there are no new ones.
@@ -66,7 +66,7 @@ class PartStager(ChangeStager):
 
     def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
         """Return the batch behind deletions of all chosen rows that the bucket has at a position."""
-        if not is_filled(at):
+        if not may_have_rows(at):
             return batch
         rows = self._key_rows(bucket, state, at)
         if not rows.num_rows:
@@ -85,9 +85,9 @@ class PartStager(ChangeStager):
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            scan = _Found(self)
+            scan = _KeyCollector(self)
             extent = tablet.scan(scan.take)
-            is_of_table = belongs(tablet, extent, self.storage, state)
+            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
             if extent[:2] == at == bucket_position(state, bucket) and is_of_table:
                 return scan.rows()
             if extent.applied > at[1] and is_of_table:
@@ -98,10 +98,10 @@ class PartStager(ChangeStager):
         )
 
 
-class _Found:
+class _KeyCollector:
     """Collects the keys of the chosen rows of a bucket, step by step."""
 
-    def __init__(self, stager: PartStager) -> None:
+    def __init__(self, stager: PartitionOverwriteStager) -> None:
         self._stager = stager
         self._schema = stager.layout.values.schema
         self._deciding = [self._schema.column(name) for name in stager.partition_by]

@@ -65,7 +65,7 @@ class KeyEncoder:
 def _key_encoder(data_type: pa.DataType) -> Callable[[Any], bytes | None] | None:
     if pa.types.is_signed_integer(data_type):
         return _integer_encoder(data_type.bit_width // 8)
-    return _text if pa.types.is_string(data_type) else None
+    return _encode_text if pa.types.is_string(data_type) else None
 
 
 def _integer_encoder(width: int) -> Callable[[Any], bytes | None]:
@@ -79,7 +79,7 @@ def _integer_encoder(width: int) -> Callable[[Any], bytes | None]:
     return encode
 
 
-def _text(value: Any) -> bytes | None:
+def _encode_text(value: Any) -> bytes | None:
     if type(value) is not str:
         return None
     try:

@@ -85,24 +85,26 @@ def parse_keyed_properties(
     Raises `InvalidOptionError` for an impossible value, a column that cannot have its role, and properties that
     contradict each other.
     """
-    primary_key = _primary_key(properties, schema, partition_by)
+    primary_key = _parse_primary_key(properties, schema, partition_by)
     engine: EngineName = "last_row"
     if MERGE_ENGINE in properties:
-        engine = cast("EngineName", _word(properties, MERGE_ENGINE, "", get_args(EngineName)[1:]))
-    image = cast("ChangelogImage", _word(properties, CHANGELOG_IMAGE, "full", get_args(ChangelogImage)))
+        engine = cast("EngineName", _parse_choice(properties, MERGE_ENGINE, "", get_args(EngineName)[1:]))
+    image = cast("ChangelogImage", _parse_choice(properties, CHANGELOG_IMAGE, "full", get_args(ChangelogImage)))
     if engine == "aggregation" and image == "wal":
         values.reject(CHANGELOG_IMAGE, "wal", f"full, because {MERGE_ENGINE} is aggregation")
     return KeyedProperties(
         primary_key=primary_key,
         merge_engine=engine,
-        version_column=_version_column(properties, schema, primary_key, engine),
-        delete_behavior=_delete_behavior(properties, engine),
+        version_column=_parse_version_column(properties, schema, primary_key, engine),
+        delete_behavior=_parse_delete_behavior(properties, engine),
         changelog_image=image,
-        insert_existing=cast("InsertExisting", _word(properties, INSERT_EXISTING, "error", get_args(InsertExisting))),
-        aggregates=_aggregates(properties, schema, primary_key, engine),
+        insert_existing=cast(
+            "InsertExisting", _parse_choice(properties, INSERT_EXISTING, "error", get_args(InsertExisting))
+        ),
+        aggregates=_parse_aggregates(properties, schema, primary_key, engine),
         checks=parse_checks(properties, schema),
         generated=parse_generated(properties, schema),
-        identity=_identity(properties, schema, engine),
+        identity=_parse_identity_column(properties, schema, engine),
     )
 
 
@@ -113,7 +115,7 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
     key.
     """
     place_of = {column.name: place for place, column in enumerate(schema.columns)}
-    chosen = None if targets is None else _targets(keyed, schema, targets)
+    chosen = None if targets is None else _resolve_targets(keyed, schema, targets)
     if keyed.merge_engine == "first_row":
         return FirstRowMerge()
     if keyed.merge_engine == "versioned":
@@ -142,7 +144,7 @@ def _with_generated_columns(merge: ColumnwiseMerge, keyed: KeyedProperties, sche
     return engine if keyed.identity is None else NumberingMerge(engine, schema.names.index(keyed.identity.name))
 
 
-def _identity(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
+def _parse_identity_column(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
     identity = parse_identity(properties, schema)
     if identity is not None and (identity.takes_given or engine == "versioned"):
         clause = "BY DEFAULT" if identity.takes_given else f"with {MERGE_ENGINE} versioned"
@@ -153,7 +155,7 @@ def _identity(properties: Mapping[str, str], schema: TableSchema, engine: Engine
     return identity
 
 
-def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
+def _resolve_targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
     if keyed.merge_engine in ("first_row", "versioned"):
         raise InvalidOptionError(
             f"a partial update names columns {sorted(targets)}, and {MERGE_ENGINE} {keyed.merge_engine} takes whole "
@@ -169,7 +171,9 @@ def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[st
     return chosen
 
 
-def _primary_key(properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]) -> tuple[str, ...]:
+def _parse_primary_key(
+    properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]
+) -> tuple[str, ...]:
     names = tuple(schema.column(name).name for name in values.parse_names(properties.get(PRIMARY_KEY, "")))
     if not names or len(set(names)) != len(names):
         _reject_role(f"{PRIMARY_KEY} is {properties.get(PRIMARY_KEY, '')!r}", "name one or more columns, each once")
@@ -191,7 +195,7 @@ def _primary_key(properties: Mapping[str, str], schema: TableSchema, partition_b
     return names
 
 
-def _version_column(
+def _parse_version_column(
     properties: Mapping[str, str], schema: TableSchema, primary_key: tuple[str, ...], engine: EngineName
 ) -> str | None:
     text = properties.get(VERSION_COLUMN)
@@ -209,15 +213,15 @@ def _version_column(
     return column.name
 
 
-def _delete_behavior(properties: Mapping[str, str], engine: EngineName) -> DeleteBehavior:
+def _parse_delete_behavior(properties: Mapping[str, str], engine: EngineName) -> DeleteBehavior:
     default = "allow" if engine == "last_row" else "ignore"
-    behavior = cast("DeleteBehavior", _word(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
+    behavior = cast("DeleteBehavior", _parse_choice(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
     if behavior == "allow" and engine in ("first_row", "versioned"):
         values.reject(DELETE_BEHAVIOR, behavior, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
     return behavior
 
 
-def _aggregates(
+def _parse_aggregates(
     properties: Mapping[str, str], schema: TableSchema, primary_key: tuple[str, ...], engine: EngineName
 ) -> dict[str, Aggregate]:
     functions: dict[str, str] = {}
@@ -243,7 +247,7 @@ def _aggregates(
     return aggregates
 
 
-def _word(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
+def _parse_choice(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
     word = properties.get(name, default).strip().lower()
     if word not in words:
         values.reject(name, word, ", ".join(words[:-1]) + f" or {words[-1]}")

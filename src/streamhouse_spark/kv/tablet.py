@@ -13,7 +13,7 @@ from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Rea
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
-_MANY: Final = 4096
+_ESTIMATE_ROWS_MIN: Final = 4096
 """Writes of more rows than this estimate their size first."""
 
 _IDENTITY = b"identity"
@@ -34,7 +34,7 @@ class TabletState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TabletLookup:
     """Values of keys at one state of the log."""
 
     extent: TabletState
@@ -92,32 +92,32 @@ class Tablet:
     @property
     def begins(self) -> int:
         """Offset at which the bucket was last truncated; 0 if it never was."""
-        return self._read(_begins)
+        return self._read(_read_begin)
 
     @property
     def extent(self) -> TabletState:
-        return self._read(_extent)
+        return self._read(_read_extent)
 
     @property
     def num_rows(self) -> int:
         return self._read(Reader.num_rows)
 
-    def find(self, keys: list[bytes]) -> Found:
+    def find(self, keys: list[bytes]) -> TabletLookup:
         """Return the values of the keys, all of one state. Sorted keys are found faster.
 
-        A tablet that is found damaged is empty and at 0: compare `Found.applied` with the expected offset.
+        A tablet that is found damaged is empty and at 0: compare `TabletLookup.applied` with the expected offset.
         """
-        return self._read(lambda reader: Found(_extent(reader), reader.values(keys)))
+        return self._read(lambda reader: TabletLookup(_read_extent(reader), reader.values(keys)))
 
-    def find_one(self, key: bytes) -> Found:
+    def find_one(self, key: bytes) -> TabletLookup:
         """Do the same as `find` for one key."""
-        return self._read(lambda reader: Found(self._extent_seen(reader), [reader.value(key)]))
+        return self._read(lambda reader: TabletLookup(self._extent_seen(reader), [reader.value(key)]))
 
     def _extent_seen(self, reader: Reader) -> TabletState:
         """Return its extent, which is read once of each state: that is three of the four looks at the files."""
         version, extent = self._seen
         if version != reader.version or extent is None:
-            extent = _extent(reader)
+            extent = _read_extent(reader)
             self._seen = reader.version, extent
         return extent
 
@@ -125,7 +125,7 @@ class Tablet:
         """Return the `extent`, the values of the keys that begin with each prefix, and how many each has; all of one
         state.
         """
-        return self._read(lambda reader: (_extent(reader), *reader.values_of_prefixes(prefixes)))
+        return self._read(lambda reader: (_read_extent(reader), *reader.values_of_prefixes(prefixes)))
 
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> TabletState:
         """Give ``take`` the keys that begin with ``prefix`` and their values, in order, some at a time.
@@ -144,7 +144,7 @@ class Tablet:
                 if len(inside) < ITEMS_PER_STEP:
                     break
                 first = items[-1][0] + b"\x00"
-            return _extent(reader)
+            return _read_extent(reader)
 
         return self._read(read)
 
@@ -168,11 +168,11 @@ class Tablet:
         written = [key for key in keys if changes[key] is not None] if deleted else keys
 
         def write(writer: Writer) -> bool:
-            if _read_applied_offset(writer) != start or _history(writer) != after:
+            if _read_applied_offset(writer) != start or _read_history(writer) != after:
                 return False
             values: list[bytes] = list(map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
-            if len(written) > _MANY:
-                writer.expect(_room_bytes(written, values, len(written)))
+            if len(written) > _ESTIMATE_ROWS_MIN:
+                writer.expect(_estimate_bytes(written, values, len(written)))
             writer.put(written, values)
             writer.delete(deleted)
             writer.put_meta(_APPLIED, b"%d" % end)
@@ -199,12 +199,16 @@ class Tablet:
         """
 
         def write(writer: Writer) -> bool:
-            if _begins(writer) > begins or _read_applied_offset(writer) >= applied or _history(writer) != after:
+            if (
+                _read_begin(writer) > begins
+                or _read_applied_offset(writer) >= applied
+                or _read_history(writer) != after
+            ):
                 return False
             writer.clear()
             for number, (keys, values) in enumerate(items()):
-                if number == 0 and num_rows > _MANY:
-                    writer.expect(_room_bytes(keys, values, num_rows))
+                if number == 0 and num_rows > _ESTIMATE_ROWS_MIN:
+                    writer.expect(_estimate_bytes(keys, values, num_rows))
                 writer.put(keys, values, append=True)
             writer.put_meta(_BEGINS, b"%d" % begins)
             writer.put_meta(_APPLIED, b"%d" % applied)
@@ -219,7 +223,7 @@ class Tablet:
         """
 
         def write(writer: Writer) -> None:
-            if _begins(writer) < offset and _history(writer) == after:
+            if _read_begin(writer) < offset and _read_history(writer) == after:
                 writer.clear()
                 writer.put_meta(_BEGINS, b"%d" % offset)
                 writer.put_meta(_APPLIED, b"%d" % offset)
@@ -231,7 +235,7 @@ class Tablet:
         """Take over a newer ``history``, if the tablet is still as it was found."""
 
         def write(writer: Writer) -> None:
-            if _extent(writer) == expected:
+            if _read_extent(writer) == expected:
                 _put_history(writer, history)
 
         self._write(write)
@@ -240,7 +244,7 @@ class Tablet:
         """Begin anew, empty and without a history, if the tablet is still as it was found. Others may have it open."""
 
         def write(writer: Writer) -> None:
-            if _extent(writer) == expected:
+            if _read_extent(writer) == expected:
                 writer.clear()
                 for name in (_BEGINS, _APPLIED):
                     writer.put_meta(name, b"0")
@@ -305,16 +309,16 @@ def _read_applied_offset(reader: Reader) -> int:
     return int(reader.meta(_APPLIED) or b"0")
 
 
-def _begins(reader: Reader) -> int:
+def _read_begin(reader: Reader) -> int:
     return int(reader.meta(_BEGINS) or b"0")
 
 
-def _history(reader: Reader) -> bytes | None:
+def _read_history(reader: Reader) -> bytes | None:
     return reader.meta(_HISTORY) or None
 
 
-def _extent(reader: Reader) -> TabletState:
-    return TabletState(_begins(reader), _read_applied_offset(reader), _history(reader))
+def _read_extent(reader: Reader) -> TabletState:
+    return TabletState(_read_begin(reader), _read_applied_offset(reader), _read_history(reader))
 
 
 def _put_history(writer: Writer, history: bytes | None) -> None:
@@ -322,7 +326,7 @@ def _put_history(writer: Writer, history: bytes | None) -> None:
         writer.put_meta(_HISTORY, history)
 
 
-def _room_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
+def _estimate_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
     """Estimate the bytes that ``num_rows`` rows like these take: half as much again as their own, and LMDB's
     overhead.
     """

@@ -15,7 +15,7 @@ from streamhouse_spark.log.commits.record import read_attempt
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
-RENEWED_AFTER: Final = 4 * SPACING
+RENEW_AFTER_RECORDS: Final = 4 * SPACING
 """Age after which the history of an unchanged bucket is renewed, in records: later, storage would have to be asked."""
 
 
@@ -27,7 +27,7 @@ def history_of(state: TableState) -> bytes | None:
     return f"{newest.number} {newest.attempt}".encode() if newest is not None else None
 
 
-def belongs(tablet: Tablet, extent: TabletState, storage: Storage, state: TableState) -> bool:
+def belongs_to_table(tablet: Tablet, extent: TabletState, storage: Storage, state: TableState) -> bool:
     """Tell whether rows found with ``extent`` are of the log of ``state``, perhaps of newer records of it.
 
     Asks storage for one record if the state cannot tell: after another process of this host applied newer records, and
@@ -39,7 +39,7 @@ def belongs(tablet: Tablet, extent: TabletState, storage: Storage, state: TableS
     newest = state.anchors.newest
     if tablet.checked == (history, newest):
         return True
-    if not _is_of(tablet.checked, history, storage, state):
+    if not _is_same_history(tablet.checked, history, storage, state):
         return False
     if not is_ahead(extent, state):  # else the log may be restored to just this state, and nobody would notice
         tablet.checked = (history, newest)
@@ -50,14 +50,14 @@ def is_ahead(extent: TabletState, state: TableState) -> bool:
     """Tell whether the rows are of a newer record than the state's: reading the log on is then cheaper than asking for
     that record.
     """
-    return extent.history is not None and _mark(extent.history).number > state.version
+    return extent.history is not None and _parse_history(extent.history).number > state.version
 
 
 def forget_other_history(tablet: Tablet, storage: Storage, state: TableState) -> TabletState:
     """Return the extent of the tablet after it forgot rows of another log."""
-    while not belongs(tablet, extent := tablet.extent, storage, state):
+    while not belongs_to_table(tablet, extent := tablet.extent, storage, state):
         tablet.forget(extent)
-    if extent.history is not None and _mark(extent.history).number < state.version - RENEWED_AFTER:
+    if extent.history is not None and _parse_history(extent.history).number < state.version - RENEW_AFTER_RECORDS:
         renewed = history_of(state)
         if renewed is not None:
             tablet.renew(extent, renewed)
@@ -65,8 +65,8 @@ def forget_other_history(tablet: Tablet, storage: Storage, state: TableState) ->
     return extent
 
 
-def _is_of(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
-    mark = _mark(history)
+def _is_same_history(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
+    mark = _parse_history(history)
     relation = state.anchors.relation(mark)
     if (
         relation is HistoryRelation.UNKNOWN
@@ -80,6 +80,6 @@ def _is_of(checked: object, history: bytes, storage: Storage, state: TableState)
     return True
 
 
-def _mark(history: bytes) -> HistoryPoint:
+def _parse_history(history: bytes) -> HistoryPoint:
     number, attempt = history.decode().split(" ")
     return HistoryPoint(int(number), attempt)

@@ -13,7 +13,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFil
 from streamhouse_spark.kv.tablet import Tablet
 
 _open: dict[Path, Tablet] = {}
-_known: dict[tuple[str | None, str, str, int], Tablet] = {}
+_by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
 """The open tablets by the parts of their names, because building a path costs more than looking up a row."""
 _lock = new_lock()
 
@@ -26,7 +26,7 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
     Opening one evicts others that no process uses, if the cache is too large.
     """
     name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
-    cached = _known.get(name)
+    cached = _by_name.get(name)
     if cached is not None:
         return cached
     folder = f"{table_uuid}-{xxhash.xxh3_64_hexdigest(warehouse_url.encode())}"
@@ -37,13 +37,13 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
             bytes_max = cache_bytes_max()
             opened = _open[files.folder] = Tablet(files, identity)
             evict(cache_folder(), bytes_max)
-        _known[name] = opened
+        _by_name[name] = opened
         return opened
 
 
 def close_tablets() -> None:
     """Close all tablets; the next use opens them again. Nobody may be using one."""
     with _lock:
-        _known.clear()
+        _by_name.clear()
         while _open:
             _open.popitem()[1].close()

@@ -36,7 +36,7 @@ from streamhouse_spark.kv.change_staging import (
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs, history_of
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table, history_of
 from streamhouse_spark.kv.write_overlay import OverlayMissError, WriteOverlay
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -47,14 +47,14 @@ from streamhouse_spark.log.staging import ends_after, make_truncate_actions, off
 from streamhouse_spark.storage.base import Storage
 
 TRIES_MAX: Final = 100
-AHEAD_MAX: Final = 3
+PRESTAGE_TRIES_MAX: Final = 3
 """How often a large write is staged before the commit's attempt. Where its buckets moved so often, the attempt stages
 it, so that no other writer is faster for ever."""
-AHEAD_KEYS_MIN: Final = 4_096
-AHEAD_BYTES_MIN: Final = 256 << 10
+PRESTAGE_KEYS_MIN: Final = 4_096
+PRESTAGE_BYTES_MIN: Final = 256 << 10
 """Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
 record carries the changes."""
-APPLIED_LATER_MIN: Final = 256
+ASYNC_APPLY_MIN: Final = 256
 """Writes of fewer changes are applied before the answer: that takes less time than to wake another thread."""
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class UpsertCommitter:
         """
         require_writable(self.log.state, transaction)
         rebase = None if read is None else ConflictChecker(read, self.stager.storage, self.stager.layout)
-        work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
+        work = _UpsertPlan(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
         committed = work.committed()
         offsets = offsets_of_commit(committed)
         if committed.duplicate_of is None and not work.is_in_doubt:
@@ -117,21 +117,21 @@ class UpsertCommitter:
 
         def apply() -> None:
             with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
-                _apply(tablet, chain, state, storage)
+                _apply_changes(tablet, chain, state, storage)
 
         segments = [s.segment.segment for s in chain if s.segment is not None]
-        if sum(segment.num_rows for segment in segments) < APPLIED_LATER_MIN:
+        if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
             apply()
         else:
             tablet.due.add(apply, sum(segment.memory_bytes for segment in segments))
 
 
-def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
+def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
     """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
     it in the record that are not applied yet. A failing local disk must not look like a failed write.
     """
     history = history_of(state)
-    if not belongs(tablet, extent := tablet.extent, storage, state):
+    if not belongs_to_table(tablet, extent := tablet.extent, storage, state):
         return  # the next use begins it anew
     first = chain[0].at
     if first[0] == first[1] != extent.begins:
@@ -146,11 +146,11 @@ def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, st
         tablet.apply(values, start, end, after=extent.history, history=history)
 
 
-class _StageAheadError(Exception):
+class _PrestageError(Exception):
     """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
 
 
-class _Write(DependentPlan):
+class _UpsertPlan(DependentPlan):
     """One write and its staged changes. A large write is staged before the commit's attempt, which then only
     compares.
 
@@ -201,7 +201,7 @@ class _Write(DependentPlan):
                 return self._log.commit(
                     self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
                 )
-            except _StageAheadError:
+            except _PrestageError:
                 continue
             except StaleStateError:
                 self._log.refresh()
@@ -218,7 +218,7 @@ class _Write(DependentPlan):
 
     def _stage_ahead(self) -> None:
         """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
-        if self._times_ahead >= AHEAD_MAX:
+        if self._times_ahead >= PRESTAGE_TRIES_MAX:
             return
         self._times_ahead += 1
         state = self._log.refresh()
@@ -235,7 +235,7 @@ class _Write(DependentPlan):
             self.overlay, self.earlier = WriteOverlay(before), ()
             return
         last = earlier[-1]
-        if not isinstance(last, _Write) or last.overlay is None:
+        if not isinstance(last, _UpsertPlan) or last.overlay is None:
             raise OverlayMissError
         for bucket, s in last.staged.items():
             last.overlay.note(bucket, s.offsets, s.values.by_key if s.values is not None else None)
@@ -243,8 +243,8 @@ class _Write(DependentPlan):
 
     def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
         moved = self._moved(state, time_ms)
-        if self._times_ahead < AHEAD_MAX and self._is_large(moved):
-            raise _StageAheadError
+        if self._times_ahead < PRESTAGE_TRIES_MAX and self._is_large(moved):
+            raise _PrestageError
         self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
         self._times_planned += 1
         self._has_followed = self._has_followed or bool(self.earlier)
@@ -275,7 +275,7 @@ class _Write(DependentPlan):
             staged, ready = self.staged.get(bucket), self._ready.get(bucket)
             if ready is not None and ready.fits(state, comparable_position(ready.at), time_ms):
                 self.staged[bucket] = ready.placed(at)
-            elif _is_as_made(staged, comparable_position, state, time_ms):
+            elif _is_reusable(staged, comparable_position, state, time_ms):
                 self.staged[bucket] = replace(staged, at=at)  # by an earlier attempt
             else:
                 moved[bucket] = at
@@ -290,7 +290,7 @@ class _Write(DependentPlan):
             batch = self._batches[bucket]
             num_keys += len(batch)
             num_bytes += sum(column.nbytes for column in batch.columns)
-            if num_keys > AHEAD_KEYS_MIN or num_bytes > AHEAD_BYTES_MIN:
+            if num_keys > PRESTAGE_KEYS_MIN or num_bytes > PRESTAGE_BYTES_MIN:
                 return True
         return False
 
@@ -304,7 +304,7 @@ class _Write(DependentPlan):
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
 
-def _is_as_made(
+def _is_reusable(
     staged: StagedChanges | None,
     comparable_position: Callable[[BucketPosition], BucketPosition],
     state: TableState,

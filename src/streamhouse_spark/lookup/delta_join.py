@@ -42,7 +42,7 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, one_chunk, parse_how, parse_on, with_unmatched
+from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, one_chunk, parse_how, parse_on
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -54,7 +54,7 @@ DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinColumn:
     """A column of the join."""
 
     name: str
@@ -91,7 +91,7 @@ class DeltaPlan:
     target_of_right: Mapping[str, str]
     """Key column of the right table → that of the target."""
     target_key: tuple[str, ...]
-    columns: tuple[tuple[Column, Joined], ...]
+    columns: tuple[tuple[Column, JoinColumn], ...]
     """Each column of the target and its source."""
 
     @property
@@ -125,7 +125,7 @@ class DeltaPlan:
         right = find.right(_rename_columns(left, self.right_of))
         row_of, partner = right.places, np.arange(len(right.places))
         if self.how == "left":
-            row_of, partner = with_unmatched(row_of, left.num_rows)
+            row_of, partner = add_unmatched(row_of, left.num_rows)
         joined = self._joined(take_rows(left, row_of), take_rows(right.rows, partner))
         return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
@@ -182,7 +182,7 @@ class DeltaPlan:
             {name: own[name.casefold()].name for name in join.left_key},
             {name: own[target_name.casefold()].name for name, target_name in join.target_of_right.items()},
             tuple(own[name.casefold()].name for name in join.target_key),
-            tuple((column, _source_of(column, target, join, sources)) for column in target.schema.columns),
+            tuple((column, _resolve_source(column, target, join, sources)) for column in target.schema.columns),
         )
 
 
@@ -240,20 +240,20 @@ class Join:
         return (*self.left_key, *(name for name in self.target_of_right.values() if name not in self.left_key))
 
     @property
-    def columns(self) -> list[Joined]:
+    def columns(self) -> list[JoinColumn]:
         """The columns of the left table, then those of the right one but for the join columns."""
         right_nullable = self.how == "left"
-        of_left = [Joined(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
+        of_left = [JoinColumn(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
         of_right = [
-            Joined(self.prefix + c.name, "right", c.name, c.type, c.nullable or right_nullable)
+            JoinColumn(self.prefix + c.name, "right", c.name, c.type, c.nullable or right_nullable)
             for c in self.right.schema.columns
             if c.name not in self.on_right.key
         ]
         return of_left + of_right
 
-    def chosen(self, columns: Sequence[str] | None) -> dict[str, list[Joined]]:
+    def chosen(self, columns: Sequence[str] | None) -> dict[str, list[JoinColumn]]:
         """Return the columns to write by their folded names. A name may stand for two columns."""
-        by_name: dict[str, list[Joined]] = {}
+        by_name: dict[str, list[JoinColumn]] = {}
         for column in self.columns:
             by_name.setdefault(column.name.casefold(), []).append(column)
         if columns is None:
@@ -298,7 +298,9 @@ def _require_target(target: TableState, join: Join) -> None:
         )
 
 
-def _source_of(column: Column, target: TableState, join: Join, sources: Mapping[str, list[Joined]]) -> Joined:
+def _resolve_source(
+    column: Column, target: TableState, join: Join, sources: Mapping[str, list[JoinColumn]]
+) -> JoinColumn:
     """Return the source of a column of the target. Raises `InvalidOptionError`, `SchemaMismatchError`."""
     candidates = sources.get(column.name.casefold(), [])
     if len(candidates) > 1:

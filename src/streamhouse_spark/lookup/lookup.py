@@ -20,7 +20,7 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, St
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys, encode_lmdb_prefix
 from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.tablet import Tablet, TabletState
-from streamhouse_spark.kv.tablet_lineage import belongs, is_ahead
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table, is_ahead
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
@@ -197,10 +197,14 @@ class Lookup:
             raise InvalidOptionError(
                 f"max_staleness_ms is {quote(max_staleness_ms)}, expected milliseconds, at least 0"
             )
-        if refreshed_ms is None or now_ms - refreshed_ms >= max_staleness_ms or (at_least and _lacks(state, at_least)):
+        if (
+            refreshed_ms is None
+            or now_ms - refreshed_ms >= max_staleness_ms
+            or (at_least and _is_behind(state, at_least))
+        ):
             state = table.refresh()
             self._refreshed_ms = now_ms
-        if at_least and _lacks(state, at_least):
+        if at_least and _is_behind(state, at_least):
             raise InvalidOptionError(
                 f"lookup in {table.name}: at_least is {dict(at_least)}, the log ends at {state.ends}; give the "
                 "offsets that a write to this table returned"
@@ -213,7 +217,7 @@ class Lookup:
             return True
         if is_ahead(extent, state):
             state = self._table.refresh()
-        return belongs(tablet, extent, self._table.storage, state)
+        return belongs_to_table(tablet, extent, self._table.storage, state)
 
     # -- internals ------------------------------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class Lookup:
         for bucket, places in _keys_by_bucket(shape, key_rows):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
             bucket_keys = [stored[place] for place in order.tolist()]
-            bucket_values = self._read(state, shape, bucket, partial(_values_of, bucket_keys))
+            bucket_values = self._read(state, shape, bucket, partial(_find_values, bucket_keys))
             for place, value in zip(order.tolist(), bucket_values, strict=True):
                 values[place] = value
         projection = [shape.schema.column(name) for name in names]
@@ -291,7 +295,7 @@ class Lookup:
         return shape.layout.values.unpack_all(self._read(state, shape, bucket, read))[0]
 
 
-def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
+def _is_behind(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
     if not all(isinstance(offsets, OffsetRange) for offsets in at_least.values()):
         raise InvalidOptionError(
             f"at_least is {quote(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
@@ -339,7 +343,7 @@ def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
     )
 
 
-def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
+def _find_values(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
     lookup = tablet.find(keys)
     return lookup.extent, lookup.values
 

@@ -105,7 +105,7 @@ class KeyColumns:
         """Raise `SchemaMismatchError` if values of these types, in the order of the key, are never keys."""
         for name, key, actual, expected in zip(self.given, self.key, types, self.types, strict=True):
             canonical = canonical_type(actual, column=name)
-            if not (canonical.equals(expected) or _widens(canonical, expected)):
+            if not (canonical.equals(expected) or _can_widen(canonical, expected)):
                 raise SchemaMismatchError(
                     f"column '{name}' is {type_name(canonical)}, and column '{key}' of the primary key of {table} is "
                     f"{type_name(expected)}; cast '{name}' to {type_name(expected)} before the join"
@@ -138,7 +138,7 @@ def resolve_column(name: str, columns: Sequence[str]) -> str:
     raise SchemaMismatchError(f"the rows have {'several columns' if matches else 'no column'} '{name}'; {hint}")
 
 
-def _widens(value_type: pa.DataType, key: pa.DataType) -> bool:
+def _can_widen(value_type: pa.DataType, key: pa.DataType) -> bool:
     """Tell whether each value of one type is a value of the other."""
     if pa.types.is_signed_integer(value_type) and pa.types.is_signed_integer(key):
         return bool(value_type.bit_width <= key.bit_width)
@@ -213,13 +213,13 @@ class LookupPlan:
         matches = find(keys)
         row_of, partner = places[matches.places], np.arange(len(matches.places))
         if self.how == "left":
-            row_of, partner = with_unmatched(row_of, rows.num_rows)
+            row_of, partner = add_unmatched(row_of, rows.num_rows)
         row_columns = [arrow_chunking.take_values(column, row_of) for column in rows.columns]
         added = [arrow_chunking.take_values(matches.rows.column(name), partner) for name in self.columns]
         return pa.Table.from_arrays([*row_columns, *added], schema=pa.schema([*rows.schema, *self.fields]))
 
 
-def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
+def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
     """Return each match and each row without one, in the order of the rows: the row, and the match or -1.
 
     ``row_of`` is the row of each match, ascending.

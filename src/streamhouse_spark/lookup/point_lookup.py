@@ -13,7 +13,7 @@ from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder, ValueDecoder
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged_tablet_error
-from streamhouse_spark.lookup.turns import TURNS
+from streamhouse_spark.lookup.turns import SCHEDULER
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 PLAIN = (int, str)
@@ -22,7 +22,7 @@ _INT64 = 1 << 63
 
 
 @validate_arguments
-def _look_at(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
+def _validate_arguments(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
     """Raise for arguments of kinds that the lookup does not check itself; a call of this for each lookup would
     be slow.
     """
@@ -35,7 +35,7 @@ class PointLookup:
         self._keyed = keyed
         self._table = keyed.table
         self._lookup = lookup
-        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+        self._plans: dict[tuple[str, ...] | None, _RowPlan] = {}
 
     def row(
         self,
@@ -48,8 +48,8 @@ class PointLookup:
         """See `Table.lookup_one`."""
         is_long = type(key) is int and not -_INT64 <= key < _INT64
         if at_least is not None or is_long or (columns is not None and type(columns) is not list):
-            _look_at(key, columns, at_least)
-        has_turn = TURNS.take()
+            _validate_arguments(key, columns, at_least)
+        has_turn = SCHEDULER.take()
         try:
             state = self._lookup.state(max_staleness_ms, at_least)
             plan = self._plan(self._keyed.shape(state), columns)
@@ -58,7 +58,7 @@ class PointLookup:
             value = self._value(state, plan.shape, *encoded_key) if encoded_key is not None else None
         finally:
             if has_turn:
-                TURNS.leave()
+                SCHEDULER.leave()
         if encoded_key is not None:
             if value is None:
                 return None
@@ -73,13 +73,13 @@ class PointLookup:
                 raise
             return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)
 
-    def _plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _Plan:
+    def _plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _RowPlan:
         chosen = None if columns is None else tuple(column_names(columns))
         plan = self._plans.get(chosen)
         if plan is None or plan.shape is not shape:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            plan = self._plans[chosen] = _Plan(shape, columns)
+            plan = self._plans[chosen] = _RowPlan(shape, columns)
         return plan
 
     def _value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
@@ -96,7 +96,7 @@ class PointLookup:
 
     def _by_arrow(
         self,
-        plan: _Plan,
+        plan: _RowPlan,
         values: Sequence[Any],
         max_staleness_ms: int | None,
         at_least: Mapping[int, OffsetRange] | None,
@@ -110,7 +110,7 @@ class PointLookup:
         return {name: row[name] for name in plan.wanted}
 
 
-class _Plan:
+class _RowPlan:
     """The means to find and read rows of one schema."""
 
     def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:

@@ -130,5 +130,5 @@ class _Waiter:
         self.has_turn = False
 
 
-TURNS: Final = LookupScheduler()
+SCHEDULER: Final = LookupScheduler()
 """The turns of all tables, because Python's lock is one for all."""

@@ -40,7 +40,7 @@ class ConstraintValidation:
 
     def follow(self, state: TableState, checks: Sequence[Check]) -> None:
         """Check the rows of a later state that were not checked. Raises as `look`, `RevalidateError`."""
-        names = _names(checks)
+        names = _check_texts(checks)
         if not checks:
             return
         checked_state, checked_names = self._known if self._known is not None else (None, frozenset())
@@ -64,8 +64,8 @@ class ConstraintValidation:
         came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
             if state.primary_key:
-                self._require_kept(self._changes(state, came, _names_of(state, checks)), checks)
-                self._known = state, _names(checks)
+                self._require_kept(self._changes(state, came, _checked_columns(state, checks)), checks)
+                self._known = state, _check_texts(checks)
             else:
                 self._known = self._checked(ReadSnapshot(state, None, came), checks)
         except ConstraintViolatedError:  # of rows that may be deleted by now
@@ -73,9 +73,9 @@ class ConstraintValidation:
         return True
 
     def _checked(self, pin: ReadSnapshot, checks: Sequence[Check]) -> tuple[TableState, frozenset[tuple[str, str]]]:
-        plan = plan_pin(self._table, pin, ScanRequest(_names_of(pin.state, checks))).plan(self._table)
+        plan = plan_pin(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
         self._require_kept(plan, checks)
-        return pin.state, _names(checks)
+        return pin.state, _check_texts(checks)
 
     def _changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
         """Plan a read of what changed by key. Rows before an update, and deleted ones, are among it: those were checked
@@ -93,11 +93,11 @@ class ConstraintValidation:
             breaches.require_none(f"of {self._table.name}", "correct these rows first")
 
 
-def _names_of(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
+def _checked_columns(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
     """Return the columns that the constraints look at."""
     of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
     return tuple(name for name in state.schema.names if name in of_checks)
 
 
-def _names(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:
+def _check_texts(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:
     return frozenset((check.name, check.text) for check in checks)

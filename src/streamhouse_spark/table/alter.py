@@ -22,7 +22,7 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.progress_ids import places_of
 from streamhouse_spark.schema.constraints.check_constraint import Check, has_constraints, parse_checks
 
-_LOOKS_MAX = 3
+_PRECHECKS_MAX = 3
 """How often all rows are checked before the commit's attempt does so, while other threads wait for it."""
 
 
@@ -36,8 +36,8 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
         RevalidateError,
     )
 
-    for attempt in range(_LOOKS_MAX + 1):
-        checked = ConstraintValidation(table, may_look=attempt == _LOOKS_MAX)
+    for attempt in range(_PRECHECKS_MAX + 1):
+        checked = ConstraintValidation(table, may_look=attempt == _PRECHECKS_MAX)
         state = table.refresh()
         checked.look(state, _new_constraints(state, alter_state(state, change)))
 
@@ -59,7 +59,7 @@ def make_alter_actions(table: TableHandle, state: TableState, change: Alteration
     table.require_there(state)  # of a dropped table it is no answer that it has this column already
     after = alter_state(state, change)
     if state.primary_key:
-        _check_keyed(after, state.partition_by)
+        _validate_keyed(after, state.partition_by)
     if state.recorded_lake is not None:  # though no more rows go there
         check_variants(after.schema, state.parsed.datalake_format)
     actions: list[Action] = []
@@ -109,7 +109,7 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
     table.log.commit(plan)
 
 
-def _check_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
+def _validate_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
     from streamhouse_spark.kv.table_config import parse_keyed_properties
 
     parse_keyed_properties(after.properties, after.schema, partition_by)

@@ -27,22 +27,22 @@ from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_i
 from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
 
 DAY_MS: Final = 86_400_000
-DAYS_A_MONTH: Final = 30
+DAYS_PER_MONTH: Final = 30
 GIB: Final = 1 << 30
 
 COMMIT_PUTS: Final = 1.15
 """The record, checkpoints, and merging of rows that lie in records; rows above 256 KiB have an object of their own."""
 COMMIT_GETS: Final = 1.0
 ROUND_PUTS: Final = 5.0
-ROUND_PUTS_A_BUCKET: Final = 1.0
+ROUND_PUTS_PER_BUCKET: Final = 1.0
 ROUND_LISTS: Final = 3.0
 ROUND_GETS: Final = 13.0
-ROUND_GETS_A_BUCKET: Final = 1.0
-UPKEEPS_A_DAY: Final = 144
+ROUND_GETS_PER_BUCKET: Final = 1.0
+MAINTENANCE_RUNS_PER_DAY: Final = 144
 """The tiering service maintains a table each ten minutes."""
-UPKEEP_PUTS: Final = 2.0
-UPKEEP_LISTS: Final = 11.0
-UPKEEP_GETS: Final = 14.0
+MAINTENANCE_PUTS: Final = 2.0
+MAINTENANCE_LISTS: Final = 11.0
+MAINTENANCE_GETS: Final = 14.0
 
 _WINDOW_MS_MIN: Final = 60_000
 """The pace of a table that is younger than that would say nothing."""
@@ -136,24 +136,24 @@ def estimate(workload: CostModelInput, prices: Prices | None = None) -> CostEsti
     """Estimate the requests and dollars of a workload."""
     prices = prices or Prices()
     rounds, buckets = workload.rounds_per_day, workload.buckets
-    upkeeps = UPKEEPS_A_DAY if rounds else 0
+    upkeeps = MAINTENANCE_RUNS_PER_DAY if rounds else 0
     puts = (
         workload.commits_per_day * (COMMIT_PUTS + workload.objects_per_commit)
-        + rounds * (ROUND_PUTS + ROUND_LISTS + ROUND_PUTS_A_BUCKET * buckets)
-        + upkeeps * (UPKEEP_PUTS + UPKEEP_LISTS)
+        + rounds * (ROUND_PUTS + ROUND_LISTS + ROUND_PUTS_PER_BUCKET * buckets)
+        + upkeeps * (MAINTENANCE_PUTS + MAINTENANCE_LISTS)
     )
     gets = (
         workload.commits_per_day * COMMIT_GETS
-        + rounds * (ROUND_GETS + ROUND_GETS_A_BUCKET * buckets)
-        + upkeeps * UPKEEP_GETS
+        + rounds * (ROUND_GETS + ROUND_GETS_PER_BUCKET * buckets)
+        + upkeeps * MAINTENANCE_GETS
         + workload.looks_per_day
     )
     stored_gib = (workload.hot_bytes + workload.archive_bytes + workload.lake_bytes) / GIB
     return CostEstimate(
         puts_per_day=puts,
         gets_per_day=gets,
-        puts_usd=puts * DAYS_A_MONTH / 1000 * prices.puts_usd_per_1000,
-        gets_usd=gets * DAYS_A_MONTH / 1000 * prices.gets_usd_per_1000,
+        puts_usd=puts * DAYS_PER_MONTH / 1000 * prices.puts_usd_per_1000,
+        gets_usd=gets * DAYS_PER_MONTH / 1000 * prices.gets_usd_per_1000,
         stored_usd=stored_gib * prices.stored_usd_per_gib_month,
         prices=prices,
     )
@@ -170,7 +170,9 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
     lake_bytes = with_stand_ins(
         table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _lake_bytes(table, pin)
     )
-    workload = replace(_activity(table, state), lake_bytes=lake_bytes, archive_bytes=count_archived_bytes(table, state))
+    workload = replace(
+        _measure_activity(table, state), lake_bytes=lake_bytes, archive_bytes=count_archived_bytes(table, state)
+    )
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
     requests = METER.of(table.storage.url, prefixes) + log_requests(table)
     return TableCosts(requests, workload, estimate(workload, chosen))
@@ -189,33 +191,33 @@ def _lake_bytes(table: TableHandle, pin: ReadSnapshot) -> int:
     return sum(file.size_bytes for file in scan_pinned(table, pin, ScanRequest(None)).files) if pin.lake else 0
 
 
-def _activity(table: TableHandle, state: TableState) -> CostModelInput:
+def _measure_activity(table: TableHandle, state: TableState) -> CostModelInput:
     """Return the commits and rounds of the last day, or of the table's life if that is shorter, as if it went on so."""
     now_ms = table.storage.now_ms()
     day_ago_ms = now_ms - DAY_MS
     hot_bytes = sum(segment.size_bytes for segment in state.kept_segments())
     if state.time_ms < day_ago_ms:
         return CostModelInput(0, 0, state.num_buckets, hot_bytes)
-    records = _some_records_since(table, state, day_ago_ms)
+    records = _sample_records(table, state, day_ago_ms)
     oldest = records[-1]
     commits = state.version - oldest.number + 1
     pairs = [pair.time_ms for pair in state.lake_history if pair.time_ms >= day_ago_ms]
     has_all_rounds = len(pairs) < LAKE_HISTORY_MAX
     objects = [sum(s.uuid is not None for s in _appended_segments(record)) for record in records]
     return CostModelInput(
-        commits_per_day=_a_day(commits, oldest.time_ms, now_ms),
-        rounds_per_day=_a_day(len(pairs), oldest.time_ms if has_all_rounds else pairs[0], now_ms),
+        commits_per_day=_per_day(commits, oldest.time_ms, now_ms),
+        rounds_per_day=_per_day(len(pairs), oldest.time_ms if has_all_rounds else pairs[0], now_ms),
         buckets=state.num_buckets,
         hot_bytes=hot_bytes,
         objects_per_commit=sum(objects) / len(objects),
     )
 
 
-def _a_day(count: int, since_ms: int, now_ms: int) -> float:
+def _per_day(count: int, since_ms: int, now_ms: int) -> float:
     return count * DAY_MS / max(now_ms - since_ms, _WINDOW_MS_MIN)
 
 
-def _some_records_since(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
+def _sample_records(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
     """Return the newest record, then, by halving, older ones down to the oldest that is kept and since a time."""
     records = [read_record(table.storage, state.table_uuid, state.version)[0]]
     low, high = 1, state.version

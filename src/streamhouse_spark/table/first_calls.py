@@ -15,20 +15,20 @@ from streamhouse_spark.log.commits.state import TableState
 
 logger = logging.getLogger(__name__)
 
-_is_left_late = False
+_loads_lazily = False
 
 
 def leave_late() -> None:
     """Load modules in the calls that need them: for a process of few calls, as a command is."""
-    global _is_left_late  # noqa: PLW0603 - of the whole process
-    _is_left_late = True
+    global _loads_lazily  # noqa: PLW0603 - of the whole process
+    _loads_lazily = True
 
 
 def load_on_opening(table: TableHandle) -> None:
     """Do `load_first_calls`, unless this process leaves modules late. The table may have been made just now, so it is
     no error if it cannot be read.
     """
-    if not _is_left_late:
+    if not _loads_lazily:
         with after_commit(logger, "loading what first calls need", table.name):
             load_first_calls(table.state)
 

@@ -1,8 +1,11 @@
-"""Logs that begin with a version of a table: of a clone, and of a branch. Nobody else knows such a log's uuid.
+"""Logs that start from a version of another table, for clones and branches. No other process knows the new log's uuid.
 
-In this order, each step leaving what cleaning takes away: its first record and its state as a checkpoint (`first`);
-the version is kept by a tag of the table; rows of the table's hot log are copied; and rows that came inside of records
-are moved to a segment, behind which a floor voids the copies of these records, which go (`begin_history`).
+The steps run in this order. After a crash, cleaning removes what the finished steps left:
+
+1. Write the first record, and its state as a checkpoint (`write_first_record`).
+2. Tag the version in the source table, so that it is retained.
+3. Copy the rows of the source's hot log (`copy_rows`).
+4. Move inline rows to a segment, put a floor that voids the copied records, and delete these (`begin_history`).
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
     )
 
 
-def first(storage: Storage, world: World, base: TableState, action: Action) -> TableState:
+def write_first_record(storage: Storage, world: World, base: TableState, action: Action) -> TableState:
     """Store the log's first record, and the state behind it as a checkpoint. Returns the state."""
     record = Record(
         base.version + 1,

@@ -39,7 +39,7 @@ class TableHealth:
 def table_health(state: TableState, properties: TableProperties, now_ms: int) -> TableHealth:
     """Derive the waiting times. ``now_ms`` is the store's time."""
     enabled = properties.datalake_enabled
-    untiered = [_oldest_beyond(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
+    untiered = [_oldest_time_after(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
     if enabled and state.truncation is not None and state.lake_is_outdated:
         untiered.append(state.truncation.time_ms)
     undeleted = [condemned.time_ms + GRACE_MS for condemned in state.condemned.values()]
@@ -57,6 +57,6 @@ def table_health(state: TableState, properties: TableProperties, now_ms: int) ->
     )
 
 
-def _oldest_beyond(log: BucketLog, offset: int) -> int | None:
+def _oldest_time_after(log: BucketLog, offset: int) -> int | None:
     """Return the store time at which the oldest segment with rows at or above the offset was complete."""
     return next((s.last_time_ms for s in log.segments if s.end_offset > offset), None)

@@ -84,7 +84,7 @@ def maintain_lake(
             compacted = step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted)
             report = replace(report, compacted=compacted)
         if properties.datalake_auto_expire_snapshot:
-            expired = step("expire", lambda: _expire(table, lake, dry_run=dry_run), report.expired)
+            expired = step("expire", lambda: _expire_if_due(table, lake, dry_run=dry_run), report.expired)
             report = replace(report, expired=expired)
         orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
         pruned = step("metadata", lambda: lake.prune_metadata(dry_run=dry_run), none)
@@ -113,14 +113,14 @@ def compact(
     last = total
     while last.snapshot is not None:
         last = lake.compact(purge=purge, run=run)
-        total = _both(total, last)
+        total = _add_reports(total, last)
         if last.files_removed <= last.files_added and not last.purged_rows:
             break  # nothing becomes less
     logger.info("compacted %s: %s", table.name, total)
     return total
 
 
-def _both(total: CompactReport, last: CompactReport) -> CompactReport:
+def _add_reports(total: CompactReport, last: CompactReport) -> CompactReport:
     return CompactReport(
         total.files_removed + last.files_removed,
         total.files_added + last.files_added,
@@ -166,7 +166,7 @@ def optimize(
         raise InvalidOptionError(f"table {table.name} has {kind}; optimize is for Iceberg lakes of tables without one")
     while last.snapshot is not None:
         last = lake.cluster(how, files=files, run=run) or CompactReport()
-        total = _both(total, last)
+        total = _add_reports(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
 
@@ -190,7 +190,9 @@ def expire_snapshots(
     if keep_ms < 0:
         raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
     tagged = list_tagged_snapshots(table)
-    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=claim_of(table))
+    return lake.expire(
+        keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=make_expiry_claim(table)
+    )
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
@@ -210,7 +212,7 @@ def list_tagged_snapshots(table: TableHandle) -> frozenset[int]:
     return frozenset(tag.lake_snapshot for tag in tags if tag.lake_snapshot is not None)
 
 
-def claim_of(table: TableHandle) -> Claim:
+def make_expiry_claim(table: TableHandle) -> Claim:
     """Return the function that lets no tag name snapshots which an expiry takes away, by one record.
 
     Tags are records of the same log. One before that record ends the expiry, which leaves the snapshot to the next
@@ -243,7 +245,7 @@ def claim_of(table: TableHandle) -> Claim:
     return claim
 
 
-def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
+def _expire_if_due(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
     tagged = list_tagged_snapshots(table)
     many = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
@@ -253,5 +255,5 @@ def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireRepo
         many=many,
         dry_run=dry_run,
         tagged=tagged,
-        claim=claim_of(table),
+        claim=make_expiry_claim(table),
     )

@@ -55,13 +55,13 @@ def maintain(
     if lake is not None and not dry_run:
         looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
         _, newest = at_once(table.storage, lambda look: look(), looks)
-        _require_kept(table, lake, newest)
+        _require_lake_complete(table, lake, newest)
     merged, trimmed, snapshots, archived = 0, {}, 0, 0
     if not dry_run:
         properties = table.properties
         archived = _archive(table)
         snapshots = _publish_snapshots(table)
-        if _trims(table):  # else nothing is asked of the lake or the log
+        if _has_rows_to_trim(table):  # else nothing is asked of the lake or the log
             trimmed = trim(
                 table.log,
                 properties.log_ttl_ms,
@@ -108,7 +108,7 @@ def _publish_snapshots(table: TableHandle) -> int:
     return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
 
 
-def _trims(table: TableHandle) -> bool:
+def _has_rows_to_trim(table: TableHandle) -> bool:
     """Tell whether there is something to trim, as far as the known state tells."""
     properties = table.properties
     return is_trimmed(
@@ -130,7 +130,7 @@ def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     return held.offsets if held is not None else {}
 
 
-def _require_kept(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
     """Refuse to trim rows that a rolled-back lake, which has this ``newest`` snapshot, no longer holds."""
     state = table.state
     recorded = state.lake

@@ -46,22 +46,22 @@ from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_i
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.row_conversion import can_be_read_again
 from streamhouse_spark.table.rewrite_validation import (
-    condition_choice,
+    condition_filter,
     of_partitions,
     require_chosen,
     require_deletable,
     require_partitioned,
     require_partitioned_by,
 )
-from streamhouse_spark.table.row_deletion import make_delete_actions, plan_named_read
+from streamhouse_spark.table.row_deletion import make_delete_actions, plan_row_id_read
 from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
-_LOOKS_MAX: Final = 3
+_LOCATE_TRIES_MAX: Final = 3
 """Times that all rows are looked for before the commit's attempt; after that the attempt itself looks for them."""
 
 
-class _LookAgainError(Exception):
+class _RelocateError(Exception):
     """The table changed so that its rows have to be looked for anew, which is not done while other threads wait."""
 
 
@@ -71,7 +71,7 @@ def overwrite(
     """Replace all rows, or those for which a filter is true; see `Table.overwrite`."""
     check_transaction(transaction)
     if where is not None:
-        condition = condition_choice(where)
+        condition = condition_filter(where)
         if table.state.primary_key:
             choose = of_partitions(condition, table.state)
 
@@ -80,7 +80,7 @@ def overwrite(
                 return choose
 
             return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
-        return _replace(table, appends, rows, transaction, lambda _state, _rows: condition)
+        return _overwrite_rows(table, appends, rows, transaction, lambda _state, _rows: condition)
     if table.state.primary_key:
         return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
     return appends.append(rows, transaction, overwrite=True)
@@ -99,17 +99,17 @@ def overwrite_partitions(
     if table.state.primary_key:
         keyed = PrimaryKeyTable(table)
         return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
-    return _replace(table, appends, rows, transaction, of_rows, by_partition=True)
+    return _overwrite_rows(table, appends, rows, transaction, of_rows, by_partition=True)
 
 
 def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
     """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
-    state, choice = table.refresh(), parts_choice(chosen)
+    state, choice = table.refresh(), partition_filter(chosen)
     staged = StagedRows(table.uuid, state.schema_id, (), table.storage.now_ms())
     commit_replacement(table, staged, lambda _: choice, None)
 
 
-def parts_choice(chosen: PartitionMatches) -> PartitionOverwriteFilter:
+def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
     """Choose the rows of partitions, which are all named by the same columns."""
     partitions = pa.concat_tables(
         pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
@@ -118,7 +118,7 @@ def parts_choice(chosen: PartitionMatches) -> PartitionOverwriteFilter:
     return PartitionOverwriteFilter(partitions, tuple(PartitionField(name) for name in partitions.column_names))
 
 
-def _replace(
+def _overwrite_rows(
     table: TableHandle,
     appends: LogTableWriter,
     rows: Any,
@@ -163,18 +163,18 @@ def commit_replacement(
     `CommitConflictError`. With ``read``, the state that the new rows were read from, a chosen row that was added or
     deleted since is one. Other errors are those of `Table.append`; then nothing has changed.
     """
-    for attempt in range(_LOOKS_MAX + 1):
-        chosen = OverwriteTarget(table, choose, read, fields=fields, may_look=attempt == _LOOKS_MAX)
+    for attempt in range(_LOCATE_TRIES_MAX + 1):
+        chosen = OverwriteTarget(table, choose, read, fields=fields, may_look=attempt == _LOCATE_TRIES_MAX)
         if find_stored_transaction(table.refresh(), transaction) is None:
             chosen.look()
         try:
             return chosen.behind_looks(
                 lambda chosen: LogTableWriter(table).commit(staged, transaction=transaction, removing=chosen)
             )
-        except _LookAgainError:
+        except _RelocateError:
             continue
         except OffsetsUnavailableError:
-            if attempt == _LOOKS_MAX:
+            if attempt == _LOCATE_TRIES_MAX:
                 raise
     raise AssertionError
 
@@ -227,9 +227,9 @@ class OverwriteTarget:
         """Return the actions that delete the rows of a state. Raises as `make_delete_actions`."""
         if self._fields is not None:
             require_partitioned_by(state, self._fields)
-        if self._state is None or not _is_followed(self._state, state, has_files=bool(self._files)):
+        if self._state is None or not _can_advance(self._state, state, has_files=bool(self._files)):
             if not self._may_look:
-                raise _LookAgainError
+                raise _RelocateError
             self._look(state)
         else:
             self._follow(self._state, state)
@@ -274,7 +274,7 @@ class OverwriteTarget:
         self._state = state
 
     def _found(self, pin: ReadSnapshot) -> Places:
-        return rows_of(self._table, pin, self._choose(pin.state.schema))
+        return locate_rows(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
         """Raise `CommitConflictError` if chosen rows were added, or any were deleted, since the state that was read."""
@@ -291,7 +291,7 @@ class OverwriteTarget:
             raise changed_since_read_error(state, f"commit {deletion.commit} deleted rows")
 
 
-def _is_followed(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
+def _can_advance(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
     """Tell whether rows that were found in an earlier state are found again by their offsets, or where they lie in
     files of the lake, and the rest among the newest of the log.
     """
@@ -310,9 +310,9 @@ def _is_followed(followed_state: TableState, state: TableState, *, has_files: bo
     return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in followed_state.buckets.items())
 
 
-def rows_of(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
+def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
     """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
-    read, plan = plan_named_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
+    read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
     ids = [np.zeros(0, np.int64)]
     for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))

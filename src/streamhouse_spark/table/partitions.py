@@ -35,7 +35,7 @@ from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, with_stand_ins
 from streamhouse_spark.read.union_read import read_hot, read_newest
-from streamhouse_spark.table.overwrite import parts_choice, rows_of
+from streamhouse_spark.table.overwrite import locate_rows, partition_filter
 from streamhouse_spark.table.rewrite_validation import require_deletable
 from streamhouse_spark.table.row_deletion import commit_deletion
 from streamhouse_spark.write.auto_compaction import merge_if_due
@@ -68,7 +68,7 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     require_no_branch(state, "dropping a partition")
     if state.primary_key:
         _require_deletable(table, state)
-        return _count_rows(table, chosen) if dry_run else _delete(table, chosen)
+        return _count_rows(table, chosen) if dry_run else _delete_by_key(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
             f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
@@ -81,13 +81,13 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     if dry_run:
         return _count_dropped(table, lake, chosen)
     lake.drop_partitions(chosen, below={}, dry_run=True)  # refuses an impossible drop before anything is tiered
-    return _drop(table, state.ends, chosen)
+    return _drop_from_lake(table, state.ends, chosen)
 
 
 # -- tables of a log --------------------------------------------------------------------------------------------------
 
 
-def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
+def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
     """Drop the rows below ``ends``."""
     from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
@@ -96,12 +96,12 @@ def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches)
     )
     lake = table.open_lake()  # by the columns that the table has now
     report = lake.drop_partitions(chosen, below=ends)
-    if not _record(table, lake):
+    if not _record_drop(table, lake):
         logger.warning("%s: the lake is without %s, the log learns of it with the next tiering", table.name, chosen)
     return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
 
 
-def _record(table: TableHandle, lake: LakeTable) -> bool:
+def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
     """Record the drop in the log, and return whether the log knows of it. Losing a race for a record is no conflict of
     the drop.
     """
@@ -133,7 +133,10 @@ def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
         require_deletable(state)
         initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
         pin, located = with_stand_ins(
-            table, take_latest_snapshot(state), initial, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
+            table,
+            take_latest_snapshot(state),
+            initial,
+            lambda pin: (pin, locate_rows(table, pin, partition_filter(chosen))),
         )
         try:
             return commit_deletion(table, located.rows, ReadVersion.of(pin.state), files=located.files)
@@ -163,7 +166,7 @@ def _require_deletable(table: TableHandle, state: TableState) -> None:
         )
 
 
-def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
     from streamhouse_spark.kv.partition_delete import PartitionDelete
     from streamhouse_spark.write.upsert import PrimaryKeyTable
 

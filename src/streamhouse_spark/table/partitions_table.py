@@ -62,37 +62,39 @@ def partition_table(table: TableHandle) -> pa.Table:
     partition, unless the partitioning was changed, and as a read does.
     """
     return with_stand_ins(
-        table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _of_pin(table, pin)
+        table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _count_snapshot(table, pin)
     )
 
 
-def _of_pin(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
+def _count_snapshot(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     columns = pin.state.schema.select(pin.state.partition_by)
     schema = partitions_schema(pin.state)
-    parts = [part.cast(schema) for part in _parts(table, pin, columns)]
+    parts = [part.cast(schema) for part in _iter_counts(table, pin, columns)]
     counts = pa.concat_tables([schema.empty_table(), *parts])
     return in_order(sums(counts, columns.names).cast(schema), columns.names)
 
 
-def _parts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
+def _iter_counts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
         scan = scan_pinned(table, pin, ScanRequest(columns.names))
-        pending_deletes = _Gone(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
-        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, pending_deletes)
-        older = [file for file in scan.files if not _says(file, columns)]
-        yield from _of_older(table, pin, scan, older, columns, pending_deletes)
+        pending_deletes = _PendingDeletes(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
+        yield _count_lake_files(
+            [file for file in scan.files if _has_partition(file, columns)], columns, pending_deletes
+        )
+        older = [file for file in scan.files if not _has_partition(file, columns)]
+        yield from _count_older_files(table, pin, scan, older, columns, pending_deletes)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
     for split in splits:
-        yield from _of_log(table, pin.state, split, columns)
+        yield from _count_log(table, pin.state, split, columns)
 
 
-def _says(file: ScanFile, columns: TableSchema) -> bool:
+def _has_partition(file: ScanFile, columns: TableSchema) -> bool:
     return set(columns.names) <= set(file.partition)
 
 
 @dataclass(frozen=True, slots=True)
-class _Gone:
+class _PendingDeletes:
     """Rows that were deleted, and that the lake has until the next round."""
 
     names: StorageFiles
@@ -104,15 +106,15 @@ class _Gone:
 
     def num_live(self, file: ScanFile) -> int | None:
         """The rows of a file that count; None where only a read can tell."""
-        if _may_hold(file, self.rows) or file.num_live is None:
+        if _may_contain(file, self.rows) or file.num_live is None:
             return None
         positions = self.positions(file)
         return file.num_live - (positions.num_rows if positions is not None else 0)
 
 
-def _of_lake(files: Sequence[ScanFile], columns: TableSchema, pending_deletes: _Gone) -> pa.Table:
+def _count_lake_files(files: Sequence[ScanFile], columns: TableSchema, pending_deletes: _PendingDeletes) -> pa.Table:
     values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
-    return _count_rows(
+    return _make_counts(
         values,
         lake_rows=[pending_deletes.num_live(file) for file in files],
         lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
@@ -120,7 +122,7 @@ def _of_lake(files: Sequence[ScanFile], columns: TableSchema, pending_deletes: _
     )
 
 
-def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
+def _may_contain(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
     """Return False only if none of the rows at these offsets is in the file, which its name tells."""
     if not rows:
         return False
@@ -128,13 +130,13 @@ def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
     return named is None or (named[0] in rows and bool(rows[named[0]].within(named[1])))
 
 
-def _of_older(
+def _count_older_files(
     table: TableHandle,
     pin: ReadSnapshot,
     scan: LakeScan,
     files: Sequence[ScanFile],
     columns: TableSchema,
-    pending_deletes: _Gone,
+    pending_deletes: _PendingDeletes,
 ) -> Iterator[pa.Table]:
     """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
     a file of every partition that it has rows of, with its share of the bytes.
@@ -151,9 +153,9 @@ def _of_older(
         plan = ScanPlan(table.name, table.uuid, columns, (piece,), scan.projection)
         partition_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
         num_rows, values = partition_rows.num_rows, dict(zip(columns.names, partition_rows.columns, strict=True))
-        counted = sums(_count_rows(values, lake_rows=[1] * num_rows), columns.names)
+        counted = sums(_make_counts(values, lake_rows=[1] * num_rows), columns.names)
         counts = counted.column("lake_rows").to_pylist()
-        yield _count_rows(
+        yield _make_counts(
             {name: counted.column(name) for name in columns.names},
             lake_rows=counts,
             lake_files=[1] * len(counts),
@@ -161,7 +163,7 @@ def _of_older(
         )
 
 
-def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
+def _count_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
     def says(segment: Segment) -> bool:
         written = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
         return segment.partitions is not None and len(segment.partitions) == 1 and written == state.partition_by
@@ -170,13 +172,13 @@ def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: Tab
     mixed = tuple(s for s in split.segments if s not in alone)
     keys = [_decode_partition(segment, columns) for segment in alone]
     values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
-    yield _count_rows(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
+    yield _make_counts(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
     for log_batch in read_split(table.storage, replace(split, segments=mixed), columns):
         rows = log_batch.batch
-        yield _count_rows(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
+        yield _make_counts(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
 
 
-def _count_rows(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
+def _make_counts(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
     num_rows = len(next(iter(counts.values())))
     count_columns = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
     return pa.table({**values, **count_columns})
@@ -185,10 +187,10 @@ def _count_rows(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequ
 def _decode_partition(segment: Segment, columns: TableSchema) -> Sequence[Any]:
     """Return the one partition of a segment in plain values, from the form of records."""
     assert segment.partitions is not None
-    return [_plain(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
+    return [_decode_value(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
 
 
-def _plain(value: Any, data_type: pa.DataType) -> Any:
+def _decode_value(value: Any, data_type: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_decimal(data_type):

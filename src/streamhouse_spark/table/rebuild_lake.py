@@ -54,11 +54,11 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
     without a lake, or with an adopted one, `TableNotFoundError`.
     """
     if dry_run:
-        return _report(table.refresh(), allow_loss=allow_loss, dry_run=True)
+        return _plan_report(table.refresh(), allow_loss=allow_loss, dry_run=True)
     planned: list[RetierReport] = []
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        planned[:] = [_report(state, allow_loss=allow_loss)]
+        planned[:] = [_plan_report(state, allow_loss=allow_loss)]
         starts = {bucket: trimmed.end for bucket, trimmed in _find_lost_ranges(state).items()}
         return [ResetLake(planned[0].lake_location, starts), *_make_delete_dropped(state)]
 
@@ -67,7 +67,7 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
     return planned[0]
 
 
-def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
+def _plan_report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
     """Report the effect on a table of this state. Raises if the effect is not allowed."""
     require_no_branch(state, "building a lake anew")
     properties = state.parsed
@@ -125,9 +125,9 @@ def _find_lost_ranges(state: TableState) -> Mapping[int, OffsetRange]:
     return {
         bucket: OffsetRange(state.first_offset(bucket), log.start)
         for bucket, log in state.buckets.items()
-        if log.start > max(state.first_offset(bucket), _count_keyed_rows(state, bucket))
+        if log.start > max(state.first_offset(bucket), _snapshot_offset(state, bucket))
     }
 
 
-def _count_keyed_rows(state: TableState, bucket: int) -> int:
+def _snapshot_offset(state: TableState, bucket: int) -> int:
     return state.snapshots[bucket].offset if bucket in state.snapshots else 0

@@ -37,7 +37,7 @@ from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 RECORDS_MAX: Final = 10_000
 """Records between two versions that are looked at. Beyond them the query is computed anew."""
-STANDS_STILL_MAX: Final = 200
+IDLE_RECORDS_MAX: Final = 200
 """Records without rows behind which a refresh is recorded that changes nothing, so that its versions can be found."""
 
 
@@ -99,7 +99,7 @@ def next_step(
     step = RefreshStep(number + 1, old, Lineage(new, because))
     if old is not None and not step.changed and because in (None, "mode is full"):
         old_versions = {source.name: source.version for source in old.sources}
-        if all(source.version - old_versions[source.name] < STANDS_STILL_MAX for source in new):
+        if all(source.version - old_versions[source.name] < IDLE_RECORDS_MAX for source in new):
             return None
     return step
 
@@ -204,12 +204,12 @@ def why_whole(old: Lineage | None, sources: Mapping[str, TableHandle], states: M
     if old_sources.keys() != sources.keys():
         return "the query reads other tables than before"
     for name, source in sources.items():
-        if reason := _why_not_changes(source, old_sources[name], states[name]):
+        if reason := _source_refresh_reason(source, old_sources[name], states[name]):
             return f"{name} {reason}"
     return None
 
 
-def _why_not_changes(source: TableHandle, version: SourceVersion, now: TableState) -> str | None:
+def _source_refresh_reason(source: TableHandle, version: SourceVersion, now: TableState) -> str | None:
     if version.uuid != now.table_uuid:
         return "was dropped and made again"
     if version.attempt is not None:
@@ -224,7 +224,7 @@ def _why_not_changes(source: TableHandle, version: SourceVersion, now: TableStat
         return "keeps no rows before updates (table.changelog.image)"
     if now.version - version.version > RECORDS_MAX:
         return f"has more than {RECORDS_MAX} commits since"
-    records = _between(source, version.version, now.version)
+    records = _read_records(source, version.version, now.version)
     if records is None and (records := _records_after_archive(source, version, now)) is None:
         return "no longer has the records of its changes"
     starts = change_starts(now)
@@ -236,7 +236,7 @@ def _why_not_changes(source: TableHandle, version: SourceVersion, now: TableStat
 def _unlogged_change(records: Sequence[Record], version: SourceVersion, now: TableState) -> str | None:
     """Return the first action of the records that changes rows without a change in the log."""
     loses_by_trimming = not now.primary_key and not now.has_lake
-    lacks_more = not _lacks_known_rows_alone(records, version, now)
+    lacks_more = not _lost_only_logged_rows(records, version, now)
     for record in records:
         for action in record.actions:
             if isinstance(action, act.TieredSnapshot) and not lacks_more:
@@ -246,12 +246,12 @@ def _unlogged_change(records: Sequence[Record], version: SourceVersion, now: Tab
             # Rows that the log has no more are lost then, and those of dropped partitions may be back.
             if isinstance(action, act.ResetLake) and (action.starts or not now.primary_key):
                 return f"had its lake built anew by commit {record.number}"
-            if reason := _reason(action, version):
+            if reason := _describe_action(action, version):
                 return f"{reason} by commit {record.number}"
     return None
 
 
-def _lacks_known_rows_alone(records: Sequence[Record], version: SourceVersion, now: TableState) -> bool:
+def _lost_only_logged_rows(records: Sequence[Record], version: SourceVersion, now: TableState) -> bool:
     """Tell whether all rows that the lake lacks were deleted by records, or dropped before the version: then rounds in
     between took over deletions, which were told when they were committed, and no partition was lost.
     """
@@ -261,7 +261,7 @@ def _lacks_known_rows_alone(records: Sequence[Record], version: SourceVersion, n
     return dropped.newest <= version.version and now.lake.dropped_rows <= dropped.accounted
 
 
-def _between(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:
+def _read_records(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:
     """Return the records behind ``after`` up to ``newest``; None where they are not all kept."""
     records = []
     try:
@@ -290,10 +290,10 @@ def _records_after_archive(source: TableHandle, version: SourceVersion, now: Tab
     pair = now.recorded_lake
     if archived_through == version.version or (pair is not None and pair.dropped_rows > version.dropped_rows):
         return None
-    return _between(source, archived_through, now.version)
+    return _read_records(source, archived_through, now.version)
 
 
-def _reason(action: act.Action, version: SourceVersion) -> str | None:
+def _describe_action(action: act.Action, version: SourceVersion) -> str | None:
     if isinstance(action, act.TieredSnapshot):
         return "lost a partition" if action.dropped_rows > version.dropped_rows else None
     if isinstance(action, TOLD):

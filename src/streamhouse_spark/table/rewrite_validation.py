@@ -26,7 +26,7 @@ def require_deletable(state: TableState) -> None:
         )
 
 
-def condition_choice(where: Any) -> Choose:
+def condition_filter(where: Any) -> Choose:
     """Choose the rows of a filter as `Table.to_arrow` takes it. Raises `InvalidOptionError` where there is none."""
     filter_ = parse_filter(where)
     if filter_ is None:

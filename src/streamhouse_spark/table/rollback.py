@@ -68,12 +68,12 @@ from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.union_read import read_pin
 from streamhouse_spark.schema.variant import cast_rows
 from streamhouse_spark.table.rewrite_validation import require_deletable
-from streamhouse_spark.table.row_deletion import commit_behind_looks, make_delete_actions
+from streamhouse_spark.table.row_deletion import commit_with_conflict_check, make_delete_actions
 from streamhouse_spark.table.tags import list_pinned_segments, version_of
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeyTable, require_rewritable
 
-_UNNAMED: Final = "rows left the lake since that no record names (a dropped partition, or another engine)"
+_UNLOGGED_DROP: Final = "rows left the lake since that no record names (a dropped partition, or another engine)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _require_same_form(now: TableState, target: TableState) -> None:
 def _rollback_log_table(table: TableHandle, now: TableState, target: TableState, *, dry_run: bool) -> RollbackReport:
     require_deletable(now)
     if now.first_offsets != target.first_offsets:
-        return _beyond_emptying(table, now, target, dry_run=dry_run)
+        return _rollback_past_truncation(table, now, target, dry_run=dry_run)
     deleted, of_files = _find_deleted_since(table, now, target)
     _require_files(table, now, target, of_files)
     removed, lost = {}, {}
@@ -158,16 +158,18 @@ def _rollback_log_table(table: TableHandle, now: TableState, target: TableState,
         removed[bucket] = OffsetRuns.dense(end, log.end - end).without(runs)
         lost[bucket] = runs.within(OffsetRange(0, end))
     removed, lost = ({b: runs for b, runs in runs_by_bucket.items() if runs} for runs_by_bucket in (removed, lost))
-    num_added = _num_rows(lost) + sum(num_rows_of(action.files) for _, action in of_files)
-    num_counted = num_added - _num_dropped_others(now) + _num_dropped_others(target)
-    if ADOPTED not in now.properties and now.num_rows - _num_rows(removed) + num_counted != target.num_rows:
-        raise _not_told(now, target, "rows left it that no record names (a dropped partition, or another engine)")
+    num_added = _count_rows(lost) + sum(num_rows_of(action.files) for _, action in of_files)
+    num_counted = num_added - _count_other_drops(now) + _count_other_drops(target)
+    if ADOPTED not in now.properties and now.num_rows - _count_rows(removed) + num_counted != target.num_rows:
+        raise _unsupported_error(
+            now, target, "rows left it that no record names (a dropped partition, or another engine)"
+        )
     _require_offsets(table, now, target, removed)
-    report = RollbackReport(table.name, target.version, now.version, _num_rows(removed), num_added, dry_run)
+    report = RollbackReport(table.name, target.version, now.version, _count_rows(removed), num_added, dry_run)
     if not dry_run and (removed or num_added):
-        added = [_read(table, now, target, lost)] if lost else []
+        added = [_read_deleted_rows(table, now, target, lost)] if lost else []
         added += [_read_files(table, now, action) for _, action in of_files]
-        _commit(
+        _commit_rollback(
             table,
             now,
             target,
@@ -177,7 +179,9 @@ def _rollback_log_table(table: TableHandle, now: TableState, target: TableState,
     return report
 
 
-def _beyond_emptying(table: TableHandle, now: TableState, target: TableState, *, dry_run: bool) -> RollbackReport:
+def _rollback_past_truncation(
+    table: TableHandle, now: TableState, target: TableState, *, dry_run: bool
+) -> RollbackReport:
     """Roll back beyond a commit that removed all rows at once: the record does so again, and adds the rows of then."""
     pin = take_latest_snapshot(target)
     _require_log_kept(table, pin)
@@ -199,17 +203,17 @@ def _require_offsets(
 ) -> None:
     """Require that rows that go have offsets in the lake, too: another engine may have written their files again."""
     if not have_offsets(table, now, removed):
-        raise _not_told(
+        raise _unsupported_error(
             now, target, "rows that were appended since lost their offsets, as another engine wrote them again"
         )
 
 
-def _num_dropped_others(state: TableState) -> int:
+def _count_other_drops(state: TableState) -> int:
     """Return how many rows went with partitions of the lake that are not counted among those of the state."""
     return state.lake.dropped_others if state.lake is not None else 0
 
 
-def _not_told(now: TableState, target: TableState, why: str) -> InvalidOptionError:
+def _unsupported_error(now: TableState, target: TableState, why: str) -> InvalidOptionError:
     return InvalidOptionError(
         f"table {now.name} cannot be rolled back to commit {target.version}: {why}; read that version (VERSION AS OF "
         f"{target.version}) and overwrite the table with its rows"
@@ -251,7 +255,7 @@ def _find_deleted_since(
             if isinstance(action, TieredSnapshot):
                 pairs.append((action, dropped is not None))
             elif isinstance(action, ResetLake):
-                raise _not_told(now, target, "its lake was built anew since")
+                raise _unsupported_error(now, target, "its lake was built anew since")
     if expected != target.version:
         raise SnapshotExpiredError(
             f"{now.name}: commits {target.version + 1} to {expected} are no longer kept, and a rollback to commit "
@@ -262,7 +266,7 @@ def _find_deleted_since(
         b: OffsetRuns.merged([bucket_runs[b] for bucket_runs in (since, target.deleted) if b in bucket_runs])
         for b in now.buckets
     }
-    _require_named(now, target, pairs, lambda before, pair: _drops_of(now, before, pair, ever, named))
+    _require_named(now, target, pairs, lambda before, pair: _drops_rows(now, before, pair, ever, named))
     return since, of_files
 
 
@@ -276,7 +280,7 @@ def _find_lost_rows(
     pair = next((action for action in actions if isinstance(action, TieredSnapshot)), None)
     lost = None if pair is None else find_rows_lost_by_record(table, record.number, pair, dropped)
     if lost is None:
-        raise _not_told(now, target, _UNNAMED)
+        raise _unsupported_error(now, target, _UNLOGGED_DROP)
     return lost
 
 
@@ -292,11 +296,11 @@ def _require_named(
     before = target.lake
     for pair, is_named in reversed(pairs):
         if not is_named and drops(before, pair):
-            raise _not_told(now, target, _UNNAMED)
+            raise _unsupported_error(now, target, _UNLOGGED_DROP)
         before = pair
 
 
-def _drops_of(
+def _drops_rows(
     now: TableState,
     before: TieredSnapshot | None,
     pair: TieredSnapshot,
@@ -327,7 +331,7 @@ def _require_files(
         return before is not None and later is not None and lake.adds_no_others(before, later)
 
     if number := next((number for number, action in of_files if not existed(action)), None):
-        raise _not_told(
+        raise _unsupported_error(
             now, target, f"commit {number} deleted rows that have no offsets, of files that the lake did not have then"
         )
 
@@ -362,7 +366,9 @@ def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -
     return replace(staged, segments=tuple(pieces))
 
 
-def _read(table: TableHandle, now: TableState, target: TableState, lost: Mapping[int, OffsetRuns]) -> pa.Table:
+def _read_deleted_rows(
+    table: TableHandle, now: TableState, target: TableState, lost: Mapping[int, OffsetRuns]
+) -> pa.Table:
     """Read deleted rows: from the log where it still holds all of them, else as the older state read them."""
     if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
         pin = ReadSnapshot(
@@ -382,9 +388,9 @@ def _read(table: TableHandle, now: TableState, target: TableState, lost: Mapping
             chosen = batch.filter(pa.array(runs.holds(offsets)))
             tables.append(cast_rows(pa.Table.from_batches([chosen]).select(names), tables[0].schema))
     rows = pa.concat_tables(tables)
-    if rows.num_rows != _num_rows(lost):
+    if rows.num_rows != _count_rows(lost):
         raise OffsetsTrimmedError(
-            f"{now.name}: {_num_rows(lost)} rows were deleted since commit {target.version}, and {rows.num_rows} of "
+            f"{now.name}: {_count_rows(lost)} rows were deleted since commit {target.version}, and {rows.num_rows} of "
             f"them are still found by their offsets; choose a later commit of {now.name}$history"
         )
     return rows
@@ -395,7 +401,7 @@ def _transaction(now: TableState, target: TableState) -> Transaction:
     return Transaction(f"{ROLLBACKS}{now.version}", target.version)
 
 
-def _commit(
+def _commit_rollback(
     table: TableHandle,
     now: TableState,
     target: TableState,
@@ -406,13 +412,13 @@ def _commit(
         read.require_there(state)
         _require_unchanged(state, now)
         deletions = make_delete_actions(state, removed, read)
-        if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(removed):
+        if sum(_count_rows(deletion.rows) for deletion in deletions) < _count_rows(removed):
             raise _changed_error(state, now, "rows that go were trimmed")
         return deletions if staged is None else (*deletions, make_append_action(state, staged, time_ms))
 
     staged_ms = staged.staged_ms if staged is not None else None
     transaction = _transaction(now, target)
-    commit_behind_looks(table, removed, ReadVersion.of(now), plan, transaction=transaction, staged_ms=staged_ms)
+    commit_with_conflict_check(table, removed, ReadVersion.of(now), plan, transaction=transaction, staged_ms=staged_ms)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
@@ -428,13 +434,13 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
     pairs = {pair.snapshot_id for pair in now.lake_history}
     newer = (pair for pair in state.lake_history if pair.snapshot_id not in pairs)
     for before, pair in pairwise((now.lake, *newer)):
-        if pair is not None and _drops(now, before, pair, state.deleted):
+        if pair is not None and _drops_unlogged_rows(now, before, pair, state.deleted):
             raise _changed_error(state, now, "a partition was dropped")
     if state.num_rows != now.num_rows:
         raise _changed_error(state, now, "rows left the lake")
 
 
-def _drops(
+def _drops_unlogged_rows(
     state: TableState, before: TieredSnapshot | None, pair: TieredSnapshot, deleted: Mapping[int, OffsetRuns]
 ) -> bool:
     """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name. Rows
@@ -452,7 +458,7 @@ def _changed_error(state: TableState, now: TableState, change: str) -> CommitCon
     )
 
 
-def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
+def _count_rows(rows: Mapping[int, OffsetRuns]) -> int:
     return sum(runs.num_rows for runs in rows.values())
 
 
@@ -474,7 +480,7 @@ def _rollback_primary_key_table(
     _require_log_kept(table, pin)
     older = read_pin(table, pin, Projection.of(target.schema, None, None))
     newer = read_pin(table, take_latest_snapshot(now), Projection.of(now.schema, None, None))
-    target_keys, current_keys = _keys(shape.layout, older), _keys(shape.layout, newer)
+    target_keys, current_keys = _encode_keys(shape.layout, older), _encode_keys(shape.layout, newer)
     removed = newer.filter(pc.invert(pc.is_in(current_keys, value_set=target_keys)))
     num_added = older.num_rows - (newer.num_rows - removed.num_rows)
     report = RollbackReport(table.name, target.version, now.version, removed.num_rows, num_added, dry_run)
@@ -488,7 +494,7 @@ def _rollback_primary_key_table(
     return report
 
 
-def _keys(layout: KeyedLayout, rows: pa.Table) -> pa.BinaryArray:
+def _encode_keys(layout: KeyedLayout, rows: pa.Table) -> pa.BinaryArray:
     columns = [arrow_chunking.small_array(column) for column in rows.columns]
     of_key = layout.key_indexes
     return layout.keys([arrow_chunking.one_array(c) if place in of_key else c for place, c in enumerate(columns)])

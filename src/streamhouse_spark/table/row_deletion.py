@@ -86,7 +86,7 @@ def commit_deletion(
         actions = make_delete_actions(state, rows, base, files)
         return actions or ((DeleteRows({}),) if transaction is not None else ())
 
-    committed = commit_behind_looks(table, rows, read, plan, transaction=transaction)
+    committed = commit_with_conflict_check(table, rows, read, plan, transaction=transaction)
     if committed.duplicate_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
@@ -125,10 +125,10 @@ def commit_rewrite(
 
     marked = _mark_as_rewrite(staged) if staged is not None else None
     staged_ms = staged.staged_ms if staged is not None else None
-    return commit_behind_looks(table, old.rows, read, plan, staged_ms=staged_ms).state
+    return commit_with_conflict_check(table, old.rows, read, plan, staged_ms=staged_ms).state
 
 
-def commit_behind_looks(
+def commit_with_conflict_check(
     table: TableHandle,
     rows: Mapping[int, OffsetRuns],
     read: ReadVersion,
@@ -207,13 +207,13 @@ def make_delete_actions(
 
 def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Places:
     """Find the rows of a pin that a filter wants."""
-    read, plan = plan_named_read(table, pin, ScanRequest.of(projection))
+    read, plan = plan_row_id_read(table, pin, ScanRequest.of(projection))
     batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
     return places_of_rows(table, pin.state, read, np.concatenate(ids))
 
 
-def plan_named_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
+def plan_row_id_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
     """Plan a read of rows that `places_of_rows` is to name, and return its base.
 
     The mark of the lake's snapshot costs a request, and only rows without offsets need it: where the plan may have

@@ -46,17 +46,17 @@ def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
 
 def _make_set_partitioning(state: TableState, partition_by: Sequence[str]) -> Sequence[Action]:
     """Return the action that partitions a table of this state anew; none where it is so already. Pure."""
-    _require_able(state)
-    fields = parse_fields(_without_bucket(state, partition_by), state.schema)
+    _require_supported(state)
+    fields = parse_fields(_remove_bucket_field(state, partition_by), state.schema)
     if fields == state.parsed.partition_fields:
         return ()
     columns = check_partition_columns([f.column for f in fields if f.transform == "identity"], state.schema)
-    action = SetPartitioning(max(state.schemas) + 1, columns, _text(fields))
-    _check(state, action)
+    action = SetPartitioning(max(state.schemas) + 1, columns, _format_fields(fields))
+    _validate(state, action)
     return (action,)
 
 
-def _require_able(state: TableState) -> None:
+def _require_supported(state: TableState) -> None:
     require_no_branch(state, "changing the partitioning")
     if VIEW in state.properties:
         raise InvalidOptionError(
@@ -70,7 +70,7 @@ def _require_able(state: TableState) -> None:
         )
 
 
-def _without_bucket(state: TableState, partition_by: Sequence[str]) -> list[str]:
+def _remove_bucket_field(state: TableState, partition_by: Sequence[str]) -> list[str]:
     """Return the fields but for the bucket. Raises `InvalidOptionError` for another bucket than the table's."""
     fields, key = [], state.parsed.bucket_key
     for text in partition_by:
@@ -88,11 +88,11 @@ def _without_bucket(state: TableState, partition_by: Sequence[str]) -> list[str]
     return fields
 
 
-def _text(fields: Sequence[PartitionField]) -> str:
+def _format_fields(fields: Sequence[PartitionField]) -> str:
     return join_fields(fields) if any(field.transform != "identity" for field in fields) else ""
 
 
-def _check(state: TableState, action: SetPartitioning) -> None:
+def _validate(state: TableState, action: SetPartitioning) -> None:
     """Raise for a partitioning that the table cannot have, as `Warehouse.create_table` does."""
     for name in action.columns:
         require_free_partition_name(name)

@@ -55,14 +55,14 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
         if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
-                f"there are {', '.join(_suffixes(table))}",
+                f"there are {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
         return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
     _reject(table, suffix)
 
 
-def _suffixes(table: TableHandle) -> list[str]:
+def _list_suffixes(table: TableHandle) -> list[str]:
     changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
     partitions = (PARTITIONS,) if table.state.partition_by else ()
     own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
@@ -76,7 +76,9 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
         raise InvalidNameError(
             f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
         )
-    raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
+    raise InvalidNameError(
+        f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_list_suffixes(table))}"
+    )
 
 
 @checks_arguments()

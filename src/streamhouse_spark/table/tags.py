@@ -27,7 +27,7 @@ from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snaps
 NAME_CHARS_MAX: Final = 128
 _NAME = re.compile(r"[a-z_][a-z0-9_.\-]*\Z")
 _TRIES = 5
-_BEYOND = 10**19
+_VERSION_MAX = 10**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TableTag:
     """The lake snapshot that the version reads."""
 
 
-def tags_of(state: TableState) -> list[TableTag]:
+def list_tags(state: TableState) -> list[TableTag]:
     """Return the tags by name, without those that stand for branches."""
     return [
         TableTag(name, tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
@@ -55,7 +55,7 @@ def tags_of(state: TableState) -> list[TableTag]:
 def version_of(state: TableState, version: int | str) -> int:
     """Return the number of a version that a number or a tag names. Raises `InvalidOptionError` for an unknown tag."""
     if isinstance(version, int) and not isinstance(version, bool):
-        return min(max(version, 0), _BEYOND)  # a number that no commit has is told where commits are looked for
+        return min(max(version, 0), _VERSION_MAX)  # a number that no commit has is told where commits are looked for
     if not isinstance(version, str):
         raise InvalidOptionError(f"version of {state.name} is {quote(version)}, expected a commit number or a tag")
     text = version.strip()
@@ -63,7 +63,7 @@ def version_of(state: TableState, version: int | str) -> int:
         return state.tags[text.lower()].version
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    tag_names = ", ".join(tag.name for tag in tags_of(state)) or "none"
+    tag_names = ", ".join(tag.name for tag in list_tags(state)) or "none"
     raise InvalidOptionError(
         f"{state.name} VERSION AS OF {quote(version)}: expected a commit number of {state.name}$commits or a tag, its "
         f"tags are: {tag_names}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
@@ -88,7 +88,7 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
         )
     for attempt in range(_TRIES):
         now = table.refresh()
-        _require_new(now, name)
+        _require_free_name(now, name)
         target = now if version is None else state_at(table.log, table.storage, version_of(now, version))
         try:
             keep_version(table, name, target, list_pinned_segments(take_latest_snapshot(target)), retain_ms)
@@ -96,8 +96,8 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
                 raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
-    _require_lake_kept(table, name, target)
-    return next(tag for tag in tags_of(table.refresh()) if tag.name == name)
+    _require_lake_snapshot(table, name, target)
+    return next(tag for tag in list_tags(table.refresh()) if tag.name == name)
 
 
 def drop_tag(table: TableHandle, name: str) -> None:
@@ -108,7 +108,7 @@ def drop_tag(table: TableHandle, name: str) -> None:
         return (DropTag((name,)),) if name in state.tags else ()
 
     if name not in table.refresh().tags:
-        tag_names = ", ".join(tag.name for tag in tags_of(table.state)) or "none"
+        tag_names = ", ".join(tag.name for tag in list_tags(table.state)) or "none"
         raise InvalidOptionError(f"{table.name} has no tag {name!r}; its tags are: {tag_names}")
     table.log.commit(plan)
 
@@ -124,7 +124,7 @@ def _parse_tag_name(name: str) -> str:
     return folded
 
 
-def _require_new(state: TableState, name: str) -> None:
+def _require_free_name(state: TableState, name: str) -> None:
     if find_branch(state, name) is not None:
         raise InvalidOptionError(f"{state.name} has a branch {name!r}, and one name means one version; choose another")
     if name in state.tags:
@@ -151,7 +151,7 @@ def keep_version(
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if (existing := state.tags.get(name)) is not None and existing.uuid == uuid:
             return ()
-        _require_new(state, name)
+        _require_free_name(state, name)
         _require_live(state, target, segments)
         _require_not_expiring(state, target, lake_snapshot)
         if tag_key(state.table_uuid, uuid) in state.condemned:
@@ -184,7 +184,7 @@ def _require_not_expiring(state: TableState, target: TableState, lake_snapshot: 
         raise _expired_error(state.name, target.version, lake_snapshot)
 
 
-def _require_lake_kept(table: TableHandle, name: str, target: TableState) -> None:
+def _require_lake_snapshot(table: TableHandle, name: str, target: TableState) -> None:
     """Require the lake snapshot once more: another engine, which knows no record, may have expired it meanwhile."""
     tag = table.refresh().tags.get(name)
     if tag is None or tag.lake_snapshot is None:

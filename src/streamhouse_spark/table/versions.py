@@ -71,9 +71,9 @@ class Versions(TableHandle):
 
     def tags(self) -> list[TableTag]:
         """Return the tags by name, as ``$refs`` shows them."""
-        from streamhouse_spark.table.tags import tags_of
+        from streamhouse_spark.table.tags import list_tags
 
-        return tags_of(self.refresh())
+        return list_tags(self.refresh())
 
     # -- branches -------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def adopt_table(
         raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
     if not is_text_list(primary_key):
         raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
-    lake_format = _format_of(storage, settings, source, properties or {})
+    lake_format = _detect_format(storage, settings, source, properties or {})
     place = lake_location(source, "", taken=False, lake_format=lake_format)
     adopter = _Adopter(storage, settings, world, path, lake_format, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
@@ -107,7 +107,7 @@ def adopt_table(
     raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
 
 
-def _format_of(
+def _detect_format(
     storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
 ) -> LakeFormat:
     """Return the format that the properties name, or that of the lake table in the warehouse. Raises

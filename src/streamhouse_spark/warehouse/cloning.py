@@ -34,7 +34,7 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.clones import CLONE
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.fork_log import begin_history, copy_rows, first, make_fork_state
+from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
 from streamhouse_spark.table.tags import keep_version, version_of
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
         base = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
         _require_clonable(cloned, now, base)
         try:
-            if not _make(storage, world, cloned, to, base):
+            if not _create_clone(storage, world, cloned, to, base):
                 raise TableExistsError(
                     f"table {now.name} cannot be cloned to {to}: that exists in {storage.url}; drop it first, or "
                     "choose another name"
@@ -63,13 +63,13 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
                 raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
 
 
-def _make(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
+def _create_clone(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
     """Make the clone; False where its name is taken."""
     database, pointer = names.ready_to_name(storage, world, target)
     if not free(storage, world, target, pointer):
         return False
     before = _make_clone_state(base, target, world.ids.new_uuid(), storage.now_ms())
-    state = first(storage, world, before, Rename(before.name))
+    state = write_first_record(storage, world, before, Rename(before.name))
     keep_version(source, f"{CLONE}{state.table_uuid}", base, base.kept_segments())
     copy_rows(source, state)
     if state.lake is not None:

@@ -55,7 +55,7 @@ class TableSummary:
     """The log, read to its end; None for a table that cannot be opened, which must not hide the others."""
 
 
-def look_first(storage: Storage, *, exists: bool = False) -> NamePrefetch:
+def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
     """Check that there is a warehouse, unless that ``exists``, and list the folders of databases and logs, in the
     time of one request. Raises as `names.require_warehouse`.
     """
@@ -70,7 +70,7 @@ def look_first(storage: Storage, *, exists: bool = False) -> NamePrefetch:
         lambda: names.database_folders(storage),
         lambda: _logs_to_prefetch(storage),
     ]
-    _, folders, logs = _done(storage, looks)
+    _, folders, logs = _run_steps(storage, looks)
     return NamePrefetch(folders, logs)
 
 
@@ -85,12 +85,12 @@ def _logs_to_prefetch(storage: Storage) -> list[str]:
 def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Iterator[TableSummary]:
     """Open all tables of these databases, as far as they exist, by name."""
     logs = LogPrefetcher(storage, world, prefetch.logs)
-    steps: list[Step] = [logs.read_hints, *(partial(_of_existing, storage, folder) for folder in prefetch.folders)]
-    paths = [path for database_paths in _done(storage, steps) for path in database_paths or ()]
+    steps: list[Step] = [logs.read_hints, *(partial(_list_existing, storage, folder) for folder in prefetch.folders)]
+    paths = [path for database_paths in _run_steps(storage, steps) for path in database_paths or ()]
     named: list[Named] = []
     looks: list[Callable[[], None]] = [lambda: named.extend(names.iter_table_names(storage, paths))]
     prefetches_early = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
-    _done(storage, [*looks, logs.read_first] if prefetches_early else looks)
+    _run_steps(storage, [*looks, logs.read_first] if prefetches_early else looks)
     logs.keep(_uuids(named))
     if not prefetches_early:
         logs.read_first()
@@ -111,18 +111,18 @@ def list_tables_of(
         lambda: paths.extend(names.list_paths(storage, database)),
         lambda: uuids.extend(_logs_to_prefetch(storage)),
     ]
-    _done(storage, looks)
+    _run_steps(storage, looks)
     logs = LogPrefetcher(storage, world, uuids if len(uuids) <= 2 * len(paths) + _UNNAMED_MAX else ())
     named: list[Named] = []
     looks = [lambda: named.extend(names.iter_table_names(storage, paths)), logs.read_hints]
-    _done(storage, looks)
+    _run_steps(storage, looks)
     logs.keep(_uuids(named))
     logs.read_first()
     logs.read_others()
     return _open_tables(storage, world, named, logs.asked())
 
 
-def _done(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
+def _run_steps(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
     return list(at_once(storage, lambda step: step(), steps))
 
 
@@ -130,13 +130,13 @@ def _uuids(named: Sequence[Named]) -> set[str]:
     return {pointer.uuid for _, pointer in named if pointer is not None and pointer.uuid is not None}
 
 
-def _of_existing(storage: Storage, database: str) -> list[TablePath]:
+def _list_existing(storage: Storage, database: str) -> list[TablePath]:
     """Return the names of a database that exists, which is asked for together with them."""
     looks: list[Step] = [
         lambda: None if names.is_listed(storage, database) else [],
         lambda: names.list_paths(storage, database),
     ]
-    of_absent, paths = _done(storage, looks)
+    of_absent, paths = _run_steps(storage, looks)
     return of_absent if of_absent is not None else paths or []
 
 
@@ -159,10 +159,10 @@ def _summarise_table(
     path, pointer, of_log = request
     if pointer is None or pointer.uuid is None:
         return TableSummary(path, None)
-    return _open(storage, world, path, pointer.uuid, of_log)
+    return _open_log(storage, world, path, pointer.uuid, of_log)
 
 
-def _open(
+def _open_log(
     storage: Storage, world: World, path: TablePath, uuid: str, prefetched: PrefetchedLog | None
 ) -> TableSummary | None:
     """Open one table; None where the name does not mean it any more."""

@@ -36,7 +36,7 @@ def first_rows(
     table = warehouse.table(str(parsed.path))
     if parsed.suffix == CHANGELOG:
         state = table.refresh()
-        batches = _changelog(table, state, columns, filter_)
+        batches = _read_changelog(table, state, columns, filter_)
         schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
         result_schema = filter_and_project(schema.empty_table(), columns, None).schema
     else:
@@ -44,13 +44,13 @@ def first_rows(
         projection = Projection.of(state.schema, columns, parse_filter(filter_))
         result_schema = projection.schema
         if parsed.suffix == LAKE:
-            batches = _rows(table, plan_lake(table, state, projection), projection)
+            batches = _read_rows(table, plan_lake(table, state, projection), projection)
         else:
-            batches = _union(table, take_latest_snapshot(state), projection)
-    return _first(batches, limit, result_schema)
+            batches = _read_union(table, take_latest_snapshot(state), projection)
+    return _take_rows(batches, limit, result_schema)
 
 
-def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
+def _take_rows(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
     tables = [schema.empty_table()]
     missing = limit
     while missing > 0 and (rows := next(batches, None)) is not None:
@@ -59,20 +59,20 @@ def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Tab
     return pa.concat_tables(tables)
 
 
-def _union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+def _read_union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     request = ScanRequest.of(projection)
     plan = with_stand_ins(
         table, pin, InitialSchema(request.columns), lambda found: plan_pin(table, found, request).plan(table)
     )
-    return _rows(table, plan, projection)
+    return _read_rows(table, plan, projection)
 
 
-def _rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
+def _read_rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
     for batch in read_batches(table, plan, filter=projection.filter, mask=projection.mask):
         yield projection.finish(pa.Table.from_batches([batch]))
 
 
-def _changelog(
+def _read_changelog(
     table: TableHandle, state: TableState, columns: Sequence[str] | None, filter_: Any
 ) -> Iterator[pa.Table]:
     parsed = parse_filter(filter_)

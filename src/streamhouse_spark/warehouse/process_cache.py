@@ -203,7 +203,7 @@ class _Process:
         self.warehouse = Warehouse(connection.location, dict(connection.settings), world=World(author=author))
         self.tables = OpenTables()
 
-    def look(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _Looked[T] | None:
+    def look(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
         """Read a name, the table that it meant last, and what ``read_extra`` reads of that, in the time of one request.
         None where that saves nothing.
         """
@@ -211,7 +211,7 @@ class _Process:
         cached = self.tables.find_open(path)
         if cached is None or cached.log.is_stale_history or not isinstance(storage, ReadsMany):
             return None
-        prefetch = _Looked[T](cached)
+        prefetch = _PrefetchedTable[T](cached)
         looks = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
         if read_extra is not None:
             looks.append(lambda: prefetch.read_beside(read_extra))
@@ -220,7 +220,7 @@ class _Process:
         return prefetch
 
 
-class _Looked(Generic[T]):
+class _PrefetchedTable(Generic[T]):
     """The result of a look at a name, and at the table that it meant last. Of the table nothing is known where that
     failed: whoever needs it looks again, and has the error.
     """

@@ -11,7 +11,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_database
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, look_first
+from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, prefetch_names
 
 if TYPE_CHECKING:
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -54,7 +54,7 @@ def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
     """Open all tables of a warehouse, or of one of its databases, together. Raises as `Warehouse.tables`."""
     storage, world = warehouse.storage, warehouse.world
     if database is None:
-        listed = list_tables(storage, world, look_first(storage))
+        listed = list_tables(storage, world, prefetch_names(storage))
     else:
         warehouse.database_comment(database)  # which raises for an unknown one
         listed = list_tables_of(storage, world, parse_database(database))

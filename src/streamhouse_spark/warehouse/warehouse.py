@@ -32,7 +32,7 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, format_setting
 from streamhouse_spark.warehouse.creation import create_action, create_named
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, find_dropped_table, list_dropped_tables
-from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, look_first
+from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, prefetch_names
 from streamhouse_spark.warehouse.table_resolution import open_pointed
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Warehouse:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the warehouse as its location and settings, which may hold credentials."""
-        return _reopened, (self._storage, dict(self._settings))
+        return _reopen, (self._storage, dict(self._settings))
 
     # -- databases ------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Warehouse:
         if database is not None:
             name = parse_database(database)
             return list_tables_of(self._storage, self._world, name, lambda: self._find_database(name))
-        first = look_first(self._storage, exists=self._known)
+        first = prefetch_names(self._storage, exists=self._known)
         self._known = True
         return list_tables(self._storage, self._world, first)
 
@@ -493,5 +493,5 @@ class Warehouse:
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 
 
-def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
+def _reopen(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
     return Warehouse(storage.url, settings, storage=storage)

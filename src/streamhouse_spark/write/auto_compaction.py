@@ -24,12 +24,12 @@ from streamhouse_spark.storage.local_commit_lock import only_process
 
 logger = logging.getLogger(__name__)
 
-MERGING: Final = ".tmp-merging"
+MERGE_LOCK_NAME: Final = ".tmp-merging"
 """The file that a process locks while it merges: a temporary one, which nobody lists, and cleaning removes."""
 OVERDUE: Final = 2
 """Times the rows that make a merge due, which are merged although another process does so."""
-_turns: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
-_turns_lock = new_lock()
+_merge_locks: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
+_merge_locks_guard = new_lock()
 """Guards the turns; a child may find one more or less of them, which is as right."""
 
 
@@ -64,24 +64,24 @@ def merge_if_due(table: TableHandle, state: TableState) -> None:
 
 
 def _merge(table: TableHandle, state: TableState) -> None:
-    with after_commit(logger, "merging inline rows", table.name), try_lock(_turn_of(table)) as is_held:
+    with after_commit(logger, "merging inline rows", table.name), try_lock(_merge_lock(table)) as is_held:
         if is_held:
-            _merge_unless_others_do(table, state)
+            _merge_if_alone(table, state)
 
 
-def _merge_unless_others_do(table: TableHandle, state: TableState) -> None:
-    with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGING}")) as is_alone:
+def _merge_if_alone(table: TableHandle, state: TableState) -> None:
+    with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGE_LOCK_NAME}")) as is_alone:
         if not is_alone and not has_much_inline(state, OVERDUE):
             return
         if has_much_inline(newest := table.refresh()):  # not where somebody merged since the write
             merge(table.log, table.storage, table.world, plan_inline_merge(newest), table.segment_options())
 
 
-def _turn_of(table: TableHandle) -> threading.RLock:
+def _merge_lock(table: TableHandle) -> threading.RLock:
     """Return the lock of a table's merges, one for all handles of the table in this process."""
     place = table.storage.url, table.uuid
-    with _turns_lock:
-        turn = _turns.get(place)
+    with _merge_locks_guard:
+        turn = _merge_locks.get(place)
         if turn is None:
-            turn = _turns[place] = new_lock()
+            turn = _merge_locks[place] = new_lock()
         return turn

@@ -37,7 +37,7 @@ def read_csv(
     Raises `SchemaMismatchError` for quotes that are not RFC 4180's, and for a field of another form than its column's.
     """
     checked = _CheckedSource(source, delimiter)
-    columns = _columns_of(checked.header(), schema)
+    columns = _match_columns(checked.header(), schema)
     convert = pa.csv.ConvertOptions(
         column_types={name: _wire_type(column.type) for name, column in columns.items()},
         null_values=["", *null_texts],
@@ -56,8 +56,8 @@ def read_csv(
             pass
         raise
     require_readable(reader.schema)
-    decoded = _decoded(pa.RecordBatch.from_pylist([], reader.schema), columns)
-    return decoded.schema, (_decoded(batch, columns) for batch in reader)
+    decoded = _decode_batch(pa.RecordBatch.from_pylist([], reader.schema), columns)
+    return decoded.schema, (_decode_batch(batch, columns) for batch in reader)
 
 
 def write_csv(rows: pa.Table) -> bytes:
@@ -76,7 +76,7 @@ def write_csv(rows: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _columns_of(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
+def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
     """Return the columns of the table by the names that the header gives them."""
     exact = {column.name: column for column in schema or ()}
     folded = {column.name.casefold(): column for column in schema or ()}
@@ -90,7 +90,7 @@ def _wire_type(data_type: pa.DataType) -> pa.DataType:
     return pa.string() if is_own else data_type
 
 
-def _decoded(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
+def _decode_batch(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
     for place, csv_column in enumerate(batch.schema):
         column = columns.get(csv_column.name)
         if column is not None and _wire_type(column.type) != column.type:
@@ -108,14 +108,14 @@ def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
     if _is_time(column.type):
         return decode_times(texts, column.type, column.name)
     if is_variant(column.type):
-        values = [None if text is None else _variant(text, column.name) for text in texts.to_pylist()]
+        values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
         return pa.array(values, VARIANT)
     form = form_of(column.type)
     assert form is not None
     return form.decode(texts.to_pylist(), column.type, column.name)
 
 
-def _variant(text: str, name: str) -> dict[str, bytes] | None:
+def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
     try:
         return variant_of(parse_json(text), name)
     except (ValueError, RecursionError) as error:

@@ -217,12 +217,12 @@ def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:
     while block := source.read(_TEXT_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
-            yield from _batches_of(lines, reader)
+            yield from _read_lines(lines, reader)
     if rest.strip():
-        yield from _batches_of(rest, reader)
+        yield from _read_lines(rest, reader)
 
 
-def _batches_of(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBatch]:
+def _read_lines(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBatch]:
     if reader is not None:
         rows = reader.read(lines)
     elif not can_be_parsed_at_once(lines):

@@ -24,10 +24,10 @@ from streamhouse_spark.schema.json_values import decode_rows, decode_times, pars
 
 _BLANKS: Final = " \t\r\n"
 _SHOWN_CHARS_MAX: Final = 60
-_BEHIND_AN_OBJECT: Final = re.compile(rb"\}\s*n")
+_NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*n")
 """The first letter of a ``null`` behind an object, or of a text like that."""
 _PLAIN_NAME: Final = re.compile(r"[\w .$-]+", re.ASCII)
-_ELEMENTS: Final = json.JSONDecoder()
+_DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class JsonReader:
 
     def _read_each(self, lines: bytes) -> pa.Table:
         rows = []
-        for line in filter(str.strip, _text(lines).split("\n")):
+        for line in filter(str.strip, _decode_text(lines).split("\n")):
             try:
                 rows.append(parse_json(line))
             except (ValueError, RecursionError) as error:
@@ -58,7 +58,7 @@ class JsonReader:
         if not can_be_parsed_at_once(lines):
             return None
         folded = lines.lower()
-        mentions = {name: _mentions(folded, name) for name in self.schema.names}
+        mentions = {name: _may_mention(folded, name) for name in self.schema.names}
         wire = {column.name: wire for column in self.schema if (wire := _wire_type(column.type)) is not None}
         if b"\\u" in folded or any(mentions[name] for name in mentions if name not in wire):
             return None
@@ -92,7 +92,7 @@ class JsonReader:
 
 def can_be_parsed_at_once(lines: bytes) -> bool:
     """Return whether Arrow's parser may get these lines: a ``null`` in the place of an object ends the process."""
-    return lines.lstrip().startswith(b"{") and _BEHIND_AN_OBJECT.search(lines) is None
+    return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
 
 
 def json_lines(body: bytes) -> bytes:
@@ -107,7 +107,7 @@ def json_objects(body: bytes) -> list[str]:
     """Return the text of each object of an array, or of one object, on one line. Raises as `json_lines`."""
     try:
         text = body.decode(json.detect_encoding(body))
-        objects = list(_objects(text))
+        objects = list(_split_objects(text))
     except (ValueError, IndexError, RecursionError) as error:
         problem = "the array does not end" if isinstance(error, IndexError) else error
         raise SchemaMismatchError(f"the body is no JSON: {problem}; send an array of objects") from error
@@ -116,28 +116,28 @@ def json_objects(body: bytes) -> list[str]:
     return objects
 
 
-def _objects(text: str) -> list[str]:
-    begin = _after_blanks(text, 0)
+def _split_objects(text: str) -> list[str]:
+    begin = _skip_blanks(text, 0)
     if not text.startswith("[", begin):
-        _, end = _ELEMENTS.raw_decode(text, begin)
-        return [_only(text, begin, end)]
+        _, end = _DECODER.raw_decode(text, begin)
+        return [_single_value(text, begin, end)]
     objects: list[str] = []
-    at = _after_blanks(text, begin + 1)
+    at = _skip_blanks(text, begin + 1)
     while text[at] != "]":  # an IndexError at the end of the text
-        _, end = _ELEMENTS.raw_decode(text, at)
+        _, end = _DECODER.raw_decode(text, at)
         objects.append(_on_one_line(text[at:end]))
-        at = _after_blanks(text, end)
+        at = _skip_blanks(text, end)
         if text[at] == ",":
-            at = _after_blanks(text, at + 1)
+            at = _skip_blanks(text, at + 1)
             if text[at] == "]":
                 raise ValueError("a comma before the end of the array")
         elif text[at] != "]":
             raise ValueError(f"expected a comma at character {at}")
-    _only(text, begin, at + 1)
+    _single_value(text, begin, at + 1)
     return objects
 
 
-def _only(text: str, begin: int, end: int) -> str:
+def _single_value(text: str, begin: int, end: int) -> str:
     if text[end:].strip(_BLANKS):
         raise ValueError(f"text behind the value, at character {end}")
     return _on_one_line(text[begin:end])
@@ -148,20 +148,20 @@ def _on_one_line(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
 
 
-def _after_blanks(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANKS:
         at += 1
     return at
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(f"the rows are no UTF-8: {error}; send text in UTF-8") from error
 
 
-def _mentions(folded: bytes, name: str) -> bool:
+def _may_mention(folded: bytes, name: str) -> bool:
     """Return whether lines in lower case may have the name. Other than plain names may be written with escapes."""
     return not _PLAIN_NAME.fullmatch(name) or f'"{name.lower()}"'.encode() in folded
 

@@ -43,12 +43,12 @@ def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> Non
     """
     source.seek(len(_MAGIC) if source.read(len(_MAGIC)) == _MAGIC else 0)
     reader = pa.ipc.MessageReader.open_stream(source)
-    first = next(_rest(reader), None)
+    first = next(_iter_messages(reader), None)
     if first is None or first.type != _SCHEMA:  # read_schema takes any message for one, and may end the process
         raise pa.ArrowInvalid("it does not begin with a schema")
     require_readable(pa.ipc.read_schema(first))
     rows = size_bytes = 0
-    for message in _rest(reader):
+    for message in _iter_messages(reader):
         if message.type not in (_DICTIONARY, _BATCH):
             continue
         batch = _Batch.of(message)
@@ -68,7 +68,7 @@ def sound_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield batch
 
 
-def _rest(reader: Any) -> Iterator[Any]:
+def _iter_messages(reader: Any) -> Iterator[Any]:
     while True:
         try:
             yield reader.read_next_message()
@@ -87,14 +87,14 @@ class _Batch:
         """Read the head of a batch, or of a dictionary's. Raises `SchemaMismatchError`."""
         head = bytes(message.metadata)
         try:
-            table = _table(head, _offset(head, 0), 2)
+            table = _find_table(head, _follow_offset(head, 0), 2)
             if message.type == _DICTIONARY:
-                table = _table(head, table, 1)
-            length = _field(head, table, 0)
+                table = _find_table(head, table, 1)
+            length = _find_field(head, table, 0)
             batch = cls(
                 0 if length is None else _COUNT.unpack_from(head, length)[0],
-                _pairs(head, table, 2),
-                _field(head, table, 3) is not None,
+                _read_buffers(head, table, 2),
+                _find_field(head, table, 3) is not None,
             )
         except (struct.error, IndexError) as error:
             raise SchemaMismatchError(f"a batch of the Arrow data has a head that cannot be read: {error}") from error
@@ -115,13 +115,13 @@ class _Batch:
         return total
 
 
-def _offset(data: bytes, at: int) -> int:
+def _follow_offset(data: bytes, at: int) -> int:
     """Return the place that an offset of the head leads to."""
     (distance,) = struct.unpack_from("<I", data, at)
     return int(at + distance)
 
 
-def _field(data: bytes, table: int, number: int) -> int | None:
+def _find_field(data: bytes, table: int, number: int) -> int | None:
     """Return the place of a field of a table; None where it is left out."""
     (back,) = struct.unpack_from("<i", data, table)
     names = table - back
@@ -133,18 +133,18 @@ def _field(data: bytes, table: int, number: int) -> int | None:
     return table + distance if distance else None
 
 
-def _table(data: bytes, table: int, number: int) -> int:
-    at = _field(data, table, number)
+def _find_table(data: bytes, table: int, number: int) -> int:
+    at = _find_field(data, table, number)
     if at is None:
         raise IndexError("a part is missing")
-    return _offset(data, at)
+    return _follow_offset(data, at)
 
 
-def _pairs(data: bytes, table: int, number: int) -> tuple[tuple[int, int], ...]:
-    at = _field(data, table, number)
+def _read_buffers(data: bytes, table: int, number: int) -> tuple[tuple[int, int], ...]:
+    at = _find_field(data, table, number)
     if at is None:
         return ()
-    vector = _offset(data, at)
+    vector = _follow_offset(data, at)
     (count,) = struct.unpack_from("<I", data, vector)
     if count * _PAIR.size > len(data) - vector:
         raise IndexError("a list is longer than it")
@@ -162,10 +162,10 @@ def _require_field(field: pa.Field, depth: int) -> None:
         field.name.encode()
     except UnicodeError as error:
         raise SchemaMismatchError(f"a column has a name that is no UTF-8 ({error}); rename it") from error
-    _require_known(field.type, depth)
+    _require_supported(field.type, depth)
 
 
-def _require_known(kind: pa.DataType, depth: int) -> None:
+def _require_supported(kind: pa.DataType, depth: int) -> None:
     """Raise `SchemaMismatchError` for types that no column of a table can be made of, before any value is read."""
     is_supported = not (
         pa.types.is_union(kind) or pa.types.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType)
@@ -173,6 +173,6 @@ def _require_known(kind: pa.DataType, depth: int) -> None:
     if not is_supported or depth > _DEPTH_MAX or "view<" in str(kind)[:16]:
         raise SchemaMismatchError(f"the Arrow type {str(kind)[:100]} is none that a column can have; cast it first")
     if pa.types.is_dictionary(kind):
-        _require_known(kind.value_type, depth + 1)
+        _require_supported(kind.value_type, depth + 1)
     for number in range(kind.num_fields):
         _require_field(kind.field(number), depth + 1)

@@ -29,7 +29,7 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
-from streamhouse_spark.kv.partition_overwrite import PartStager
+from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet
@@ -47,7 +47,7 @@ from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.auto_compaction import merge_if_due
-from streamhouse_spark.write.key_parsing import as_keys
+from streamhouse_spark.write.key_parsing import parse_keys
 from streamhouse_spark.write.write_context import with_identity_allocator, with_statement_context
 
 SCHEMA_CHANGES_MAX = 10
@@ -211,7 +211,7 @@ class PrimaryKeyTable:
         """
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
-            targets = targets_of(shape, columns)
+            targets = resolve_targets(shape, columns)
             older = self.table.state.schemas
             padded = pad_columns(
                 coerce(rows, _require_key_columns(shape, targets), table=shape.name, older=older), shape.schema
@@ -237,7 +237,7 @@ class PrimaryKeyTable:
 
     def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
         """Convert keys as a caller gives them. Raises `SchemaMismatchError`."""
-        return coerce(as_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
+        return coerce(parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys go.
@@ -251,14 +251,14 @@ class PrimaryKeyTable:
         padded = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
         batches = shape.batches(arrow_chunking.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
-            require_written_once(shape, batch)
+            require_unique_keys(shape, batch)
         engine = engine_of(shape.properties, shape.schema, None)
         return self.commit(shape, batches, engine, transaction=transaction)
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
         shape = with_statement_context(self.shape(state), self.table.world)
-        engine_of(shape.properties, shape.schema, targets_of(shape, columns))
+        engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
         """Add rows with these keys and defaults, or nulls, for absent keys; existing rows stay as they are.
@@ -354,7 +354,9 @@ class PrimaryKeyTable:
         engine = engine_of(shape.properties, shape.schema, None)
         plain = self.stager(shape, engine)
         options = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        stager = PartStager(**options, choose=choose, partition_by=self.table.state.parsed.partition_sources)
+        stager = PartitionOverwriteStager(
+            **options, choose=choose, partition_by=self.table.state.parsed.partition_sources
+        )
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
@@ -404,7 +406,7 @@ def require_deletions(shape: PrimaryKeySchema) -> None:
         )
 
 
-def in_no_order(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def order_deletions_first(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
     stays.
 
@@ -415,7 +417,7 @@ def in_no_order(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tupl
     return arrow_chunking.take_rows(rows, order, distinct=True), deleted[order]
 
 
-def require_written_once(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
+def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
     """Raise `SchemaMismatchError` if a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
@@ -438,7 +440,7 @@ def _nullable_but_key(shape: PrimaryKeySchema) -> TableSchema:
     return TableSchema(tuple(columns))
 
 
-def targets_of(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns of a partial update beside the key; None for whole rows."""
     if columns is None:
         return None

@@ -22,7 +22,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
-from streamhouse_spark.kv.change_staging import EMPTY, PreparedChanges, StaleStateError, bucket_position
+from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges, StaleStateError, bucket_position
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import engine_of
@@ -34,9 +34,9 @@ from streamhouse_spark.write.upsert import (
     PrimaryKeySchema,
     PrimaryKeyTable,
     drop_ignored_deletions,
-    in_no_order,
-    require_written_once,
-    targets_of,
+    order_deletions_first,
+    require_unique_keys,
+    resolve_targets,
 )
 
 PREPARE_TRIES_MAX: Final = 3
@@ -72,24 +72,24 @@ class IntentWrite:
     overwrites: bool = False
     """Whether the intents are all rows of the table afterwards."""
     rewrites: bool = False
-    """Whether it is an UPDATE, DELETE or MERGE: see `in_no_order`."""
+    """Whether it is an UPDATE, DELETE or MERGE: see `order_deletions_first`."""
 
     now: StatementContext | None = None
     """The moment of functions that are defaults of columns which a partial update does not name."""
 
     def engine(self, shape: PrimaryKeySchema) -> MergeEngine:
         schema = shape.schema if self.now is None else evaluate_defaults(shape.schema, self.now)
-        return engine_of(shape.properties, schema, targets_of(shape, self.columns))
+        return engine_of(shape.properties, schema, resolve_targets(shape, self.columns))
 
     def batch(self, shape: PrimaryKeySchema, read: ReadIntents) -> KeyedBatch:
-        """Turn intents into a batch. Raises as `drop_ignored_deletions`, `in_no_order` and
-        `require_written_once` for rows that the table does not take.
+        """Turn intents into a batch. Raises as `drop_ignored_deletions`, `order_deletions_first` and
+        `require_unique_keys` for rows that the table does not take.
         """
         rows, deleted, inserted = read(shape.schema)
         if not self.rewrites:
             return shape.batch(*drop_ignored_deletions(shape, rows, deleted))
-        batch = shape.batch(*in_no_order(shape, rows, deleted))
-        require_written_once(shape, batch)
+        batch = shape.batch(*order_deletions_first(shape, rows, deleted))
+        require_unique_keys(shape, batch)
         if inserted is None or shape.properties.insert_existing == "upsert":
             return batch
         return replace(batch, inserted=shape.find_inserted_keys(batch, rows, inserted))
@@ -123,7 +123,7 @@ def _prepare_changes(
     for _ in range(PREPARE_TRIES_MAX):
         state = table.refresh()
         shape = keyed.shape(state)
-        at = EMPTY if write.overwrites else bucket_position(state, bucket)
+        at = EMPTY_POSITION if write.overwrites else bucket_position(state, bucket)
         stager = keyed.stager(shape, write.engine(shape), state)
         try:
             staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]

@@ -83,13 +83,13 @@ class UpsertTarget:
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
             upserted = pad_columns(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
-            padded = _in_sent_order(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
+            padded = _interleave(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
             return self._keyed.written(shape, padded, deleted, None, transaction, require=require)
 
         return self._keyed.write_with_retries(write, rows, transaction)
 
 
-def _in_sent_order(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
+def _interleave(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
     """Return rows and keys, which have the same columns, as ``deleted`` says in turn."""
     places = np.empty(len(deleted), np.int64)
     places[~deleted] = np.arange(rows.num_rows)

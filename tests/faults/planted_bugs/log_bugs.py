@@ -637,7 +637,7 @@ LOG_BUGS = (
         ),
     ).found_by(histories.a_stream_with_an_older_checkpoint, "rows of another batch were dropped in silence"),
     PlantedBug(
-        "a tablet matches any log with its uuid and offset", Patch(tablet_lineage, "_is_of", lambda: True)
+        "a tablet matches any log with its uuid and offset", Patch(tablet_lineage, "_is_same_history", lambda: True)
     ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
     PlantedBug(
         "a record does not require its predecessor's attempt", Patch(HistoryIndex, "require_followed_by", lambda: None)
@@ -738,13 +738,14 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "changes by key are kept after the neighbours changed",
-        Patch(upsert_commit._Write, "follow", follow_with_the_first_changes),
+        Patch(upsert_commit._UpsertPlan, "follow", follow_with_the_first_changes),
     ).found_by(
         keyed_groups.other_neighbours_behind_a_refusal,
         "found ...(0, 4, 1, 1, 'a', 2), ...expected ...(0, 4, 1, 1, 'a', 4), ",
     ),
     PlantedBug(
-        "changes by key of an unknown outcome are applied", Patch(upsert_commit._Write, "is_in_doubt", lambda: False)
+        "changes by key of an unknown outcome are applied",
+        Patch(upsert_commit._UpsertPlan, "is_in_doubt", lambda: False),
     ).found_by(
         keyed_groups.a_record_that_lands_late,
         "found [{'id': 1, 'name': 'a', 'n': 3, ...expected [{'id': 1, 'name': 'a', 'n': 4, ",

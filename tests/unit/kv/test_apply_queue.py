@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
-MANY = upsert_commit.APPLIED_LATER_MIN
+MANY = upsert_commit.ASYNC_APPLY_MIN
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from streamhouse_spark import (
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.table.overwrite import OverwriteTarget, commit_replacement
-from streamhouse_spark.table.rewrite_validation import condition_choice
+from streamhouse_spark.table.rewrite_validation import condition_filter
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -197,7 +197,7 @@ class TestOthers:
     def test_rows_that_were_read_are_the_same(self, table, other_process):
         """New rows that were made of the table's own: what it had in the part may not have changed since."""
         table.append(rows(*range(6)))
-        other, choose = other_process().table("d.t"), condition_choice(DAY_1)
+        other, choose = other_process().table("d.t"), condition_filter(DAY_1)
 
         def replace(read):
             return commit_replacement(table, table._appends.staged(rows(1)), choose, None, read)

@@ -191,7 +191,7 @@ class TestTheRecord:
         assert all(t.refresh().former_partitionings == () for t in (paimon, expiring, keyed, branched))
         view = replace(branched.state, properties={VIEW: "select 1"})
         with pytest.raises(InvalidOptionError, match="is a materialized view"):
-            set_partitioning._require_able(view)
+            set_partitioning._require_supported(view)
 
 
 class TestTheLake:

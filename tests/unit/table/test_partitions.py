@@ -163,7 +163,7 @@ def test_rows_appended_since_the_call_began_stay_with_their_offsets(table):
     before = {
         b: [(o, r.to_pylist()) for o, r in lake.read_offsets(b, OffsetRange(ends[b], e))] for b, e in ends_of(table)
     }
-    report = partition_life._drop(table, ends, chosen(table, day=MON))
+    report = partition_life._drop_from_lake(table, ends, chosen(table, day=MON))
     assert (report.rows, report.files) == (10, 2)
     assert ids(table.to_arrow()) == [*range(10, 20), 50, 51]
     require_verified(table)

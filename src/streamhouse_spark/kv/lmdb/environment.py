@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from streamhouse_spark.core.fork_safety import close_before_fork, new_condition, new_lock
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.kv.lmdb.mmap_file import MapFile, grown
+from streamhouse_spark.kv.lmdb.mmap_file import MapFile, next_map_bytes
 from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
 
 MAP_BYTES = 1 << 18
@@ -116,7 +116,7 @@ class Environment:
             except lmdb.MapResizedError:
                 map_bytes = 0
             except lmdb.MapFullError:
-                map_bytes = grown(env.info()["map_size"])
+                map_bytes = next_map_bytes(env.info()["map_size"])
             except _TooSmallError as error:
                 map_bytes = error.map_bytes
             except lmdb.Error as error:
@@ -302,7 +302,7 @@ class Writer(Reader):
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
         if used + num_bytes > info["map_size"]:
-            raise _TooSmallError(max(used + num_bytes, grown(info["map_size"])))
+            raise _TooSmallError(max(used + num_bytes, next_map_bytes(info["map_size"])))
 
     def put_meta(self, name: bytes, value: bytes) -> None:
         self._txn.put(name, value, db=self._meta)

@@ -25,7 +25,7 @@ _DOUBLED_BYTES_MAX: Final = 64 << 20
 _ROUND_BYTES: Final = 1 << 20
 
 
-def grown(map_bytes: int) -> int:
+def next_map_bytes(map_bytes: int) -> int:
     """Return the size after ``map_bytes``: twice as large, or a quarter larger for a large map."""
     more = map_bytes if map_bytes < _DOUBLED_BYTES_MAX else map_bytes // 4
     return -(-(map_bytes + more) // _ROUND_BYTES) * _ROUND_BYTES

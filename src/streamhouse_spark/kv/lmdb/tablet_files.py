@@ -271,7 +271,7 @@ class CachedTablet:
 def list_cached_tablets(cache: Path) -> list[CachedTablet]:
     """List the tablets in the cache of one boot, the longest unused first."""
     tablets = []
-    for files, lock_path in _claimable(cache):
+    for files, lock_path in _iter_tablets(cache):
         with suppress(FileNotFoundError):
             data = (files.folder / "data.mdb").stat()
             tablets.append(CachedTablet(files, data.st_blocks * 512, lock_path.stat().st_mtime_ns))
@@ -299,7 +299,7 @@ def evict(cache: Path, bytes_max: int) -> list[Path]:
     return removed
 
 
-def _claimable(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
+def _iter_tablets(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
     for lock_path in cache.glob("*/*.lock"):
         if lock_path.stem.isdecimal():
             yield TabletFiles(cache, lock_path.parent.name, int(lock_path.stem)), lock_path
@@ -310,7 +310,7 @@ def _remove_other_boots(cache: Path) -> None:
     locked.
     """
     for other in cache.parent.glob("*"):
-        if other != cache and all(files.remove() for files, _ in _claimable(other)):
+        if other != cache and all(files.remove() for files, _ in _iter_tablets(other)):
             shutil.rmtree(other, ignore_errors=True)
     for leftover in cache.glob("*/*.gone-*"):
         shutil.rmtree(leftover, ignore_errors=True)

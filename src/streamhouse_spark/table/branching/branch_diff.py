@@ -91,7 +91,7 @@ class BranchChanges:
 
     def make_end_actions(self, state: TableState) -> tuple[DropTag, ...]:
         """Return the action that ends the branch. Raises `TableNotFoundError` where it was dropped meanwhile."""
-        require_same(state, self.branch)
+        require_same_branch(state, self.branch)
         return (DropTag((self.branch.tag,)),)
 
     def conflict(self, why: str) -> CommitConflictError:
@@ -102,7 +102,7 @@ class BranchChanges:
         )
 
 
-def require_same(state: TableState, branch: Branch) -> None:
+def require_same_branch(state: TableState, branch: Branch) -> None:
     """Raise `TableNotFoundError` unless the table still names this branch."""
     if branch.tag not in state.tags:
         require_branch(state, branch.name)

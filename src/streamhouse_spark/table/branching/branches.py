@@ -43,7 +43,7 @@ from streamhouse_spark.log.lifecycle.branches import (
     tag_of,
 )
 from streamhouse_spark.log.lifecycle.clones import CLONE
-from streamhouse_spark.table.fork_log import begin_history, copy_rows, first, make_fork_state
+from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
 from streamhouse_spark.table.tags import keep_version
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ def create_branch(table: TableHandle, name: str) -> TableBranch:
         now = table.refresh()
         _require_branchable(now)
         dropped = _find_dropped_branch(table, now, name)
-        _require_free(now, name, dropped)
+        _require_free_name(now, name, dropped)
         try:
-            return _make(table, now, name, dropped)
+            return _create(table, now, name, dropped)
         except SnapshotExpiredError:
             if attempt == _TRIES - 1:
                 raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
@@ -123,7 +123,7 @@ def _find_dropped_branch(table: TableHandle, state: TableState, name: str) -> Br
     return None if is_live else branch
 
 
-def _require_free(state: TableState, name: str, dropped: Branch | None) -> None:
+def _require_free_name(state: TableState, name: str, dropped: Branch | None) -> None:
     branch = find_branch(state, name)
     if branch is not None and branch != dropped:
         raise TableExistsError(
@@ -152,23 +152,23 @@ def _require_branchable(state: TableState) -> None:
     )
 
 
-def _make(table: TableHandle, base: TableState, name: str, dropped: Branch | None) -> TableBranch:
+def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | None) -> TableBranch:
     storage, world = table.storage, table.world
     path, uuid = table.path.of_branch(name), world.ids.new_uuid()
     before = make_fork_state(base, str(path), uuid, storage.now_ms(), base.properties)
     mark = BranchMark(base.table_uuid, name, base.version)
-    state = first(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
+    state = write_first_record(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
     keep_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
     copy_rows(table, state)
     log = begin_history(table, state, path)
-    branch = _name(table, base, tag_of(name, uuid), name, dropped)
+    branch = _commit_name(table, base, tag_of(name, uuid), name, dropped)
     if log.refresh().dropped:  # its creator slept for so long that cleaning took it for one without a name
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
         raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
     return _describe_branch(branch)
 
 
-def _name(table: TableHandle, base: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
+def _commit_name(table: TableHandle, base: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
     """Name the branch in the table's log: **the commit point** of its creation."""
     clone_tag, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
     lake_snapshot = base.lake.snapshot_id if base.lake is not None else None
@@ -177,7 +177,7 @@ def _name(table: TableHandle, base: TableState, tag: str, name: str, dropped: Br
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if tag in state.tags:
             return ()
-        _require_free(state, name, dropped)
+        _require_free_name(state, name, dropped)
         if clone_tag not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
         dropped_tags = (clone_tag,) if dropped is None or dropped.tag not in state.tags else (clone_tag, dropped.tag)

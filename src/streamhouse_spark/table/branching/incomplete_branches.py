@@ -42,7 +42,7 @@ def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
     uuids = [*named, *(uuid for uuid in published if uuid not in named)]
 
     def look(uuid: str) -> UnsettledBranch | None:
-        branch_state = _state_of(table, uuid)
+        branch_state = _read_branch_state(table, uuid)
         if uuid not in named:
             is_open = branch_state is not None and not branch_state.dropped
             return (
@@ -67,7 +67,7 @@ def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
             yield uuid, name
 
 
-def _state_of(table: TableHandle, uuid: str) -> TableState | None:
+def _read_branch_state(table: TableHandle, uuid: str) -> TableState | None:
     """Return the newest state of a branch's log; None where that is gone."""
     try:
         return CommitLog(table.storage, uuid, table.world).refresh()

@@ -32,7 +32,7 @@ from streamhouse_spark.table.branching.branch_diff import (
     Publication,
     describe_divergence,
     report_publication,
-    require_same,
+    require_same_branch,
     seal_branch,
 )
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
@@ -42,7 +42,7 @@ LOOKUP_ROWS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Net:
+class _NetChange:
     """The net change of the table: rows by bucket and key, those whose key goes marked."""
 
     batches: Mapping[int, KeyedBatch]
@@ -56,11 +56,11 @@ def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) ->
     keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
     shape = keyed.shape(table.state)
-    net = _net(table, shape, changes, log)
-    _judge(table, shape, changes, net)
+    net = _compute_net_change(table, shape, changes, log)
+    _check_conflicts(table, shape, changes, net)
     before, changes = changes.made, seal_branch(changes, log)
     if changes.made.ends != before.ends:
-        net = _net(table, shape, changes, log)
+        net = _compute_net_change(table, shape, changes, log)
     engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)
 
     def make_end_actions(state: TableState) -> Sequence[Action]:
@@ -70,7 +70,7 @@ def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) ->
     writer = UpsertCommitter(table.log, keyed.stager(shape, engine), make_end_actions)
     try:
         _, committed = writer.write(
-            net.batches, transaction=changes.transaction, overwrite=changes.is_emptied, read=_read(changes)
+            net.batches, transaction=changes.transaction, overwrite=changes.is_emptied, read=_make_read_version(changes)
         )
     except CommitConflictError as error:
         raise _conflict_error(changes, error) from error
@@ -78,12 +78,12 @@ def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) ->
 
 
 def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
-    require_same(state, changes.branch)
+    require_same_branch(state, changes.branch)
     if state.schema_id != changes.base.schema_id:
         raise changes.conflict("columns of the table changed")
 
 
-def _read(changes: BranchChanges) -> ReadVersion:
+def _make_read_version(changes: BranchChanges) -> ReadVersion:
     """Return the state that the branch read, and of it the rows: none where it only wrote by key."""
     rewrites = any(
         segment.rewrites and segment.end_offset > changes.base.buckets[bucket].end
@@ -98,14 +98,14 @@ def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
     return False
 
 
-def _judge(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _Net) -> None:
+def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _NetChange) -> None:
     """Raise `CommitConflictError` where the changes are not right behind the table's newest state, before the branch
     is sealed.
     """
     if describe_divergence(table.state, changes.base) is None:
         return
     try:
-        ConflictChecker(_read(changes), table.storage, shape.layout).judge(table.state, net.batches)
+        ConflictChecker(_make_read_version(changes), table.storage, shape.layout).judge(table.state, net.batches)
     except CommitConflictError as error:
         raise _conflict_error(changes, error) from error
 
@@ -115,22 +115,24 @@ def _conflict_error(changes: BranchChanges, error: CommitConflictError) -> Commi
     return changes.conflict(f"others changed what the branch depends on ({why or error})")
 
 
-def _net(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, log: CommitLog) -> _Net:
+def _compute_net_change(
+    table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, log: CommitLog
+) -> _NetChange:
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
     if changes.is_emptied:
         rows = read_pin(branch, take_latest_snapshot(changes.made), Projection.of(changes.made.schema, None, None))
         deleted = np.zeros(rows.num_rows, np.bool_)
-        return _Net(shape.batches(rows, deleted), rows.num_rows, None)
+        return _NetChange(shape.batches(rows, deleted), rows.num_rows, None)
     keys = _list_changed_keys(table, shape, changes)
     lookup, parts = Lookup(PrimaryKeyTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
     looked_up_rows = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
     if not looked_up_rows:
-        return _Net({}, 0, 0)
+        return _NetChange({}, 0, 0)
     rows = pa.concat_tables(looked_up_rows)
     exists = rows.column(rows.num_columns - 1)
     deleted = pc.invert(exists).to_numpy()
     batches = shape.batches(rows.select(list(shape.schema.names)), deleted)
-    return _Net(batches, int((~deleted).sum()), int(deleted.sum()))
+    return _NetChange(batches, int((~deleted).sum()), int(deleted.sum()))
 
 
 def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:

@@ -37,12 +37,12 @@ from streamhouse_spark.table.branching.branch_diff import (
     Publication,
     describe_divergence,
     report_publication,
-    require_same,
+    require_same_branch,
     seal_branch,
 )
 from streamhouse_spark.table.branching.branches import end_log, open_log
 from streamhouse_spark.table.branching.publish_rows import stage_branch_rows
-from streamhouse_spark.table.row_deletion import commit_behind_looks, make_delete_actions
+from streamhouse_spark.table.row_deletion import commit_with_conflict_check, make_delete_actions
 
 logger = logging.getLogger(__name__)
 
@@ -80,29 +80,31 @@ def _commit_publication(table: TableHandle, name: str) -> Publication:
 
 def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
     """Publish a branch of a table without a primary key."""
-    _require_right(table.state, changes)
+    _require_publishable(table.state, changes)
     changes = seal_branch(changes, log)
     deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
     staged = stage_branch_rows(table, changes.made, changes.added, rewrites=bool(deleted or files))
 
     def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
-        _require_right(state, changes)
+        _require_publishable(state, changes)
         emptying = make_truncate_actions(state) if is_emptied else ()
         deletions = make_delete_actions(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
         added = (make_append_action(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
         return (*emptying, *deletions, *added, *changes.make_end_actions(state))
 
     read, transaction = ReadVersion.of(changes.base), changes.transaction
-    committed = commit_behind_looks(table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms)
+    committed = commit_with_conflict_check(
+        table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms
+    )
     num_deleted: int | None = num_rows_of(deleted) + num_rows_of(files)
     if is_emptied:
         num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
     return report_publication(table, changes, committed, staged.num_rows, num_deleted)
 
 
-def _require_right(state: TableState, changes: BranchChanges) -> None:
+def _require_publishable(state: TableState, changes: BranchChanges) -> None:
     """Raise `CommitConflictError` where the changes are not right behind the state of the table."""
-    require_same(state, changes.branch)
+    require_same_branch(state, changes.branch)
     if changes.is_additive:
         return
     if (why := describe_divergence(state, changes.base)) is not None:

@@ -31,7 +31,7 @@ def stage_branch_rows(
     """
     storage, options, staged_ms = table.storage, table.segment_options(branch_state), table.storage.now_ms()
     pieces = list_if_small(
-        _pieces(table, branch_state, added), inline_total(INLINE_BYTES_MAX, branch_state.num_buckets)
+        _read_pieces(table, branch_state, added), inline_total(INLINE_BYTES_MAX, branch_state.num_buckets)
     )
     if isinstance(pieces, list):
         segments = [stage_inline(rows, bucket, options) for bucket, rows in pieces]
@@ -56,11 +56,11 @@ def list_if_small(
         buffered.append(piece)
         num_bytes += piece[1].nbytes
         if num_bytes > bytes_max:
-            return _iter_rows(buffered, pieces)
+            return _drain(buffered, pieces)
     return buffered
 
 
-def _iter_rows(
+def _drain(
     buffered: list[tuple[int, pa.Table]], rest: Iterator[tuple[int, pa.Table]]
 ) -> Iterator[tuple[int, pa.Table]]:
     while buffered:
@@ -68,7 +68,7 @@ def _iter_rows(
     yield from rest
 
 
-def _pieces(
+def _read_pieces(
     table: TableHandle, branch_state: TableState, added: Mapping[int, OffsetRange]
 ) -> Iterator[tuple[int, pa.Table]]:
     records = InlineRecords(table.storage, branch_state.table_uuid)

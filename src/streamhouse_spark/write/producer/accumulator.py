@@ -184,7 +184,7 @@ class RecordAccumulator:
                 self._done.wait()
             failure, self._failure = self._failure, None
         if failure is not None:
-            raise own(failure)
+            raise copy_error(failure)
 
     @property
     def _end_bytes(self) -> int:
@@ -208,7 +208,7 @@ class RecordAccumulator:
         for send in self._sends:
             is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
             first = firsts.get(send.is_deletion, None if mixes_deletions or not batch else batch[0])
-            if (batch and is_too_much) or (first is not None and not _go_together(first, send)):
+            if (batch and is_too_much) or (first is not None and not _can_share_batch(first, send)):
                 break
             firsts.setdefault(send.is_deletion, send)
             batch.append(send)
@@ -237,12 +237,12 @@ class RecordAccumulator:
         )
 
 
-def _go_together(first: Send, send: Send) -> bool:
+def _can_share_batch(first: Send, send: Send) -> bool:
     is_alike = first.is_deletion == send.is_deletion
     return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)
 
 
-def own(failure: Exception) -> Exception:
+def copy_error(failure: Exception) -> Exception:
     """Return a failure for one of several that get it: each raises it in a thread of its own."""
     if not isinstance(failure, StreamhouseError):
         return failure

@@ -59,7 +59,7 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
         state = table.refresh()
         _require_producer(state, producer_id)
         epoch = (find_stored_version(state.transactions, state.past_transactions, epoch_id) or 0) + 1
-        committed = table.log.commit(_no_rows, transaction=Transaction(epoch_id, epoch), is_shared=True)
+        committed = table.log.commit(_plan_epoch, transaction=Transaction(epoch_id, epoch), is_shared=True)
         if committed.duplicate_of is None:
             state = committed.state
             stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
@@ -70,7 +70,7 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
     )
 
 
-def _no_rows(state: TableState, _time_ms: int) -> tuple[Append]:
+def _plan_epoch(state: TableState, _time_ms: int) -> tuple[Append]:
     require_not_dropped(state)
     return (Append((), ()),)
 

@@ -133,7 +133,7 @@ class BufferedRows:
 def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
     """Return rows, which have the same columns, as one table in their order."""
     tables: list[pa.Table] = []
-    for form, run in itertools.groupby(parts, _form_of):
+    for form, run in itertools.groupby(parts, _schema_key_of):
         if form is None:
             tables.extend(run)
         else:
@@ -141,5 +141,5 @@ def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 
-def _form_of(part: Rows) -> RowSchemaKey | None:
+def _schema_key_of(part: Rows) -> RowSchemaKey | None:
     return part.form if isinstance(part, BufferedRow) else None

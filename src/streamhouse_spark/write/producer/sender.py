@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.staging import Require
-from streamhouse_spark.write.producer.accumulator import Send, own
+from streamhouse_spark.write.producer.accumulator import Send, copy_error
 from streamhouse_spark.write.producer.idempotence import Producer
 from streamhouse_spark.write.producer.row_buffer import concat_buffered_rows
 from streamhouse_spark.write.write_target import WriteTarget
@@ -49,7 +49,7 @@ class BatchSender:
         """
         rows, write = self._take_batch(batch)
         places, offsets = self._appended(write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
-        return [offsets] * len(batch) if places is None else _shares(offsets, places)
+        return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
     def _take_batch(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
         """Return the rows of a batch, and the one call of the destination that writes all of it."""
@@ -83,11 +83,11 @@ class BatchSender:
                 unknown = error if is_unknown else unknown
                 is_late = self._world.clock.boot_ms() - began_ms >= self._timeout_ms
                 if is_late or isinstance(error, StorageRefusedError) or (is_unknown and transaction is None):
-                    raise _failure_of_batch(error, unknown) from error
+                    raise _batch_error(error, unknown) from error
             except ProducerFencedError:
                 raise
             except Exception as error:
-                raise _failure_of_batch(error, unknown) from error
+                raise _batch_error(error, unknown) from error
             tries += 1
             self._world.wait_to_retry(tries)
 
@@ -121,7 +121,7 @@ def _commit_changes(
     return to.change(rows, keys, deleted, transaction, require=require)
 
 
-def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
+def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
     """Cut the offsets of all rows into those of each call, whose rows lie in each bucket in their order.
 
     Where defaults made the rows so many bytes that they were cut over buckets, each call gets the offsets of all.
@@ -140,8 +140,8 @@ def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[Bucke
     ]
 
 
-def _failure_of_batch(error: Exception, unknown: Exception | None) -> Exception:
+def _batch_error(error: Exception, unknown: Exception | None) -> Exception:
     """Return the failure of a batch: where an earlier try may have stored the rows, what the last one says of them is
     not known.
     """
-    return own(error if unknown is None else unknown)
+    return copy_error(error if unknown is None else unknown)

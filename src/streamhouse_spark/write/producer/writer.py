@@ -34,7 +34,7 @@ from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Limits, RecordAccumulator, Send, own
+from streamhouse_spark.write.producer.accumulator import Limits, RecordAccumulator, Send, copy_error
 from streamhouse_spark.write.producer.idempotence import take_over
 from streamhouse_spark.write.producer.row_buffer import BufferedRows, Rows
 from streamhouse_spark.write.producer.sender import BatchSender
@@ -121,7 +121,7 @@ class SenderThread:
         rows = sum(send.rows.num_rows for send in batch)
         logger.warning("%d rows of the writer of %s failed: %s", rows, self.name, error)
         for send in batch:
-            send.answer.set_exception(own(error))
+            send.answer.set_exception(copy_error(error))
         if self.delivery.producer is None:
             self.outbox.done(batch, error)
             return
@@ -315,7 +315,7 @@ def _copy_rows(rows: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
-def flusher_of(
+def make_sender_thread(
     table: TableHandle, appends: WriteTarget, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
 ) -> SenderThread:
     """Make the working half of a writer, whose thread is not started yet."""
@@ -326,7 +326,7 @@ def flusher_of(
     return SenderThread(table.name, outbox, delivery)
 
 
-def _destination(table: TableHandle, appends: LogTableWriter) -> WriteTarget:
+def _make_target(table: TableHandle, appends: LogTableWriter) -> WriteTarget:
     if not table.state.primary_key:
         return appends
     from streamhouse_spark.write.upsert import PrimaryKeyTable
@@ -357,8 +357,8 @@ def open_writer(
     """
     require_writable(table.state, None)
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    destination = _destination(table, appends)
-    flusher = flusher_of(table, destination, producer_id, limits, delivery_timeout_ms)
+    destination = _make_target(table, appends)
+    flusher = make_sender_thread(table, destination, producer_id, limits, delivery_timeout_ms)
     flusher.start()
     writer = Writer(flusher, destination)
     weakref.finalize(writer, _end_abandoned_writer, flusher).atexit = False
