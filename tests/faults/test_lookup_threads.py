@@ -80,8 +80,8 @@ def test_so_it_does_while_turns_are_waited_for_in_vain(tmp_path, monkeypatch):
     """The turn is a hint: here it belongs to somebody who never ends, or to two at once, again and again."""
 
     class Confused(LookupScheduler):
-        def leave(self) -> None:
-            super().leave()
+        def release(self) -> None:
+            super().release()
             self._is_taken = self._num_done % 3 == 0
 
     monkeypatch.setattr(module, "SCHEDULER", Confused())

@@ -43,7 +43,7 @@ class ApplyQueue:
     def add(self, work: Work, num_bytes: int) -> None:
         """Do ``work`` behind what is due already: soon, by another thread, if little is due; else now."""
         self._work.append((work, num_bytes))
-        if _applier.has_taken(self, num_bytes):
+        if _applier.try_enqueue(self, num_bytes):
             return
         self.finish()
 
@@ -81,7 +81,7 @@ class _Applier:
         self._thread: threading.Thread | None = None
         self._is_ending = False
 
-    def has_taken(self, due: ApplyQueue, num_bytes: int) -> bool:
+    def try_enqueue(self, due: ApplyQueue, num_bytes: int) -> bool:
         """Note the bytes in any case. Returns False for more than may be due, and where no thread can begin."""
         with self._lock:
             self._num_bytes += num_bytes

@@ -60,10 +60,10 @@ class StagedChanges:
     rows."""
     staged_ms: int
     """Store time at which staging began."""
-    is_unseen: bool = False
+    is_blind: bool = False
     """Whether they are right at every position, because nobody looked at the stored rows."""
 
-    def is_kept(self, state: TableState, time_ms: int) -> bool:
+    def is_committable(self, state: TableState, time_ms: int) -> bool:
         """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.staging.is_kept`."""
         return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
@@ -88,25 +88,25 @@ class PreparedChanges:
     properties: KeyedProperties
     staged_ms: int
     """Store time at which staging began."""
-    is_unseen: bool = False
+    is_blind: bool = False
     """As in `StagedChanges`."""
 
-    def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
+    def matches_schema(self, schema_id: int, properties: KeyedProperties) -> bool:
         """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
-    def fits(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
+    def is_valid_at(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
         """Tell whether a record at ``time_ms`` may add them behind the bucket position ``at``.
 
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """
         has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
-        if (has_rows or had_rows) and at != self.at and not self.is_unseen:
+        if (has_rows or had_rows) and at != self.at and not self.is_blind:
             return False
-        return self.placed(at).is_kept(state, time_ms)
+        return self.at_position(at).is_committable(state, time_ms)
 
-    def placed(self, at: BucketPosition) -> StagedChanges:
-        return StagedChanges(at, self.segment, None, self.staged_ms, self.is_unseen)
+    def at_position(self, at: BucketPosition) -> StagedChanges:
+        return StagedChanges(at, self.segment, None, self.staged_ms, self.is_blind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ class ChangeStager:
     """Constraints that the rows keep as they will be stored: merged, with defaults."""
 
     @property
-    def sees_whole_buckets(self) -> bool:
+    def reads_whole_buckets(self) -> bool:
         """Whether the changes of a bucket depend on all its rows, and not on those of the batch's keys alone."""
         return False
 
-    def staged(
+    def stage(
         self,
         batches: Mapping[int, KeyedBatch],
         places: Mapping[int, BucketPosition],
@@ -144,10 +144,12 @@ class ChangeStager:
         stored, `OverlayMissError` as the overlay.
         """
         staged_ms = self.storage.now_ms()
-        changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}
+        changes = {
+            bucket: self._compute_changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()
+        }
         for bucket_changes in changes.values() if self.checks else ():
             self._require_checked(bucket_changes, state.name)
-        segments = self._segments(
+        segments = self._stage_segments(
             {bucket: bucket_changes for bucket, bucket_changes in changes.items() if len(bucket_changes)}, state
         )
         return {
@@ -156,23 +158,23 @@ class ChangeStager:
                 segments.get(bucket),
                 bucket_changes.values,
                 staged_ms,
-                is_unseen=bucket_changes.values is None,
+                is_blind=bucket_changes.values is None,
             )
             for bucket, bucket_changes in changes.items()
         }
 
-    def _changes(
+    def _compute_changes(
         self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition, overlay: WriteOverlay | None
     ) -> Changes:
-        if self._may_go_unseen(batch):
+        if self._is_blind_write(batch):
             return make_blind_changes(batch)
         values: list[bytes | None] = [None] * len(batch)
         if at[0] != at[1]:
             keys, stored = encode_lmdb_keys(batch.keys), state if overlay is None else overlay.stored
             if state is stored or may_have_rows(bucket_position(stored, bucket)):
-                values = self._values(bucket, keys, stored)
+                values = self._read_values(bucket, keys, stored)
             if overlay is not None:
-                values = overlay.over(bucket, at[1], keys, values)
+                values = overlay.overlay_values(bucket, at[1], keys, values)
         self._require_new(batch, values, state)
         try:
             return compute_changes(batch, self.engine, self.layout.values, values, before_images=self.before_images)
@@ -189,14 +191,14 @@ class ChangeStager:
         rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
         require_checked(self.checks, rows.filter(pa.array(stays)), table)
 
-    def _may_go_unseen(self, batch: KeyedBatch) -> bool:
+    def _is_blind_write(self, batch: KeyedBatch) -> bool:
         """Tell whether the changes of a batch need no look at the stored rows: whole rows over whatever is there.
 
         A deletion needs one, because its change has the deleted row, and an absent row has no change.
         """
         is_of_upserts = batch.inserted is None and not batch.deleted.any()
         is_blind = is_of_upserts and self.engine.replaces and not self.before_images
-        return is_blind and not self.sees_whole_buckets
+        return is_blind and not self.reads_whole_buckets
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
         """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""
@@ -216,7 +218,7 @@ class ChangeStager:
             f"{INSERT_EXISTING} to upsert, so that the new row takes the place of the other"
         )
 
-    def _values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
+    def _read_values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
         lookup = tablet.find(keys)
@@ -226,7 +228,7 @@ class ChangeStager:
             raise StaleStateError
         return lookup.values
 
-    def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
+    def _stage_segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
         """Write the changes as segments. Small ones travel in the record; the objects of others are written side by
         side.
         """

@@ -50,22 +50,22 @@ class ConflictChecker:
     storage: Storage
     layout: KeyedLayout
     """The schema by which the operation's keys are written."""
-    _judged: dict[int, int] = field(default_factory=dict)
+    _checked_ends: dict[int, int] = field(default_factory=dict)
     """Bucket → end of the offsets that were already examined."""
     _num_changes: int = 0
 
-    def judge(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
+    def check(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
         """Raise `CommitConflictError` if the operation, which writes ``batches``, is in conflict with ``state``.
 
         Reads the keys of new changes in the written buckets, and the rows that other operations changed; reads nothing
         if there are neither. Asks for a batch only if its bucket moved.
         """
-        self.read.require_there(state)
+        self.read.require_same_table(state)
         if self.read.is_strict:
             self.read.require(state)
         records = InlineRecords(self.storage, state.table_uuid)
         for bucket, (_, ended) in self.read.buckets.items():
-            new = OffsetRange(self._judged.get(bucket, ended), state.buckets[bucket].end)
+            new = OffsetRange(self._checked_ends.get(bucket, ended), state.buckets[bucket].end)
             if not new:
                 continue
             try:
@@ -76,9 +76,9 @@ class ConflictChecker:
             if bucket in batches:
                 self._require_unwritten(state, split, batches[bucket], records)
             self._require_unread(state, split, records)
-            self._judged[bucket] = new.end
+            self._checked_ends[bucket] = new.end
 
-    def keeps(self, bucket: int, staged_at: tuple[int, int], at: tuple[int, int]) -> bool:
+    def is_unchanged(self, bucket: int, staged_at: tuple[int, int], at: tuple[int, int]) -> bool:
         """Return whether changes staged at the position ``staged_at`` are still right at the checked position ``at``.
 
         They are, because no record since the read changed a row of the operation's keys.
@@ -91,26 +91,27 @@ class ConflictChecker:
             raise changed_since_read_error(
                 state, f"{self._num_changes} changes are too many to look through, {CHANGES_MAX} are not"
             )
-        for changes in self._rows(state, split, records, only_keys=True):
+        for changes in self._read_rows(state, split, records, only_keys=True):
             hits = batch.has(encode_keys(changes.batch.columns))
             if hits.any():
                 place = int(np.argmax(hits))
                 raise changed_since_read_error(
                     state,
-                    f"{self._shown(changes, place)}, which it writes, was changed at {_describe_position(changes, place)}",
+                    f"{self._describe_row(changes, place)}, which it writes, was changed at "
+                    f"{_describe_position(changes, place)}",
                 )
 
     def _require_unread(self, state: TableState, split: LogSplit, records: InlineRecords) -> None:
         """Raise if the operation may have read a row that another operation changed, before or after the change."""
         rewritten = replace(split, segments=tuple(s for s in split.segments if s.rewrites))
-        for changes in self._rows(state, rewritten, records, only_keys=self.read.scope is None):
+        for changes in self._read_rows(state, rewritten, records, only_keys=self.read.scope is None):
             if self.read.scope is None or self.read.scope(state, changes.batch):
-                row = f"{self._shown(changes, 0)}, which it may have read,"
+                row = f"{self._describe_row(changes, 0)}, which it may have read,"
                 raise changed_since_read_error(
                     state, f"{row} was changed by another such statement at {_describe_position(changes, 0)}"
                 )
 
-    def _rows(
+    def _read_rows(
         self, state: TableState, split: LogSplit, records: InlineRecords, *, only_keys: bool
     ) -> Iterator[LogBatch]:
         """Return the rows of a split, without the change column."""
@@ -122,7 +123,7 @@ class ConflictChecker:
     def _key_names(self) -> tuple[str, ...]:
         return tuple(self.layout.values.schema.names[place] for place in self.layout.key_indexes)
 
-    def _shown(self, changes: LogBatch, place: int) -> str:
+    def _describe_row(self, changes: LogBatch, place: int) -> str:
         values = (f"{name} = {python_value(changes.batch.column(name)[place])!r}" for name in self._key_names)
         text = ", ".join(values)
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"

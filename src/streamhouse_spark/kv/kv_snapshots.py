@@ -100,7 +100,7 @@ def _write_snapshots(
         newest = options.of_schema(state.schema_id, state.schemas)
         source = _Source(state, storage, world, newest, KeyedLayout.of(state))
         try:
-            return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
+            return [source.write_snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
         except UnknownSchemaError:
             continue
     raise CommitConflictError(
@@ -127,19 +127,19 @@ class _Source:
     options: SegmentOptions
     layout: KeyedLayout
 
-    def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
+    def write_snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
         """Write the bucket's rows to durable segments that no record names yet."""
         state = self.state
         for _ in range(TRIES_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            snapshot, extent = self._scanned(bucket, tablet)
+            snapshot, extent = self._write_segments(bucket, tablet)
             if extent.applied >= state.buckets[bucket].end and belongs_to_table(tablet, extent, self.storage, state):
                 return snapshot
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
         )
 
-    def _scanned(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, TabletState]:
+    def _write_segments(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, TabletState]:
         state, values = self.state, self.layout.values
         segments: list[Segment] = []
         waiting: list[pa.RecordBatch] = []

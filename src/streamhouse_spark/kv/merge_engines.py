@@ -26,7 +26,7 @@ class MergeEngine(Protocol):
     def replaces(self) -> bool:
         """Whether a row of a batch takes the place of the stored one, whatever that is."""
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         """Return the rows of the batch's keys after the batch, given the ``old`` ones."""
 
 
@@ -49,8 +49,8 @@ class ColumnwiseMerge:
     def replaces(self) -> bool:
         return self.targets is None and not self.folds
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        survives = self._kept(batch, old)
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        survives = self._surviving_rows(batch, old)
         exists = batch.has_active | survives
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
@@ -71,7 +71,7 @@ class ColumnwiseMerge:
             values = pc.if_else(pa.array(is_new), self.defaults[column], values)
         return values
 
-    def _kept(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
+    def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
         """Return which rows stay, whatever the batch writes behind its deletions."""
         if not batch.has_deletion.any():
             return old.there
@@ -101,7 +101,7 @@ class ColumnwiseMerge:
 class GeneratingMerge:
     """Merges rows, and then computes the generated columns of what they became."""
 
-    merge: ColumnwiseMerge
+    inner: ColumnwiseMerge
     generated: tuple[Generated, ...]
     schema: pa.Schema
 
@@ -109,8 +109,8 @@ class GeneratingMerge:
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        merged = self.merge.merged(batch, old)
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        merged = self.inner.merge(batch, old)
         rows = recompute_generated_columns(
             self.generated, pa.RecordBatch.from_arrays(list(merged.columns), names=self.schema.names), "the table"
         )
@@ -121,7 +121,7 @@ class GeneratingMerge:
 class NumberingMerge:
     """Merges rows; those that are there keep their number in the identity column, new ones have that of the batch."""
 
-    merge: MergeEngine
+    inner: MergeEngine
     identity: int
     """Position of the identity column."""
 
@@ -129,8 +129,8 @@ class NumberingMerge:
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        merged = self.merge.merged(batch, old)
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        merged = self.inner.merge(batch, old)
         new = _choose_values(batch, batch.columns[self.identity], batch.ends - 1)
         columns = list(merged.columns)
         columns[self.identity] = _null_absent(merged.there, pc.coalesce(old.columns[self.identity], new))
@@ -145,7 +145,7 @@ class FirstRowMerge:
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         return _choose_rows(batch, old, np.where(old.there, -1, batch.starts))
 
 
@@ -159,7 +159,7 @@ class VersionedMerge:
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         versions, is_versioned = _versions(batch.columns[self.version_column])
         old_versions, is_old_versioned = _versions(old.columns[self.version_column])
         rows = np.flatnonzero(is_versioned)

@@ -26,12 +26,12 @@ class _Packed:
 
     keys: pa.BinaryArray
     values: pa.BinaryArray
-    is_there: npt.NDArray[np.bool_]
+    exists: npt.NDArray[np.bool_]
     is_changed: npt.NDArray[np.bool_]
 
     def items(self) -> Iterator[tuple[bytes, bytes | None]]:
         values: list[bytes | None] = [*bytes_of(self.values)]
-        for deleted in np.flatnonzero(~self.is_there).tolist():
+        for deleted in np.flatnonzero(~self.exists).tolist():
             values[deleted] = None
         return compress(zip(encode_lmdb_keys(self.keys), values, strict=True), self.is_changed.tolist())
 
@@ -47,7 +47,7 @@ class EncodedRows:
         self.parts = tuple(parts)
 
     @classmethod
-    def joined(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
+    def concat(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
         return cls([part for encoded in parts for part in encoded.parts])
 
     @cached_property
@@ -109,7 +109,7 @@ def compute_changes(
     return Changes(
         np.concatenate([part.types for part in parts_changes]),
         tuple(arrow_chunking.concat_columns(parts, parts[0].type) for parts in columns),
-        EncodedRows.joined([part.values for part in parts_changes if part.values is not None]),
+        EncodedRows.concat([part.values for part in parts_changes if part.values is not None]),
     )
 
 
@@ -121,10 +121,10 @@ def _compute_piece(
     *,
     before_images: bool,
 ) -> Changes:
-    old = values.rows_of(stored)
-    new = engine.merged(batch, old)
+    old = values.unpack_stored(stored)
+    new = engine.merge(batch, old)
     _require_row_size(batch, new)
-    packed = values.packed(new.columns)
+    packed = values.pack_array(new.columns)
     differs = pc.not_equal(values.repack(stored, old), packed).to_numpy(zero_copy_only=False)
     changed = np.where(new.there, differs | ~old.there, old.there)
     types, places = _order_changes(np.flatnonzero(changed), old, new, before_images=before_images)

@@ -51,7 +51,7 @@ class _Deletions:
     def num_rows(self) -> int:
         return sum(staged.segment.num_rows for staged in self.segments)
 
-    def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
+    def is_valid(self, state: TableState, bucket: int, time_ms: int) -> bool:
         """Tell whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
@@ -68,7 +68,7 @@ class PartitionDelete:
     """Returns the form of segments for a state."""
     tablet_of: Callable[[int], Tablet]
     """Returns the tablet of a bucket on this host."""
-    chosen: PartitionMatches
+    partitions: PartitionMatches
 
     def run(self) -> int:
         """Delete the rows and return how many there were: all of them are gone, durably and for everybody, or none.
@@ -88,8 +88,8 @@ class PartitionDelete:
             schema_ids.add(state.schema_id)
             layout = KeyedLayout.of(state)
             for bucket in state.buckets:
-                if bucket not in staged or not staged[bucket].fit(state, bucket, time_ms):
-                    staged[bucket] = self._deletions(state, layout, bucket)
+                if bucket not in staged or not staged[bucket].is_valid(state, bucket, time_ms):
+                    staged[bucket] = self._stage_deletions(state, layout, bucket)
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             stage(state, time_ms)
@@ -111,7 +111,7 @@ class PartitionDelete:
             "deleted, drop the partition again"
         )
 
-    def _deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
+    def _stage_deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
         """Stage the deletions of all rows of the partitions that the bucket has at its end in ``state``."""
         at, staged_ms = bucket_position(state, bucket), self.storage.now_ms()
         if at[0] == at[1]:
@@ -142,7 +142,7 @@ class _Scan:
         self._bucket = bucket
         self._options = delete.options(state)
         self._schema = state.written_schema(layout.schema_id).arrow
-        self._deciding = [state.schema.column(name) for name in delete.chosen.columns]
+        self._deciding = [state.schema.column(name) for name in delete.partitions.columns]
         self._waiting: list[pa.RecordBatch] = []
         self._staged: list[StagedSegment] = []
 
@@ -150,7 +150,7 @@ class _Scan:
         stored = [value for _, value in items]
         partitions, _ = self._layout.values.unpack_all(stored, self._deciding)
         names = [column.name for column in self._deciding]
-        chosen = np.flatnonzero(self._delete.chosen.mask(pa.table(partitions, names=names)))
+        chosen = np.flatnonzero(self._delete.partitions.mask(pa.table(partitions, names=names)))
         if not len(chosen):
             return
         columns, _ = self._layout.values.unpack_all([stored[place] for place in chosen.tolist()])

@@ -48,10 +48,10 @@ class PartitionOverwriteStager(ChangeStager):
     partition_by: tuple[str, ...] = field(kw_only=True)
 
     @property
-    def sees_whole_buckets(self) -> bool:
+    def reads_whole_buckets(self) -> bool:
         return True
 
-    def staged(
+    def stage(
         self,
         batches: Mapping[int, KeyedBatch],
         places: Mapping[int, BucketPosition],
@@ -61,14 +61,14 @@ class PartitionOverwriteStager(ChangeStager):
         staged: dict[int, StagedChanges] = {}
         for bucket, at in places.items():  # one after another: a bucket's rows are in memory
             batch = self._with_deletions(bucket, batches[bucket], state, at)
-            staged |= ChangeStager.staged(self, {bucket: batch}, {bucket: at}, state, overlay)
+            staged |= ChangeStager.stage(self, {bucket: batch}, {bucket: at}, state, overlay)
         return staged
 
     def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
         """Return the batch behind deletions of all chosen rows that the bucket has at a position."""
         if not may_have_rows(at):
             return batch
-        rows = self._key_rows(bucket, state, at)
+        rows = self._read_key_rows(bucket, state, at)
         if not rows.num_rows:
             return batch
         columns: list[arrow_chunking.Column] = [
@@ -80,7 +80,7 @@ class PartitionOverwriteStager(ChangeStager):
         keys = self.layout.keys([arrow_chunking.one_array(c) if i in of_key else c for i, c in enumerate(columns)])
         return KeyedBatch.of(keys, columns, deleted)
 
-    def _key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
+    def _read_key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
         """Return the columns of the key, nulls in the others: of a deletion no more is needed."""
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):

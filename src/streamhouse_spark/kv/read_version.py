@@ -54,7 +54,7 @@ class ReadVersion:
         snapshot_id = state.lake.snapshot_id if state.lake is not None else None
         return cls(state.table_uuid, places, history=state.anchors.newest, lake_snapshot_id=snapshot_id)
 
-    def require_there(self, state: TableState) -> None:
+    def require_same_table(self, state: TableState) -> None:
         """Raise `CommitConflictError` if ``state`` is of another table, or the table was truncated since it was read.
 
         Raises `DifferentHistoryError` if the state is seen to be of another history of that table.
@@ -75,7 +75,7 @@ class ReadVersion:
 
     def require(self, state: TableState) -> None:
         """Raise `CommitConflictError` if the rows of ``state`` are not those that were read."""
-        self.require_there(state)
+        self.require_same_table(state)
         for bucket, (_, ended) in self.buckets.items():
             if (ends := state.buckets[bucket].end) != ended:
                 why = "it reads the table more than once" if self.is_strict else "what else it reads is newer"

@@ -43,14 +43,14 @@ class Packed:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def behind(self, num_bytes: int) -> Packed:
+    def skip_bytes(self, num_bytes: int) -> Packed:
         """Return each string without its first ``num_bytes`` bytes."""
         return Packed(self.data, self.starts + num_bytes, self.ends)
 
-    def where(self, chosen: npt.NDArray[Any]) -> Packed:
+    def select(self, chosen: npt.NDArray[Any]) -> Packed:
         return Packed(self.data, self.starts[chosen], self.ends[chosen])
 
-    def fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def read_fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the value of ``dtype`` at the beginning of each string."""
         if not len(self):
             return np.empty(0, dtype)
@@ -95,7 +95,7 @@ class RowCodec:
 
     def unpack(self, rows: Packed, indexes: Sequence[int] | None = None) -> list[pa.Array]:
         """Return the wanted columns of the rows, all by default."""
-        header = rows.fixed(self._header)
+        header = rows.read_fixed(self._header)
         spans = self._spans(rows, header)
         columns = []
         for i in range(len(self._types)) if indexes is None else indexes:
@@ -168,7 +168,7 @@ class _Struct(_Cell):
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
         if not null.any():
             return pa.StructArray.from_arrays(self._rows.unpack(cells), fields=list(self._type))
-        non_null = pa.StructArray.from_arrays(self._rows.unpack(cells.where(~null)), fields=list(self._type))
+        non_null = pa.StructArray.from_arrays(self._rows.unpack(cells.select(~null)), fields=list(self._type))
         return non_null.take(pa.array(np.cumsum(~null) - 1, mask=null))
 
 
@@ -194,7 +194,7 @@ class _List(_Cell):
         return _empty_nulls(packed, column) if column.null_count else packed
 
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
-        elements, counts = self._element_spans(cells.where(~null))
+        elements, counts = self._element_spans(cells.select(~null))
         all_counts = np.zeros(len(null), np.int32)
         all_counts[~null] = counts
         bounds = np.concatenate([np.zeros(1, np.int32), np.cumsum(all_counts, dtype=np.int32)])
@@ -204,12 +204,12 @@ class _List(_Cell):
 
     @staticmethod
     def _element_spans(cells: Packed) -> tuple[Packed, Int64Array]:
-        counts = cells.fixed(_LENGTH).astype(np.int64)
+        counts = cells.read_fixed(_LENGTH).astype(np.int64)
         counts_end = np.cumsum(counts)
         row = np.repeat(np.arange(len(counts)), counts)
         place = np.arange(int(counts_end[-1]) if len(counts_end) else 0) - (counts_end - counts)[row]  # within its list
         at = cells.starts[row] + _LENGTH.itemsize * (place + 1)
-        lengths = Packed(cells.data, at, at + _LENGTH.itemsize).fixed(_LENGTH).astype(np.int64)
+        lengths = Packed(cells.data, at, at + _LENGTH.itemsize).read_fixed(_LENGTH).astype(np.int64)
         before = np.cumsum(lengths) - lengths
         first = before[np.minimum(counts_end - counts, max(len(before) - 1, 0))] if len(before) else counts_end
         starts = (cells.starts + _LENGTH.itemsize * (counts + 1) - first)[row] + before

@@ -43,7 +43,7 @@ class KeyEncoder:
         self._bucket_place = bucket_index
         self._num_buckets = num_buckets
 
-    def encoded(self, values: Sequence[Any]) -> tuple[bytes, int] | None:
+    def encode(self, values: Sequence[Any]) -> tuple[bytes, int] | None:
         """Return the stored key and the bucket; None for values that are not plainly of the columns' types."""
         if not self._is_usable or len(values) != len(self._encoders):
             return None

@@ -65,22 +65,22 @@ class Tablet:
         one do not count.
         """
         self._files = files
-        self.due = ApplyQueue()
+        self.apply_queue = ApplyQueue()
         """Committed changes that this process applies soon. Each read applies them first."""
         self._lock = new_lock()
-        self._times_begun = 0
-        self._seen: tuple[tuple[int, int] | None, TabletState | None] = None, None
+        self._generation = 0
+        self._last_extent: tuple[tuple[int, int] | None, TabletState | None] = None, None
         self._identity = json.dumps(identity, sort_keys=True).encode()
         self._environment = (
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
         )
-        self.checked: object = None
+        self.verified_lineage: object = None
         """The last history that was found to be right, and the state that it was compared with: a note of
         `tablet_history`."""
         self._claim()
 
     def close(self) -> None:
-        self.due.finish()
+        self.apply_queue.finish()
         self._environment.close()
         self._files.release()
 
@@ -111,14 +111,14 @@ class Tablet:
 
     def find_one(self, key: bytes) -> TabletLookup:
         """Do the same as `find` for one key."""
-        return self._read(lambda reader: TabletLookup(self._extent_seen(reader), [reader.value(key)]))
+        return self._read(lambda reader: TabletLookup(self._cached_extent(reader), [reader.value(key)]))
 
-    def _extent_seen(self, reader: Reader) -> TabletState:
+    def _cached_extent(self, reader: Reader) -> TabletState:
         """Return its extent, which is read once of each state: that is three of the four looks at the files."""
-        version, extent = self._seen
+        version, extent = self._last_extent
         if version != reader.version or extent is None:
             extent = _read_extent(reader)
-            self._seen = reader.version, extent
+            self._last_extent = reader.version, extent
         return extent
 
     def find_prefixes(self, prefixes: list[bytes]) -> tuple[TabletState, list[bytes], list[int]]:
@@ -259,18 +259,18 @@ class Tablet:
 
         Nothing is lost: the log has all rows. Raises `StorageError` if the disk has no space.
         """
-        self._begin_anew(self._times_begun)
+        self._recreate(self._generation)
 
-    def _begin_anew(self, generation: int) -> None:
+    def _recreate(self, generation: int) -> None:
         """Begin anew unless another thread did, counted by ``generation``."""
         with self._lock:
-            if self._times_begun != generation:
+            if self._generation != generation:
                 return
             was_deleted = self._environment.was_deleted
             self._environment.close()
             if not self._files.remove() and not was_deleted:
                 raise DamagedError(f"{self._files.folder} is damaged and other processes have it open; end them")
-            self._times_begun += 1
+            self._generation += 1
             self._claim()
 
     def _claim(self) -> None:
@@ -286,21 +286,21 @@ class Tablet:
             self.reset()
 
     def _read(self, action: Callable[[Reader], _Result]) -> _Result:
-        self.due.finish()  # before any lock is held: the work takes them too
-        generation = self._times_begun
+        self.apply_queue.finish()  # before any lock is held: the work takes them too
+        generation = self._generation
         try:
             return self._environment.read(action)
         except DamagedError:
-            self._begin_anew(generation)
+            self._recreate(generation)
             return self._environment.read(action)
 
     def _write(self, action: Callable[[Writer], _Result]) -> _Result:
-        generation = self._times_begun
+        generation = self._generation
         try:
             return self._environment.write(action)
         finally:
             if self._environment.was_deleted:  # others do not see these writes, and may have begun there
-                self._begin_anew(generation)
+                self._recreate(generation)
             else:
                 self._files.stamp()
 

@@ -37,12 +37,12 @@ def belongs_to_table(tablet: Tablet, extent: TabletState, storage: Storage, stat
     if history is None:
         return extent[:2] == (0, 0) or not state.anchors.marks
     newest = state.anchors.newest
-    if tablet.checked == (history, newest):
+    if tablet.verified_lineage == (history, newest):
         return True
-    if not _is_same_history(tablet.checked, history, storage, state):
+    if not _is_same_history(tablet.verified_lineage, history, storage, state):
         return False
     if not is_ahead(extent, state):  # else the log may be restored to just this state, and nobody would notice
-        tablet.checked = (history, newest)
+        tablet.verified_lineage = (history, newest)
     return True
 
 

@@ -66,7 +66,7 @@ class UpsertCommitter:
 
     log: CommitLog
     stager: ChangeStager
-    beside: Callable[[TableState], Sequence[Action]] | None = None
+    extra_actions: Callable[[TableState], Sequence[Action]] | None = None
     """Returns the actions that the record gets besides, from the state that it follows; raises to give up."""
 
     def write(
@@ -99,15 +99,15 @@ class UpsertCommitter:
         require_writable(self.log.state, transaction)
         rebase = None if read is None else ConflictChecker(read, self.stager.storage, self.stager.layout)
         work = _UpsertPlan(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
-        committed = work.committed()
+        committed = work.commit()
         offsets = offsets_of_commit(committed)
         if committed.duplicate_of is None and not work.is_in_doubt:
             for bucket in work.staged:
                 with after_commit(logger, f"applying bucket {bucket} on this host", committed.state.name):
-                    self._let_apply(bucket, work.chain(bucket), committed.state)
+                    self._schedule_apply(bucket, work.chain(bucket), committed.state)
         return offsets, committed
 
-    def _let_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+    def _schedule_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
         """Apply the committed changes of a bucket, before or behind the answer: the rows are stored, and the tablet's
         next use in this process comes behind it.
         """
@@ -123,7 +123,7 @@ class UpsertCommitter:
         if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
             apply()
         else:
-            tablet.due.add(apply, sum(segment.memory_bytes for segment in segments))
+            tablet.apply_queue.add(apply, sum(segment.memory_bytes for segment in segments))
 
 
 def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
@@ -167,17 +167,17 @@ class _UpsertPlan(DependentPlan):
         overwrite: bool,
         rebase: ConflictChecker | None,
     ) -> None:
-        self._log, self._stager, self._beside = writer.log, writer.stager, writer.beside
+        self._log, self._stager, self._beside = writer.log, writer.stager, writer.extra_actions
         self._batches = batches
         self._ready = ready
         self._transaction = transaction
         self._overwrite = overwrite
         self._rebase = rebase
-        self._times_ahead = 0
+        self._times_prestaged = 0
         self.overlay: WriteOverlay | None = None
         self.earlier: tuple[Mapping[int, StagedChanges], ...] = ()
         self._times_planned = 0
-        self._has_followed = False
+        self._was_stacked = False
         self.staged: dict[int, StagedChanges] = {}
         """Replaced by each attempt: those that followed another attempt keep what it had."""
 
@@ -186,18 +186,18 @@ class _UpsertPlan(DependentPlan):
         """Whether the staged changes may be others than the committed ones: a request that was given up may have
         stored the write behind other neighbours than the last ones.
         """
-        return self._has_followed and self._times_planned > 1
+        return self._was_stacked and self._times_planned > 1
 
     def chain(self, bucket: int) -> list[StagedChanges]:
         """Return the staged changes of a bucket, behind those that the record has before them."""
         return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 
-    def committed(self) -> CommitResult:
+    def commit(self) -> CommitResult:
         for _ in range(TRIES_MAX):
             try:
                 if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
-                    self._stage_ahead()
-                is_shared = self._rebase is None and not self._overwrite and not self._stager.sees_whole_buckets
+                    self._prestage()
+                is_shared = self._rebase is None and not self._overwrite and not self._stager.reads_whole_buckets
                 return self._log.commit(
                     self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
                 )
@@ -216,21 +216,21 @@ class _UpsertPlan(DependentPlan):
         own = [changes.staged_ms for changes in self.staged.values()]
         return min([*own, *(changes.staged_ms for changes in self._ready.values())], default=None)
 
-    def _stage_ahead(self) -> None:
+    def _prestage(self) -> None:
         """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
-        if self._times_ahead >= PRESTAGE_TRIES_MAX:
+        if self._times_prestaged >= PRESTAGE_TRIES_MAX:
             return
-        self._times_ahead += 1
+        self._times_prestaged += 1
         state = self._log.refresh()
         if find_stored_transaction(state, self._transaction) is not None:
             return
-        moved = self._moved(state, self._stager.storage.now_ms())
+        moved = self._find_moved_buckets(state, self._stager.storage.now_ms())
         if self._is_large(moved):
-            self.staged.update(self._stager.staged(self._batches, moved, state))
+            self.staged.update(self._stager.stage(self._batches, moved, state))
 
     def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
         loose = self.overlay if self.earlier and self.overlay is not None else ()
-        self.staged = {b: s for b, s in self.staged.items() if s.is_unseen or b not in loose}
+        self.staged = {b: s for b, s in self.staged.items() if s.is_blind or b not in loose}
         if not earlier:
             self.overlay, self.earlier = WriteOverlay(before), ()
             return
@@ -238,23 +238,23 @@ class _UpsertPlan(DependentPlan):
         if not isinstance(last, _UpsertPlan) or last.overlay is None:
             raise OverlayMissError
         for bucket, s in last.staged.items():
-            last.overlay.note(bucket, s.offsets, s.values.by_key if s.values is not None else None)
+            last.overlay.add(bucket, s.offsets, s.values.by_key if s.values is not None else None)
         self.overlay, self.earlier = last.overlay, (*last.earlier, last.staged)
 
     def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
-        moved = self._moved(state, time_ms)
-        if self._times_ahead < PRESTAGE_TRIES_MAX and self._is_large(moved):
+        moved = self._find_moved_buckets(state, time_ms)
+        if self._times_prestaged < PRESTAGE_TRIES_MAX and self._is_large(moved):
             raise _PrestageError
-        self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
+        self.staged.update(self._stager.stage(self._batches, moved, state, self.overlay))
         self._times_planned += 1
-        self._has_followed = self._has_followed or bool(self.earlier)
+        self._was_stacked = self._was_stacked or bool(self.earlier)
         extra_actions = () if self._beside is None else self._beside(state)
-        return (*self._make_truncation(state), *self._appended(state, time_ms), *extra_actions)
+        return (*self._make_truncation(state), *self._make_append_actions(state, time_ms), *extra_actions)
 
     def _make_truncation(self, state: TableState) -> Sequence[Action]:
         return make_truncate_actions(state) if self._overwrite else ()
 
-    def _moved(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
+    def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
         """Return the buckets without staged changes for their current position. Raises for a write that is not
         possible, or no longer.
         """
@@ -265,7 +265,7 @@ class _UpsertPlan(DependentPlan):
                 f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
             )
         if self._rebase is not None:
-            self._rebase.judge(state, self._batches)
+            self._rebase.check(state, self._batches)
         emptying = make_truncate_actions(state) if self._overwrite else ()
         ends, moved = ends_after(state, emptying), {}
         for bucket in self._batches:
@@ -273,8 +273,8 @@ class _UpsertPlan(DependentPlan):
             at = (end if emptying else begins, end)
             comparable_position = partial(_comparison_position, self._rebase, bucket, at)
             staged, ready = self.staged.get(bucket), self._ready.get(bucket)
-            if ready is not None and ready.fits(state, comparable_position(ready.at), time_ms):
-                self.staged[bucket] = ready.placed(at)
+            if ready is not None and ready.is_valid_at(state, comparable_position(ready.at), time_ms):
+                self.staged[bucket] = ready.at_position(at)
             elif _is_reusable(staged, comparable_position, state, time_ms):
                 self.staged[bucket] = replace(staged, at=at)  # by an earlier attempt
             else:
@@ -284,7 +284,7 @@ class _UpsertPlan(DependentPlan):
     def _is_large(self, buckets: Collection[int]) -> bool:
         """Tell whether computing or storing the changes of these buckets takes long."""
         num_keys = num_bytes = 0
-        if self._stager.sees_whole_buckets and buckets:
+        if self._stager.reads_whole_buckets and buckets:
             return True
         for bucket in buckets:
             batch = self._batches[bucket]
@@ -294,11 +294,11 @@ class _UpsertPlan(DependentPlan):
                 return True
         return False
 
-    def _appended(self, state: TableState, time_ms: int) -> Sequence[Action]:
+    def _make_append_actions(self, state: TableState, time_ms: int) -> Sequence[Action]:
         added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
         if not added and self._transaction is None:
             return ()
-        rewrites = self._rebase is not None or self._overwrite or self._stager.sees_whole_buckets
+        rewrites = self._rebase is not None or self._overwrite or self._stager.reads_whole_buckets
         placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
@@ -315,13 +315,13 @@ def _is_reusable(
     """
     if staged is None:
         return False
-    if not staged.is_unseen and (staged.values is None or staged.at != comparable_position(staged.at)):
+    if not staged.is_blind and (staged.values is None or staged.at != comparable_position(staged.at)):
         return False
-    return staged.is_kept(state, time_ms)
+    return staged.is_committable(state, time_ms)
 
 
 def _comparison_position(
     rebase: ConflictChecker | None, bucket: int, at: BucketPosition, staged_at: BucketPosition
 ) -> BucketPosition:
     """Return ``staged_at`` if the rows that the staged changes depend on are unchanged since, else ``at``."""
-    return staged_at if rebase is not None and rebase.keeps(bucket, staged_at, at) else at
+    return staged_at if rebase is not None and rebase.is_unchanged(bucket, staged_at, at) else at

@@ -37,13 +37,13 @@ class StoredValues:
         return cls(b"".join(filter(None, values)), arrow_chunking.value_lengths(values) if lengths is None else lengths)
 
     @cached_property
-    def is_there(self) -> npt.NDArray[np.bool_]:
+    def exists(self) -> npt.NDArray[np.bool_]:
         return self.lengths > 0  # a value is never empty
 
     @cached_property
-    def there(self) -> Packed:
+    def existing(self) -> Packed:
         """The values that are there."""
-        lengths = self.lengths[self.is_there]
+        lengths = self.lengths[self.exists]
         ends = np.cumsum(lengths)
         return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
 
@@ -76,9 +76,9 @@ class ValueFormat:
 
     def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """Return the value of each row, given all columns of the newest schema. Equal rows have equal values."""
-        return bytes_of(self.packed(columns))
+        return bytes_of(self.pack_array(columns))
 
-    def packed(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
+    def pack_array(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
         """Return the same as `pack`, in one array."""
         return self._codec(self._schema_id).pack(columns, first=self._first)
 
@@ -86,17 +86,17 @@ class ValueFormat:
         """Return the stored values of rows as `pack` gives them now: values that an older schema wrote differ. Absent
         rows have any.
         """
-        ids = stored.there.fixed(_SCHEMA_ID)
-        return stored.binary() if bool((ids == self._schema_id).all()) else self.packed(rows.columns)
+        ids = stored.existing.read_fixed(_SCHEMA_ID)
+        return stored.binary() if bool((ids == self._schema_id).all()) else self.pack_array(rows.columns)
 
     def unpack(self, values: Sequence[bytes | None], columns: Sequence[Column] | None = None) -> KeyedRows:
         """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
-        return self.rows_of(StoredValues.of(values), columns)
+        return self.unpack_stored(StoredValues.of(values), columns)
 
-    def rows_of(self, stored: StoredValues, projection: Sequence[Column] | None = None) -> KeyedRows:
+    def unpack_stored(self, stored: StoredValues, projection: Sequence[Column] | None = None) -> KeyedRows:
         """Do the same as `unpack`."""
-        columns = self._columns(stored.there, self.schema.columns if projection is None else projection)
-        exists = stored.is_there
+        columns = self._columns(stored.existing, self.schema.columns if projection is None else projection)
+        exists = stored.exists
         if not exists.all():
             places = pa.array(np.cumsum(exists) - 1, mask=~exists)
             columns = [column.take(places) for column in columns]
@@ -115,12 +115,14 @@ class ValueFormat:
         return columns, np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
 
     def _columns(self, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
-        schema_ids = rows.fixed(_SCHEMA_ID)
+        schema_ids = rows.read_fixed(_SCHEMA_ID)
         parts, places = [], []
         for schema_id in np.unique(schema_ids).tolist():
             chosen = np.flatnonzero(schema_ids == schema_id)
             places.append(chosen)
-            parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), projection))
+            parts.append(
+                self._unpack_schema(schema_id, rows.select(chosen).skip_bytes(_SCHEMA_ID.itemsize), projection)
+            )
         if not parts:
             return [pa.nulls(0, column.type) for column in projection]
         if len(parts) == 1:
@@ -128,7 +130,7 @@ class ValueFormat:
         order = pa.array(np.argsort(np.concatenate(places)))
         return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
 
-    def _of_schema(self, schema_id: int, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
+    def _unpack_schema(self, schema_id: int, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
         if schema_id not in self._schemas:
             raise UnknownSchemaError
         written = self._schemas[schema_id].columns

@@ -30,7 +30,7 @@ class WriteOverlay:
     def __contains__(self, bucket: int) -> bool:
         return bucket in self._ends
 
-    def note(self, bucket: int, offsets: OffsetRange, values: Mapping[bytes, bytes | None] | None) -> None:
+    def add(self, bucket: int, offsets: OffsetRange, values: Mapping[bytes, bytes | None] | None) -> None:
         """Add the changes of the newest attempt. To note the same ones again changes nothing."""
         if not offsets:
             return
@@ -41,7 +41,7 @@ class WriteOverlay:
         else:
             bucket_values.update(values)
 
-    def over(
+    def overlay_values(
         self, bucket: int, end: int, keys: Sequence[bytes], stored_values: list[bytes | None]
     ) -> list[bytes | None]:
         """Return the values of ``keys`` at the bucket's ``end`` in the record, from the stored ones ``stored_values``.

@@ -114,22 +114,22 @@ class DeltaPlan:
         ``keys`` has the columns of that side's primary key; the order of the rows and repetitions do not matter.
         """
         keys = distinct(keys)
-        joined, existing = self._of_left(keys, find) if side == "left" else self._of_right(keys, find)
+        joined, existing = self._join_left_keys(keys, find) if side == "left" else self._join_right_keys(keys, find)
         joined_keys = _encode_keys(joined, self.target_key)
         deleted = existing.filter(pc.invert(pc.is_in(_encode_keys(existing, self.target_key), value_set=joined_keys)))
         return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, deleted)])
 
-    def _of_left(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+    def _join_left_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the left table, and the target's rows of them."""
         left = find.left(keys).rows
         right = find.right(_rename_columns(left, self.right_of))
         row_of, partner = right.places, np.arange(len(right.places))
         if self.how == "left":
             row_of, partner = add_unmatched(row_of, left.num_rows)
-        joined = self._joined(take_rows(left, row_of), take_rows(right.rows, partner))
+        joined = self._join_columns(take_rows(left, row_of), take_rows(right.rows, partner))
         return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
-    def _of_right(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+    def _join_right_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the right table, and the target's rows of them."""
         right = find.right(keys)
         if self.how == "left":  # the right key is the join columns, and rows without partner stay
@@ -141,14 +141,14 @@ class DeltaPlan:
             lookup_keys = take_rows(keys, right.places)
         left = find.left(_rename_columns(lookup_keys, {theirs: ours for ours, theirs in self.right_of.items()}))
         partner = row_of_key[left.places]
-        joined = self._joined(left.rows, take_rows(right.rows, partner))
+        joined = self._join_columns(left.rows, take_rows(right.rows, partner))
         prefixes = _rename_columns(keys, {name: self.target_of_right[name] for name in self.right_join})
         existing = find.target(distinct(prefixes)).rows
         changed = _encode_keys(keys, self.right_key)
         of_keys = _encode_keys(existing, [self.target_of_right[name] for name in self.right_key])
         return joined, existing.filter(pc.is_in(of_keys, value_set=changed))
 
-    def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
+    def _join_columns(self, left: pa.Table, right: pa.Table) -> pa.Table:
         """Return the columns of the target, given the rows of both sides beside each other."""
         rows = {"left": left, "right": right}
         arrays = [rows[source.side].column(source.source) for _, source in self.columns]
@@ -170,7 +170,7 @@ class DeltaPlan:
         """Plan a join into this table. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         _require_target(target, join)
         own = {column.name.casefold(): column for column in target.schema.columns}
-        sources = join.chosen(columns)
+        sources = join.select_columns(columns)
         for name in columns or ():
             target.schema.column(name)
         return cls(
@@ -206,8 +206,8 @@ class Join:
         pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
         on_left = KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)
         on_right = KeyColumns.of(pairs, left.schema.names, right)
-        types = [left.schema.column(name).type for name in on_right.given]
-        for name, key, actual, expected in zip(on_right.given, on_right.key, types, on_right.types, strict=True):
+        types = [left.schema.column(name).type for name in on_right.row_columns]
+        for name, key, actual, expected in zip(on_right.row_columns, on_right.key, types, on_right.types, strict=True):
             if not actual.equals(expected):
                 raise SchemaMismatchError(
                     f"column '{name}' of {left.name} is {type_name(actual)}, '{key}' of {right.name} is "
@@ -251,7 +251,7 @@ class Join:
         ]
         return of_left + of_right
 
-    def chosen(self, columns: Sequence[str] | None) -> dict[str, list[JoinColumn]]:
+    def select_columns(self, columns: Sequence[str] | None) -> dict[str, list[JoinColumn]]:
         """Return the columns to write by their folded names. A name may stand for two columns."""
         by_name: dict[str, list[JoinColumn]] = {}
         for column in self.columns:
@@ -273,7 +273,7 @@ class Join:
         """Return the columns and the primary key, as DDL, of a table that can hold the join."""
         key = {name.casefold() for name in self.target_key}
         parts = []
-        for name, sources in self.chosen(columns).items():
+        for name, sources in self.select_columns(columns).items():
             column = Column(1, sources[0].name, sources[0].type, name not in key and sources[0].nullable)
             parts.append(TableSchema((column,)).ddl())
         return f"{', '.join(parts)}, PRIMARY KEY ({', '.join(self.target_key)})"

@@ -56,7 +56,7 @@ class Lookup:
         self._is_local = self._table.storage.local_path(table_prefix(self._table.uuid)) is not None
         self._next_record: tuple[int, str] = (-1, "")
 
-    def require_unlike_found(self, columns: Sequence[str] | None) -> None:
+    def require_no_found_column(self, columns: Sequence[str] | None) -> None:
         """Raise `SchemaMismatchError` for an older table's column that is called `FOUND`."""
         shape = self._keyed.shape()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
@@ -90,13 +90,13 @@ class Lookup:
 
         def look(newest: TableState, current_shape: PrimaryKeySchema) -> pa.Table:
             if current_shape is shape:
-                return self._looked_up(newest, current_shape, key_rows, value_names)
+                return self._lookup_keys(newest, current_shape, key_rows, value_names)
             keys = pa.Table.from_arrays(
                 key_rows.columns, schema=current_shape.key_schema.arrow
             )  # which may be called otherwise
-            return self._looked_up(newest, current_shape, keys, _value_names(current_shape, columns))
+            return self._lookup_keys(newest, current_shape, keys, _value_names(current_shape, columns))
 
-        return self._known(state, look)
+        return self._retry_unknown_schema(state, look)
 
     def with_prefix(
         self,
@@ -108,7 +108,7 @@ class Lookup:
     ) -> pa.Table:
         """See `Table.prefix_lookup`."""
         state = self.state(max_staleness_ms, at_least)
-        return self._known(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
+        return self._retry_unknown_schema(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
 
     def _with_prefix(
         self, state: TableState, shape: PrimaryKeySchema, prefix: Any, columns: Sequence[str] | None
@@ -117,7 +117,7 @@ class Lookup:
         prefix_row = _prefix_row(shape, prefix)
         encoded = encode_keys([column.chunk(0) for column in prefix_row.columns])[0].as_py()
         bucket_columns = [
-            self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, prefix_row)
+            self._scan_prefix(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, prefix_row)
         ]
         columns_read = [
             arrow_chunking.concat_columns((rows[place] for rows in bucket_columns), column.type)
@@ -148,7 +148,7 @@ class Lookup:
         nulls; the same key may come again. ``columns`` are those of the rows, all by default.
         """
         state = self.state(max_staleness_ms, at_least)
-        return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
+        return self._retry_unknown_schema(state, lambda state, shape: self._matches(state, shape, keys, columns))
 
     def _matches(
         self, state: TableState, shape: PrimaryKeySchema, keys: pa.Table, columns: Sequence[str] | None
@@ -213,7 +213,7 @@ class Lookup:
 
     def owns(self, tablet: Tablet, extent: TabletState, state: TableState) -> bool:
         """Tell whether rows found with ``extent`` are the table's, of this state or a newer one."""
-        if tablet.checked == (extent.history, state.anchors.newest):
+        if tablet.verified_lineage == (extent.history, state.anchors.newest):
             return True
         if is_ahead(extent, state):
             state = self._table.refresh()
@@ -221,7 +221,9 @@ class Lookup:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _known(self, state: TableState, look: Callable[[TableState, PrimaryKeySchema], _Result]) -> _Result:
+    def _retry_unknown_schema(
+        self, state: TableState, look: Callable[[TableState, PrimaryKeySchema], _Result]
+    ) -> _Result:
         """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
         try:
             return look(state, self._keyed.shape(state))
@@ -240,7 +242,7 @@ class Lookup:
             self._next_record = (state.version, path)
         return not (state.dropped or os.access(path, os.F_OK))  # half the time of a `stat` that finds nothing
 
-    def _looked_up(
+    def _lookup_keys(
         self, state: TableState, shape: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
     ) -> pa.Table:
         by_name = {name: key_rows.column(name) for name in key_rows.schema.names}
@@ -280,7 +282,7 @@ class Lookup:
                 return values
         raise damaged_tablet_error(state, bucket)
 
-    def _scanned(
+    def _scan_prefix(
         self, state: TableState, shape: PrimaryKeySchema, bucket: int, prefix: bytes
     ) -> Sequence[pa.ChunkedArray]:
         """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps

@@ -66,7 +66,7 @@ class KeyColumns:
     the key.
     """
 
-    given: tuple[str, ...]
+    row_columns: tuple[str, ...]
     key: tuple[str, ...]
     types: tuple[pa.DataType, ...]
     """Types of the key's columns."""
@@ -103,7 +103,7 @@ class KeyColumns:
 
     def require_types(self, types: Sequence[pa.DataType], table: str) -> None:
         """Raise `SchemaMismatchError` if values of these types, in the order of the key, are never keys."""
-        for name, key, actual, expected in zip(self.given, self.key, types, self.types, strict=True):
+        for name, key, actual, expected in zip(self.row_columns, self.key, types, self.types, strict=True):
             canonical = canonical_type(actual, column=name)
             if not (canonical.equals(expected) or _can_widen(canonical, expected)):
                 raise SchemaMismatchError(
@@ -196,16 +196,16 @@ class LookupPlan:
         nullable = parse_how(how) == "left"
         fields = tuple(pa.field(prefix + c.name, c.type, nullable=nullable or c.nullable) for c in chosen)
         require_no_clash(row_columns, [field.name for field in fields], state.name)
-        places = tuple(list(row_columns).index(name) for name in key.given)
+        places = tuple(list(row_columns).index(name) for name in key.row_columns)
         return cls(key, places, tuple(column.name for column in chosen), fields, parse_how(how))
 
     def batches(self, rows: pa.RecordBatch, find: Find) -> Iterator[pa.RecordBatch]:
         """Return the rows with their partners, in their order."""
         step = rows.num_rows if self.on.is_whole else PREFIX_ROWS_MAX
         for start in range(0, rows.num_rows, max(step, 1)):
-            yield from self.joined(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
+            yield from self.join_rows(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
 
-    def joined(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
+    def join_rows(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
         """Join the rows. Those whose key is null or absent from the table get nulls, or are left out with an inner
         join.
         """

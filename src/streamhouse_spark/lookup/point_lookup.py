@@ -49,16 +49,16 @@ class PointLookup:
         is_long = type(key) is int and not -_INT64 <= key < _INT64
         if at_least is not None or is_long or (columns is not None and type(columns) is not list):
             _validate_arguments(key, columns, at_least)
-        has_turn = SCHEDULER.take()
+        has_turn = SCHEDULER.acquire()
         try:
             state = self._lookup.state(max_staleness_ms, at_least)
-            plan = self._plan(self._keyed.shape(state), columns)
+            plan = self._get_plan(self._keyed.shape(state), columns)
             values = plan.key_values(key)
-            encoded_key = plan.key.encoded(values) if plan.key is not None else None
-            value = self._value(state, plan.shape, *encoded_key) if encoded_key is not None else None
+            encoded_key = plan.key.encode(values) if plan.key is not None else None
+            value = self._read_value(state, plan.shape, *encoded_key) if encoded_key is not None else None
         finally:
             if has_turn:
-                SCHEDULER.leave()
+                SCHEDULER.release()
         if encoded_key is not None:
             if value is None:
                 return None
@@ -66,14 +66,14 @@ class PointLookup:
             if row is not None:
                 return row
         try:
-            return self._by_arrow(plan, values, max_staleness_ms, at_least)
+            return self._lookup_with_arrow(plan, values, max_staleness_ms, at_least)
         except SchemaMismatchError:  # columns were renamed or dropped since the state that the plan is of
             shape = self._keyed.shape(self._table.refresh())
             if shape is plan.shape:
                 raise
-            return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)
+            return self._lookup_with_arrow(self._get_plan(shape, columns), values, max_staleness_ms, at_least)
 
-    def _plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _RowPlan:
+    def _get_plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _RowPlan:
         chosen = None if columns is None else tuple(column_names(columns))
         plan = self._plans.get(chosen)
         if plan is None or plan.shape is not shape:
@@ -82,7 +82,7 @@ class PointLookup:
             plan = self._plans[chosen] = _RowPlan(shape, columns)
         return plan
 
-    def _value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
+    def _read_value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
         """Return the key's value at this state or a newer one."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
@@ -94,7 +94,7 @@ class PointLookup:
             catch_up(tablet, shape.layout, self._table.storage, state, bucket)
         raise damaged_tablet_error(state, bucket)
 
-    def _by_arrow(
+    def _lookup_with_arrow(
         self,
         plan: _RowPlan,
         values: Sequence[Any],
@@ -102,12 +102,12 @@ class PointLookup:
         at_least: Mapping[int, OffsetRange] | None,
     ) -> dict[str, Any] | None:
         keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
-        rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        rows = self._lookup.rows(keys, columns=plan.column_names, max_staleness_ms=max_staleness_ms, at_least=at_least)
         found_index = rows.num_columns - 1
         if not rows.column(found_index)[0].as_py():
             return None
         (row,) = python_rows(rows.select(list(range(found_index))))
-        return {name: row[name] for name in plan.wanted}
+        return {name: row[name] for name in plan.column_names}
 
 
 class _RowPlan:
@@ -116,7 +116,7 @@ class _RowPlan:
     def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
         self.shape = shape
         chosen = shape.schema if columns is None else shape.schema.select(columns)
-        self.wanted = chosen.names
+        self.column_names = chosen.names
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
         self.key: KeyEncoder | None = None
@@ -126,7 +126,7 @@ class _RowPlan:
             place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
             self.key = KeyEncoder([column.type for column in key.columns], place, shape.num_buckets)
         types = [column.type for column in shape.schema.columns]
-        self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.wanted)})
+        self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.column_names)})
 
     def key_values(self, key: Any) -> Sequence[Any]:
         """Return the values of the key's columns in their order. Raises `SchemaMismatchError`."""

@@ -47,14 +47,14 @@ class LookupScheduler:
         self._passer = 0
         """The thread that let others have the newest turn."""
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Wait for the turn, but not for long. Returns whether this thread has it now, and has to `leave` it."""
         if self._is_taken:
             return self._wait()
         self._is_taken = True
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let others have the turn."""
         self._is_taken = False
         self._num_done += 1
@@ -89,7 +89,7 @@ class LookupScheduler:
         except BaseException:  # an interrupt
             self._forget(waiter)
             if waiter.has_turn:
-                self.leave()
+                self.release()
             raise
         return waiter.has_turn
 

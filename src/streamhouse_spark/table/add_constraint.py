@@ -27,33 +27,33 @@ class ConstraintValidation:
     def __init__(self, table: TableHandle, *, may_look: bool) -> None:
         """Take a table; with ``may_look`` a commit's attempt reads all rows where it has to, however long."""
         self._table = table
-        self._may_look = may_look
-        self._known: tuple[TableState, frozenset[tuple[str, str]]] | None = None
+        self._may_read_all = may_look
+        self._checked_state: tuple[TableState, frozenset[tuple[str, str]]] | None = None
 
-    def look(self, state: TableState, checks: Sequence[Check]) -> None:
+    def check_all(self, state: TableState, checks: Sequence[Check]) -> None:
         """Check all rows of a state. Raises `ConstraintViolatedError`."""
         if checks:
             initial = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
-            self._known = with_stand_ins(
-                self._table, take_latest_snapshot(state), initial, lambda pin: self._checked(pin, checks)
+            self._checked_state = with_stand_ins(
+                self._table, take_latest_snapshot(state), initial, lambda pin: self._check_snapshot(pin, checks)
             )
 
-    def follow(self, state: TableState, checks: Sequence[Check]) -> None:
+    def check_appended(self, state: TableState, checks: Sequence[Check]) -> None:
         """Check the rows of a later state that were not checked. Raises as `look`, `RevalidateError`."""
         names = _check_texts(checks)
         if not checks:
             return
-        checked_state, checked_names = self._known if self._known is not None else (None, frozenset())
+        checked_state, checked_names = self._checked_state if self._checked_state is not None else (None, frozenset())
         if checked_state is not None and names <= checked_names and checked_state.schema_id == state.schema_id:
             if checked_state.ends == state.ends:  # without an append no row is new
                 return
-            if self._has_followed(checked_state, state, checks):
+            if self._try_check_appended(checked_state, state, checks):
                 return
-        if not self._may_look:
+        if not self._may_read_all:
             raise RevalidateError
-        self.look(state, checks)
+        self.check_all(state, checks)
 
-    def _has_followed(self, checked_state: TableState, state: TableState, checks: Sequence[Check]) -> bool:
+    def _try_check_appended(self, checked_state: TableState, state: TableState, checks: Sequence[Check]) -> bool:
         if any(
             not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in checked_state.buckets.items()
         ):
@@ -64,27 +64,29 @@ class ConstraintValidation:
         came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
             if state.primary_key:
-                self._require_kept(self._changes(state, came, _checked_columns(state, checks)), checks)
-                self._known = state, _check_texts(checks)
+                self._require_satisfied(self._plan_changes(state, came, _checked_columns(state, checks)), checks)
+                self._checked_state = state, _check_texts(checks)
             else:
-                self._known = self._checked(ReadSnapshot(state, None, came), checks)
+                self._checked_state = self._check_snapshot(ReadSnapshot(state, None, came), checks)
         except ConstraintViolatedError:  # of rows that may be deleted by now
             return False
         return True
 
-    def _checked(self, pin: ReadSnapshot, checks: Sequence[Check]) -> tuple[TableState, frozenset[tuple[str, str]]]:
+    def _check_snapshot(
+        self, pin: ReadSnapshot, checks: Sequence[Check]
+    ) -> tuple[TableState, frozenset[tuple[str, str]]]:
         plan = plan_pin(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
-        self._require_kept(plan, checks)
+        self._require_satisfied(plan, checks)
         return pin.state, _check_texts(checks)
 
-    def _changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
+    def _plan_changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
         """Plan a read of what changed by key. Rows before an update, and deleted ones, are among it: those were checked
         when they were new, so they are in breach only if a row of this range is.
         """
         pieces = tuple(LogScanTask(whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
         return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
 
-    def _require_kept(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
+    def _require_satisfied(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
         violations = [Breaches(check) for check in checks]
         for batch in read_batches(self._table, plan):
             for breaches in violations:

@@ -39,11 +39,11 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
     for attempt in range(_PRECHECKS_MAX + 1):
         checked = ConstraintValidation(table, may_look=attempt == _PRECHECKS_MAX)
         state = table.refresh()
-        checked.look(state, _new_constraints(state, alter_state(state, change)))
+        checked.check_all(state, _new_constraints(state, alter_state(state, change)))
 
         def plan(state: TableState, _time_ms: int, checked: ConstraintValidation = checked) -> Sequence[Action]:
             actions = make_alter_actions(table, state, change)
-            checked.follow(state, _new_constraints(state, alter_state(state, change)))
+            checked.check_appended(state, _new_constraints(state, alter_state(state, change)))
             return actions
 
         try:

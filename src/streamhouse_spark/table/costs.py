@@ -107,7 +107,7 @@ class CostEstimate:
         return self.puts_usd + self.gets_usd + self.stored_usd
 
     @classmethod
-    def together(cls, estimates: Iterable[CostEstimate], prices: Prices) -> CostEstimate:
+    def total(cls, estimates: Iterable[CostEstimate], prices: Prices) -> CostEstimate:
         """Add up estimates at the same prices."""
         all_estimates = list(estimates)
         names = [field.name for field in fields(cls) if field.name != "prices"]

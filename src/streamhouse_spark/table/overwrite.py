@@ -132,7 +132,7 @@ def _overwrite_rows(
     """
     check_transaction(transaction)
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
-        state, fitted, missing = appends.fitted(rows)
+        state, fitted, missing = appends.fit_rows(rows)
         stager = appends.stager(state)
         fitted = stager.completed(fitted)  # partitions may be generated
         require_deletable(state)
@@ -166,9 +166,9 @@ def commit_replacement(
     for attempt in range(_LOCATE_TRIES_MAX + 1):
         chosen = OverwriteTarget(table, choose, read, fields=fields, may_look=attempt == _LOCATE_TRIES_MAX)
         if find_stored_transaction(table.refresh(), transaction) is None:
-            chosen.look()
+            chosen.locate()
         try:
-            return chosen.behind_looks(
+            return chosen.commit_with_relocated_rows(
                 lambda chosen: LogTableWriter(table).commit(staged, transaction=transaction, removing=chosen)
             )
         except _RelocateError:
@@ -201,7 +201,7 @@ class OverwriteTarget:
         self._table = table
         self._choose = choose
         self._read = read
-        self._may_look = may_look
+        self._may_locate = may_look
         self._state: TableState | None = None
         self._base: ReadVersion | None = None
         """The state in which all of the rows were looked for, and the lake snapshots that were looked at since."""
@@ -209,11 +209,11 @@ class OverwriteTarget:
         self._files: FileRows = NO_FILE_ROWS
         """The chosen rows without offsets, as the state's lake snapshot has them."""
 
-    def look(self) -> None:
+    def locate(self) -> None:
         """Look for the rows in the newest state."""
-        self._look(self._table.refresh())
+        self._locate(self._table.refresh())
 
-    def behind_looks(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
+    def commit_with_relocated_rows(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
         """Return the answer of a commit of these rows, see `read.lake_row_ids.behind_looks`."""
 
         def committed(base: ReadVersion) -> BucketOffsets:
@@ -228,11 +228,11 @@ class OverwriteTarget:
         if self._fields is not None:
             require_partitioned_by(state, self._fields)
         if self._state is None or not _can_advance(self._state, state, has_files=bool(self._files)):
-            if not self._may_look:
+            if not self._may_locate:
                 raise _RelocateError
-            self._look(state)
+            self._locate(state)
         else:
-            self._follow(self._state, state)
+            self._advance(self._state, state)
         self._require_unchanged(state)
         assert self._base is not None
         base_read = self._base
@@ -241,21 +241,21 @@ class OverwriteTarget:
         )
         return make_delete_actions(state, self._rows, base, self._files)
 
-    def _look(self, state: TableState) -> None:
+    def _locate(self, state: TableState) -> None:
         require_deletable(state)
         initial = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
         pin, located = with_stand_ins(
-            self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._found(pin))
+            self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._locate_in(pin))
         )
         self._state, self._base = pin.state, ReadVersion.of(pin.state)
         self._rows, self._files = dict(located.rows), located.files
 
-    def _follow(self, followed_state: TableState, state: TableState) -> None:
+    def _advance(self, followed_state: TableState, state: TableState) -> None:
         """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
         ends = {
             bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
         }
-        added = self._found(
+        added = self._locate_in(
             ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
         ).rows
         for bucket in {*self._rows, *added}:
@@ -273,14 +273,14 @@ class OverwriteTarget:
             self._files = {name: runs for name, runs in left.items() if runs}
         self._state = state
 
-    def _found(self, pin: ReadSnapshot) -> Places:
+    def _locate_in(self, pin: ReadSnapshot) -> Places:
         return locate_rows(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
         """Raise `CommitConflictError` if chosen rows were added, or any were deleted, since the state that was read."""
         if (read := self._read) is None:
             return
-        read.require_there(state)
+        read.require_same_table(state)
         for bucket, runs in self._rows.items():
             if added := runs.within(OffsetRange(read.buckets[bucket][1], state.buckets[bucket].end)):
                 raise changed_since_read_error(

@@ -190,7 +190,7 @@ def _rollback_past_truncation(
     if not dry_run:
 
         def require(state: TableState) -> None:
-            ReadVersion.of(now).require_there(state)
+            ReadVersion.of(now).require_same_table(state)
             _require_unchanged(state, now)
 
         staged, transaction = _stage_returning_rows(table, now, rows), _transaction(now, target)
@@ -358,7 +358,7 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
 def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -> StagedRows:
     """Stage the rows that come back, marked as those of an operation that read the table."""
     appends = LogTableWriter(table)
-    state, fitted, missing = appends.fitted(rows)
+    state, fitted, missing = appends.fit_rows(rows)
     if state.schema_id != now.schema_id:
         raise _changed_error(state, now, "its columns changed")
     staged = appends.restoring_stager(state).stage(fitted, missing)
@@ -409,7 +409,7 @@ def _commit_rollback(
     staged: StagedRows | None,
 ) -> None:
     def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
-        read.require_there(state)
+        read.require_same_table(state)
         _require_unchanged(state, now)
         deletions = make_delete_actions(state, removed, read)
         if sum(_count_rows(deletion.rows) for deletion in deletions) < _count_rows(removed):

@@ -176,7 +176,7 @@ def make_delete_actions(
     Raises as `commit_deletion`, and `LakeSnapshotChangedError`, for which `retry_with_relocated_rows` is there.
     """
     require_not_dropped(state)
-    read.require_there(state)
+    read.require_same_table(state)
     require_deletable(state)
     require_looked_at(state, read, rows)
     applied_through = read.history.number if read.history is not None else 0

@@ -62,7 +62,7 @@ class Table(Versions):
         return self.state.num_buckets
 
     @cached_property
-    def _appends(self) -> LogTableWriter:
+    def _log_writer(self) -> LogTableWriter:
         from streamhouse_spark.write.log_writer import LogTableWriter
 
         return LogTableWriter(self)
@@ -113,7 +113,7 @@ class Table(Versions):
         InvalidOptionError: the table has a primary key, by which rows are upserted.
         """
         check_transaction(transaction)
-        return self._appends.append(rows, transaction)
+        return self._log_writer.append(rows, transaction)
 
     def writer(
         self,
@@ -128,7 +128,7 @@ class Table(Versions):
         from streamhouse_spark.write.producer.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
-        return open_writer(self, self._appends, producer_id, *limits)
+        return open_writer(self, self._log_writer, producer_id, *limits)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
@@ -183,13 +183,13 @@ class Table(Versions):
         """
         from streamhouse_spark.table.overwrite import overwrite
 
-        return overwrite(self, self._appends, rows, where, transaction)
+        return overwrite(self, self._log_writer, rows, where, transaction)
 
     def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace the partitions that ``rows`` are of by these; the others stay. Otherwise as `overwrite`."""
         from streamhouse_spark.table.overwrite import overwrite_partitions
 
-        return overwrite_partitions(self, self._appends, rows, transaction)
+        return overwrite_partitions(self, self._log_writer, rows, transaction)
 
     def truncate(self) -> None:
         """Remove all rows; the table, its properties and its stored transactions stay.
@@ -229,13 +229,13 @@ class Table(Versions):
 
     def stager(self, state: TableState | None = None) -> RowStager:
         """Return a stager of rows for the schema and properties of a state, the newest known by default."""
-        return self._appends.stager(state or self.state)
+        return self._log_writer.stager(state or self.state)
 
     def commit(
         self, staged: StagedRows, *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> BucketOffsets:
         """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
-        return self._appends.commit(staged, transaction=transaction, overwrite=overwrite)
+        return self._log_writer.commit(staged, transaction=transaction, overwrite=overwrite)
 
     def forget_transactions(self, *app_ids: str) -> None:
         """Drop the stored identities of these applications: their versions may be written again."""
@@ -385,7 +385,7 @@ class Table(Versions):
         each key without one. The first lookup on a host reads the log's changes into the local cache.
         Raises `InvalidOptionError` without a primary key, `SchemaMismatchError` for keys that do not fit.
         """
-        self._lookup.require_unlike_found(columns)
+        self._lookup.require_no_found_column(columns)
         return self._lookup.rows(
             keys,
             columns=columns,

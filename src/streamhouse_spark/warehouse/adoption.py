@@ -173,14 +173,14 @@ class _Adopter:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
-        if self._is_final(owner):
+        if self._is_deleted(owner):
             return None
         raise LakeMismatchError(
             f"the {self.kind} at {candidate.location} belongs to table {owner}, which this warehouse does not have; "
             "drop that table in its own warehouse, and clean up there"
         )
 
-    def _is_final(self, owner: str) -> bool:
+    def _is_deleted(self, owner: str) -> bool:
         _, floor = newest_floor(self.storage, owner)
         return floor is not None and floor.floor >= DROPPED_FLOOR
 
@@ -198,7 +198,7 @@ class _Adopter:
         require_log_location(storage, create.properties)
         names.create_database(storage, self.path.database, world)
         if candidate.owner is not None:
-            self._end(candidate, candidate.owner)
+            self._drop_owner(candidate, candidate.owner)
         uuid = new_table_uuid(storage, world, create.properties)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
@@ -245,7 +245,7 @@ class _Adopter:
             )
         return create
 
-    def _end(self, candidate: AdoptionCandidate, owner: str) -> None:
+    def _drop_owner(self, candidate: AdoptionCandidate, owner: str) -> None:
         """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
         if self._find_owner(candidate, owner) is None:
             return

@@ -66,5 +66,5 @@ def warehouse_costs(
     tables = {name: costs for name, _, costs in table_results if isinstance(costs, TableCosts)}
     failed = {name: str(error) for name, _, error in table_results if not isinstance(error, TableCosts)}
     requests = sum((of_log for _, of_log, _ in table_results), METER.of(storage.url))
-    together = CostEstimate.together((costs.estimate for costs in tables.values()), chosen)
+    together = CostEstimate.total((costs.estimate for costs in tables.values()), chosen)
     return WarehouseCosts(requests, together, tables, failed)

@@ -86,7 +86,7 @@ class Connection:
         if path.branch is not None:
             return self._find_branch(process, path), None
         if process.tables:  # a table that this process had open is only read on
-            prefetch = process.look(path, read_extra)
+            prefetch = process.prefetch(path, read_extra)
             pointer = prefetch.pointer if prefetch else names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
                 raise is_a_view(path, process.warehouse.url)
@@ -98,8 +98,8 @@ class Connection:
                     prefetch = None
                 state = prefetch.state if prefetch is not None else None
                 if cached is not None and is_named(state or cached.refresh(), path):
-                    process.tables.note(path, cached)
-                    return cached, prefetch.beside if prefetch is not None else None
+                    process.tables.note_name(path, cached)
+                    return cached, prefetch.extra if prefetch is not None else None
             except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
                 logger.warning("opening the table again: %s", error)
             opened = process.warehouse
@@ -108,7 +108,7 @@ class Connection:
             table = process.warehouse.find_table(str(path))
         if table is not None:
             process.tables.keep(table)
-            process.tables.note(path, table)
+            process.tables.note_name(path, table)
         return table, None
 
     def _find_branch(self, process: _Process, path: TablePath) -> Table | None:
@@ -144,47 +144,47 @@ class OpenTables:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Table] = OrderedDict()
+        self._recent: OrderedDict[str, Table] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
-        self._meant: OrderedDict[TablePath, str] = OrderedDict()
+        self._uuid_by_path: OrderedDict[TablePath, str] = OrderedDict()
         self._lock = new_lock()
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._recent)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._recent)
 
     def get(self, uuid: str) -> Table | None:
         with self._lock:
-            if uuid in self._kept:
-                self._kept.move_to_end(uuid)
+            if uuid in self._recent:
+                self._recent.move_to_end(uuid)
             return self._alive.get(uuid)
 
-    def note(self, path: TablePath, table: Table) -> None:
+    def note_name(self, path: TablePath, table: Table) -> None:
         """Note that a name meant a table."""
         with self._lock:
-            self._meant[path] = table.uuid
-            self._meant.move_to_end(path)
-            if len(self._meant) > NAMES_KEPT:
-                self._meant.popitem(last=False)
+            self._uuid_by_path[path] = table.uuid
+            self._uuid_by_path.move_to_end(path)
+            if len(self._uuid_by_path) > NAMES_KEPT:
+                self._uuid_by_path.popitem(last=False)
 
     def find_open(self, path: TablePath) -> Table | None:
         """Return the table that a name meant last; None if that is not open. The name may mean another by now."""
         with self._lock:
-            uuid = self._meant.get(path)
+            uuid = self._uuid_by_path.get(path)
         return None if uuid is None else self.get(uuid)
 
     def keep(self, table: Table) -> None:
         with self._lock:
             self._alive[table.uuid] = table
-            self._kept[table.uuid] = table
-            self._kept.move_to_end(table.uuid)
-            if len(self._kept) <= TABLES_KEPT:
+            self._recent[table.uuid] = table
+            self._recent.move_to_end(table.uuid)
+            if len(self._recent) <= TABLES_KEPT:
                 return
-            entries = sum(_num_entries(open_table.log.known) for open_table in self._kept.values())
-            while len(self._kept) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
-                _, left = self._kept.popitem(last=False)
+            entries = sum(_num_entries(open_table.log.known) for open_table in self._recent.values())
+            while len(self._recent) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
+                _, left = self._recent.popitem(last=False)
                 entries -= _num_entries(left.log.known)
 
 
@@ -203,7 +203,7 @@ class _Process:
         self.warehouse = Warehouse(connection.location, dict(connection.settings), world=World(author=author))
         self.tables = OpenTables()
 
-    def look(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
+    def prefetch(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
         """Read a name, the table that it meant last, and what ``read_extra`` reads of that, in the time of one request.
         None where that saves nothing.
         """
@@ -214,7 +214,7 @@ class _Process:
         prefetch = _PrefetchedTable[T](cached)
         looks = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
         if read_extra is not None:
-            looks.append(lambda: prefetch.read_beside(read_extra))
+            looks.append(lambda: prefetch.read_extra(read_extra))
         for _ in at_once(storage, lambda look: look(), looks):
             pass
         return prefetch
@@ -229,7 +229,7 @@ class _PrefetchedTable(Generic[T]):
         self.table = table
         self.pointer = names.NamePointer(0, None)
         self.state: TableState | None = None
-        self.beside: T | None = None
+        self.extra: T | None = None
 
     def read_name(self, storage: Storage, path: TablePath) -> None:
         self.pointer = names.resolve(storage, path)
@@ -238,9 +238,9 @@ class _PrefetchedTable(Generic[T]):
         with suppress(StreamhouseError):
             self.state = self.table.refresh()
 
-    def read_beside(self, read_extra: Callable[[Table], T]) -> None:
+    def read_extra(self, read_extra: Callable[[Table], T]) -> None:
         with suppress(StreamhouseError):
-            self.beside = read_extra(self.table)
+            self.extra = read_extra(self.table)
 
 
 @functools.lru_cache(maxsize=16)

@@ -140,21 +140,21 @@ class _Relocation:
 
     def run(self, progress: Progress) -> RelocateReport:
         file = self._warehouse_file()
-        stored_identities = self._begun()
+        stored_identities = self._read_identities()
         if stored_identities is not None and stored_identities.warehouse_id == file.id:
             self._storage.delete(RELOCATION_KEY)  # all but this was done
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
-        self._require_fit(file, stored_identities)
-        states = list(self._states(stored_identities))
-        self._require_no_clones(states)
-        lakes = [self._lake(state) for state in states]
+        self._require_relocatable(file, stored_identities)
+        states = list(self._iter_states(stored_identities))
+        self._require_no_clones_or_branches(states)
+        lakes = [self._open_lake(state) for state in states]
         for state, lake in zip(states, lakes, strict=True):
             self._require_whole(state, lake)
         roots = [lake.recorded_root() if lake is not None else None for lake in lakes]
         moved_from = self._find_former_root(file, roots)
         if self._dry_run:
             return self._report(moved_from, states, lakes, roots, {})
-        identities = stored_identities or (self._begin(states) if self._copy else None)
+        identities = stored_identities or (self._store_identities(states) if self._copy else None)
         new_uuids = identities.tables if identities is not None else {}
         for i, (state, lake) in enumerate(zip(states, lakes, strict=True)):
             progress(i, len(states), state.name)
@@ -168,7 +168,7 @@ class _Relocation:
             raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
         return file
 
-    def _require_fit(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
+    def _require_relocatable(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
         if identities is not None and not self._copy:
             raise InvalidOptionError(
                 f"{self._url} is being given ids of its own by a run that was interrupted; go on with it: "
@@ -179,7 +179,7 @@ class _Relocation:
                 f"{self._url} is no copy: it was written here; copy the warehouse, and relocate the copy with --copy"
             )
 
-    def _require_no_clones(self, states: list[TableState]) -> None:
+    def _require_no_clones_or_branches(self, states: list[TableState]) -> None:
         if self._copy and (table_names := sorted(state.name for state in states if branches_of(state))):
             raise InvalidOptionError(
                 f"{', '.join(table_names)} of {self._url} has branches, which are known by uuids that a copy would "
@@ -193,7 +193,7 @@ class _Relocation:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def _states(self, identities: _Identities | None) -> Iterator[TableState]:
+    def _iter_states(self, identities: _Identities | None) -> Iterator[TableState]:
         """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
         ours = set(identities.tables.values()) if identities is not None else set()
         # A log that lay elsewhere leaves nothing here under its old uuid.
@@ -208,18 +208,18 @@ class _Relocation:
                 logger.warning("table %s is damaged and left as it is: %s", uuid, error)
                 continue
             if identities is not None and uuid in identities.tables and (state is None or state.buried):
-                yield self._ended(uuid, identities.tables[uuid])
+                yield self._read_finished_state(uuid, identities.tables[uuid])
             elif state is not None and not state.buried and BRANCH not in state.properties:  # it has no lake of its own
                 yield state
 
-    def _ended(self, uuid: str, new_uuid: str) -> TableState:
+    def _read_finished_state(self, uuid: str, new_uuid: str) -> TableState:
         """Return the new log's state of a table whose old log an earlier run ended: the new log has everything
         of it.
         """
         state = CommitLog(self._storage, new_uuid, self._world).refresh()
         return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
 
-    def _lake(self, state: TableState) -> LakeRelocation | None:
+    def _open_lake(self, state: TableState) -> LakeRelocation | None:
         properties = state.parsed
         if not properties.datalake_enabled and state.recorded_lake is None:
             return None
@@ -252,7 +252,7 @@ class _Relocation:
                     f"table {state.name} of {self._url} lacks {key}: the warehouse was written while it was copied, or "
                     "the copy was cut short; copy it again while nothing writes"
                 ) from error
-        newest = self._newest(state) if lake is not None else None
+        newest = self._read_lake_snapshot(state) if lake is not None else None
         if lake is None:
             return
         held = newest.offsets if newest is not None else {}
@@ -265,7 +265,7 @@ class _Relocation:
                 f"lake anew from what the log holds: `streamhouse -w {self._url} retier {state.name}`"
             )
 
-    def _newest(self, state: TableState) -> LakeSnapshot | None:
+    def _read_lake_snapshot(self, state: TableState) -> LakeSnapshot | None:
         lake = open_lake_table(self._storage, self._settings, state, self._world)
         return lake.newest() if lake.exists() else None
 
@@ -276,22 +276,22 @@ class _Relocation:
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
-    def _begun(self) -> _Identities | None:
+    def _read_identities(self) -> _Identities | None:
         try:
-            return self._stored()
+            return self._read_stored_identities()
         except ObjectNotFoundError:
             return None
 
-    def _stored(self) -> _Identities:
+    def _read_stored_identities(self) -> _Identities:
         data = self._storage.read(RELOCATION_KEY)
         header = decode_frame("relocation", data, f"{self._url}/{RELOCATION_KEY}").header
         return _Identities(header["id"], header["tables"])
 
-    def _begin(self, states: list[TableState]) -> _Identities:
+    def _store_identities(self, states: list[TableState]) -> _Identities:
         new = self._world.ids.new_uuid
         own = _Identities(new(), {state.table_uuid: new() for state in states})
         data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
-        put = Slot(self._storage, RELOCATION_KEY, self._stored, own.__eq__).take(data)
+        put = Slot(self._storage, RELOCATION_KEY, self._read_stored_identities, own.__eq__).take(data)
         if put.outcome is PutOutcome.LOST and put.stored is not None:
             return put.stored
         if put.outcome is PutOutcome.UNREADABLE:
@@ -308,9 +308,9 @@ class _Relocation:
         if lake is not None:
             lake.relocate(new_uuid)
         if new_uuid is not None:
-            self._point(state, new_uuid)
+            self._point_name(state, new_uuid)
 
-    def _point(self, state: TableState, new_uuid: str) -> None:
+    def _point_name(self, state: TableState, new_uuid: str) -> None:
         """Let the name mean the table of the copy, if it means the original's."""
         path = parse_table_name(state.name).path
         pointer = names.resolve(self._storage, path)

@@ -68,7 +68,7 @@ class Warehouse:
         self._settings = {str(key): format_setting(value) for key, value in (settings or {}).items()}
         opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._storage = with_log_places(opened, self._settings, self._world)
-        self._known = False
+        self._is_verified = False
 
     @property
     def url(self) -> str:
@@ -169,20 +169,20 @@ class Warehouse:
         """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted. Raises
         `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
         """
-        return [str(table.path) for table in self._listed(database)]
+        return [str(table.path) for table in self._list_tables(database)]
 
-    def _listed(self, database: str | None) -> Iterator[TableSummary]:
+    def _list_tables(self, database: str | None) -> Iterator[TableSummary]:
         if database is not None:
             name = parse_database(database)
             return list_tables_of(self._storage, self._world, name, lambda: self._find_database(name))
-        first = prefetch_names(self._storage, exists=self._known)
-        self._known = True
+        first = prefetch_names(self._storage, exists=self._is_verified)
+        self._is_verified = True
         return list_tables(self._storage, self._world, first)
 
     def exists(self, name: str) -> bool:
         """Tell whether the table exists; a suffix of the name does not count."""
         self._require()
-        pointer = self._pointer(path := parse_table_name(name).path)
+        pointer = self._resolve_pointer(path := parse_table_name(name).path)
         return bool(pointer.uuid and self._open(path, pointer.uuid))
 
     def create_table(
@@ -213,9 +213,9 @@ class Warehouse:
         create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         require_log_location(self._storage, create.properties)
         table = create_named(
-            self._storage, self._world, path, create, lambda log: self._named(path, log.table_uuid, log)
+            self._storage, self._world, path, create, lambda log: self._open_named(path, log.table_uuid, log)
         )
-        self._known = True
+        self._is_verified = True
         if table is None and not if_not_exists:
             raise TableExistsError(
                 f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
@@ -273,7 +273,7 @@ class Warehouse:
     def find_table(self, name: str) -> Table | None:
         """Open a table as `table` does; None where there is none, without a look for one of a similar name."""
         path = parse_table_name(name).require_rows("open as a table")
-        if (pointer := self._pointer(path.base)).view is not None:
+        if (pointer := self._resolve_pointer(path.base)).view is not None:
             raise is_a_view(path.base, self.url)
         table = self._open(path.base, pointer.uuid) if pointer.uuid else None
         return table if table is None or path.branch is None else table.branch(path.branch)
@@ -351,7 +351,7 @@ class Warehouse:
                 "name with to="
             )
         self._keep_database(target)
-        return self._named(target, table.uuid)
+        return self._open_named(target, table.uuid)
 
     def rename_table(self, old: str, new: str) -> None:
         """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
@@ -399,7 +399,7 @@ class Warehouse:
                 return self.table(str(summary.path))
             return Table(self._storage, self._settings, summary.path, summary.log, self._world)
 
-        return warehouse_costs(self._storage, self._listed(database), opened, prices)
+        return warehouse_costs(self._storage, self._list_tables(database), opened, prices)
 
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
         """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
@@ -416,16 +416,16 @@ class Warehouse:
 
     def _ensure(self, *, around: str | None = None) -> None:
         names.create_warehouse(self._storage, self._world, around=around)
-        self._known = True
+        self._is_verified = True
 
     def _require(self) -> None:
-        if not self._known:
+        if not self._is_verified:
             names.require_warehouse(self._storage)
-            self._known = True
+            self._is_verified = True
 
-    def _pointer(self, path: TablePath) -> names.NamePointer:
-        pointer = names.resolve(self._storage, path) if self._known else names.first_look(self._storage, path)
-        self._known = True
+    def _resolve_pointer(self, path: TablePath) -> names.NamePointer:
+        pointer = names.resolve(self._storage, path) if self._is_verified else names.first_look(self._storage, path)
+        self._is_verified = True
         return pointer
 
     def _keep_database(self, path: TablePath) -> None:
@@ -433,18 +433,18 @@ class Warehouse:
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
-    def _named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
+    def _open_named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
         """Return the table of a committed name, its state read if possible (on from that of a known log), else on first
         use. Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
-        table: Table | None = self._unread(path, uuid)
+        table: Table | None = self._make_table(path, uuid)
         with after_commit(logger, "opening", path):
             table = self._open(path, uuid, log)
         if table is None:
             raise self._not_found(path)
         return table
 
-    def _unread(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
+    def _make_table(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
         """Return a table whose state is read on first use."""
         log = log or CommitLog(self._storage, uuid, self._world)
         return Table(self._storage, self._settings, path, log, self._world)
@@ -460,8 +460,8 @@ class Warehouse:
 
     def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        pointer = (names.resolve_database if self._known else names.first_database)(self._storage, database)
-        self._known = True
+        pointer = (names.resolve_database if self._is_verified else names.first_database)(self._storage, database)
+        self._is_verified = True
         if not pointer.exists:
             raise self._no_database(database)
         return pointer

@@ -191,7 +191,7 @@ class QuoteCheck:
         is_closing = (np.arange(len(quotes)) + self._is_inside) % 2 == 1
         self._require(data, quotes[~is_closing], -1, "a quote in a field that does not begin with one")
         self._require(data, quotes[is_closing], 1, "text behind the quote that closes a field")
-        if self._last == _QUOTE and not self._is_inside and not self._may_follow(data[:1])[0]:
+        if self._last == _QUOTE and not self._is_inside and not self._is_boundary(data[:1])[0]:
             self._fail(data, 0, "text behind the quote that closes a field")
         if len(quotes):
             self._is_inside = bool(self._is_inside) != bool(len(quotes) % 2)
@@ -208,15 +208,15 @@ class QuoteCheck:
         """Raise unless a field's start or end, or a quote, is beside each of these quotes."""
         adjacent = quotes + step
         is_in_block = (adjacent >= 0) & (adjacent < len(data))
-        wrong = quotes[is_in_block][~self._may_follow(data[adjacent[is_in_block]])]
+        wrong = quotes[is_in_block][~self._is_boundary(data[adjacent[is_in_block]])]
         if len(wrong):
             self._fail(data, int(wrong[0]), problem)
         if step < 0 and len(quotes) and quotes[0] == 0 and self._last is not None:
             before = np.array([self._last], np.uint8)
-            if not self._may_follow(before)[0]:
+            if not self._is_boundary(before)[0]:
                 self._fail(data, 0, problem)
 
-    def _may_follow(self, neighbors: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    def _is_boundary(self, neighbors: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
         may_follow: npt.NDArray[np.bool_] = np.isin(neighbors, self._ends) | (neighbors == _QUOTE)
         return may_follow
 

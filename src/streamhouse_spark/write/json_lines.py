@@ -81,9 +81,9 @@ class JsonReader:
             return None  # is it null, or not there?
         if not all(map(_is_finite, columns.values())):
             return None
-        return pa.table({name: self._typed(name, column) for name, column in columns.items()})
+        return pa.table({name: self._convert_column(name, column) for name, column in columns.items()})
 
-    def _typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _convert_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         target = self.schema.field(name).type
         if not _is_time(target):
             return column

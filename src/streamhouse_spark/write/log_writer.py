@@ -30,7 +30,7 @@ class LogTableWriter:
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
-        self._known: tuple[int, Mapping[str, str], RowStager] | None = None
+        self._cached_stager: tuple[int, Mapping[str, str], RowStager] | None = None
         self._lock = new_lock()
         self._numbers: IdentityRanges | None = None
 
@@ -48,13 +48,13 @@ class LogTableWriter:
         """
         require_writable(self._table.state, transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
-            staged = self.staged(rows)
+            staged = self.stage(rows)
             try:
                 return self.commit(staged, transaction=transaction, overwrite=overwrite, require=require)
             except CommitConflictError:
                 if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
                     raise
-        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite, require=require)
+        return self.commit(self.stage(rows), transaction=transaction, overwrite=overwrite, require=require)
 
     def commit(
         self,
@@ -74,9 +74,9 @@ class LogTableWriter:
             merge_if_due(self._table, committed.state)
         return offsets
 
-    def staged(self, rows: Any) -> StagedRows:
+    def stage(self, rows: Any) -> StagedRows:
         """Stage the rows, as `fitted` gives them."""
-        state, coerced, missing = self.fitted(rows)
+        state, coerced, missing = self.fit_rows(rows)
         return self.stager(state).stage(coerced, missing)
 
     def checks(self, state: TableState) -> Sequence[Check]:
@@ -93,7 +93,7 @@ class LogTableWriter:
         raise self._no_keys()
 
     @property
-    def takes_both(self) -> bool:
+    def mixes_deletions(self) -> bool:
         """Whether one commit takes rows and deletions: here there are none."""
         return False
 
@@ -104,11 +104,11 @@ class LogTableWriter:
         )
 
     @property
-    def known(self) -> TableState:
+    def cached_state(self) -> TableState:
         """The state as it is known here, without a look at the store."""
         return self._table.state
 
-    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """Convert rows as `convert_rows` does, by the newest schema if the one known here does not have their
         columns.
         """
@@ -126,7 +126,7 @@ class LogTableWriter:
         schema = evaluate_defaults(state.schema, StatementContext.of(self._table.world))
         return convert_rows(rows, schema, table=self._table.name, older=state.schemas)
 
-    def numbers(self, state: TableState) -> IdentityRanges | None:
+    def identity_ranges(self, state: TableState) -> IdentityRanges | None:
         """Return the numbers of the identity column that this object took; None for a table without one."""
         with self._lock:
             identity = state.parsed.identity
@@ -143,15 +143,19 @@ class LogTableWriter:
                 "rows of one key; use upsert(rows)"
             )
         with self._lock:
-            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                self._known = (state.schema_id, state.properties, self._made(state))
-            return self._known[2]
+            if (
+                self._cached_stager is None
+                or self._cached_stager[0] != state.schema_id
+                or self._cached_stager[1] is not state.properties
+            ):
+                self._cached_stager = (state.schema_id, state.properties, self._make_stager(state))
+            return self._cached_stager[2]
 
     def restoring_stager(self, state: TableState) -> RowStager:
         """Return a stager of rows that the table had before, with their numbers."""
-        return self._made(state, accepts_identity_values=True)
+        return self._make_stager(state, accepts_identity_values=True)
 
-    def _made(self, state: TableState, *, accepts_identity_values: bool = False) -> RowStager:
+    def _make_stager(self, state: TableState, *, accepts_identity_values: bool = False) -> RowStager:
         table, properties = self._table, state.parsed
         return RowStager(
             table.storage,
@@ -161,7 +165,7 @@ class LogTableWriter:
             table.world,
             checks=properties.checks,
             generated=properties.generated,
-            numbers=self.numbers(state),
+            numbers=self.identity_ranges(state),
             keeps_given=accepts_identity_values,
             table=table.name,
         )

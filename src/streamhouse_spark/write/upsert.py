@@ -117,19 +117,19 @@ class PrimaryKeySchema:
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
         """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete it."""
-        columns = self._columns(rows, deleted)
-        return {bucket: self._batch(columns, deleted, places) for bucket, places in self.buckets(columns)}
+        columns = self._complete_columns(rows, deleted)
+        return {bucket: self._group_rows(columns, deleted, places) for bucket, places in self.buckets(columns)}
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
         """Group rows that are known to be of one bucket, as `batches` does."""
-        return self._batch(self._columns(rows, deleted), deleted, None)
+        return self._group_rows(self._complete_columns(rows, deleted), deleted, None)
 
-    def _columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
+    def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
         rows = fill_generated_columns(self.properties.generated, rows, self.name)
         rows = rows if self.numbers is None else self.numbers.filled(rows, deleted)
         return [arrow_chunking.small_array(rows.column(name)) for name in self.schema.names]
 
-    def _batch(
+    def _group_rows(
         self, columns: Sequence[arrow_chunking.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
     ) -> KeyedBatch:
         """Group the rows at the indexes ``places``, or all of them. Only columns of the key are taken twice."""
@@ -140,12 +140,12 @@ class PrimaryKeySchema:
                 arrow_chunking.take_values(c, places, distinct=True) if i in of_key else c
                 for i, c in enumerate(columns)
             ]
-        keys = self._keys(bucket_columns)
+        keys = self._encode_keys(bucket_columns)
         if self.lake_format == "paimon":
             check_paimon_values(self.name, {self.schema.names[place]: bucket_columns[place] for place in of_key})
         return KeyedBatch.of(keys, columns, deleted, places)
 
-    def _keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
+    def _encode_keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
         """Encode the keys. They are compared with one another, so those of a bucket are one array.
 
         Raises `InvalidOptionError` if they are too many bytes for that.
@@ -162,7 +162,7 @@ class PrimaryKeySchema:
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
-        keys = self._keys(rows.filter(pa.array(inserted)).columns)
+        keys = self._encode_keys(rows.filter(pa.array(inserted)).columns)
         is_inserted: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
         return is_inserted
 
@@ -180,7 +180,7 @@ class PrimaryKeyTable:
     def __init__(self, table: TableHandle) -> None:
         self.table = table
         self._lock = new_lock()
-        self._known: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
+        self._cached_shape: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return PrimaryKeyTable, (self.table,)
@@ -189,10 +189,14 @@ class PrimaryKeyTable:
         """Return the form of rows by key for a state, the newest known by default."""
         state = state or self.table.state
         with self._lock:
-            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+            if (
+                self._cached_shape is None
+                or self._cached_shape[0] != state.schema_id
+                or self._cached_shape[1] is not state.properties
+            ):
                 shape = with_identity_allocator(PrimaryKeySchema.of(state, self.table.storage.url), self.table.log)
-                self._known = (state.schema_id, state.properties, shape)
-            return self._known[2]
+                self._cached_shape = (state.schema_id, state.properties, shape)
+            return self._cached_shape[2]
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -219,8 +223,10 @@ class PrimaryKeyTable:
             refuse_given(shape.properties.identity, padded, shape.name)
             none = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
-                return self.replace_part(shape, shape.batches(padded, none), choosing(padded), transaction=transaction)
-            return self.written(shape, padded, none, targets, transaction, overwrite=overwrite, require=require)
+                return self.replace_partitions(
+                    shape, shape.batches(padded, none), choosing(padded), transaction=transaction
+                )
+            return self.commit_rows(shape, padded, none, targets, transaction, overwrite=overwrite, require=require)
 
         return self.write_with_retries(write, rows, transaction)
 
@@ -231,7 +237,9 @@ class PrimaryKeyTable:
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             padded = pad_columns(self.keys(keys, shape), shape.schema)
-            return self.written(shape, padded, np.ones(padded.num_rows, np.bool_), None, transaction, require=require)
+            return self.commit_rows(
+                shape, padded, np.ones(padded.num_rows, np.bool_), None, transaction, require=require
+            )
 
         return self.write_with_retries(write, keys, transaction)
 
@@ -290,7 +298,7 @@ class PrimaryKeyTable:
                     raise
         return write(with_statement_context(self.shape(), self.table.world))  # type: ignore[no-any-return]
 
-    def written(
+    def commit_rows(
         self,
         shape: PrimaryKeySchema,
         rows: pa.Table,
@@ -335,9 +343,9 @@ class PrimaryKeyTable:
         extra_actions = None if require is None else partial(_plan_nothing, require)
         writer = UpsertCommitter(self.table.log, self.stager(shape, engine), extra_actions)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
-        return self._committed(writer, batches, require, **how)
+        return self._commit(writer, batches, require, **how)
 
-    def replace_part(
+    def replace_partitions(
         self,
         shape: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
@@ -360,9 +368,9 @@ class PrimaryKeyTable:
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
-        return self._committed(UpsertCommitter(self.table.log, stager), every, transaction=transaction, read=read)
+        return self._commit(UpsertCommitter(self.table.log, stager), every, transaction=transaction, read=read)
 
-    def _committed(
+    def _commit(
         self, writer: UpsertCommitter, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
     ) -> BucketOffsets:
         offsets, committed = writer.write(batches, **how)

@@ -126,11 +126,11 @@ def _prepare_changes(
         at = EMPTY_POSITION if write.overwrites else bucket_position(state, bucket)
         stager = keyed.stager(shape, write.engine(shape), state)
         try:
-            staged = stager.staged({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
+            staged = stager.stage({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
         except StaleStateError:
             continue
         return PreparedChanges(
-            bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms, staged.is_unseen
+            bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms, staged.is_blind
         )
     return None
 
@@ -154,8 +154,8 @@ def commit(
     shape = keyed.shape()
     if choose is not None:
         bucket_batches = {bucket: write.batch(shape, of_bucket) for bucket, of_bucket in intents.items()}
-        return keyed.replace_part(shape, bucket_batches, choose, transaction=transaction, read=read)
-    ready = {p.bucket: p for p in prepared if p.is_by(shape.layout.schema_id, shape.properties)}
+        return keyed.replace_partitions(shape, bucket_batches, choose, transaction=transaction, read=read)
+    ready = {p.bucket: p for p in prepared if p.matches_schema(shape.layout.schema_id, shape.properties)}
     batches = _Batches(
         {bucket: partial(write.batch, shape, bucket_batches) for bucket, bucket_batches in intents.items()}
     )

@@ -30,21 +30,21 @@ class UpsertTarget:
 
     def __init__(self, keyed: PrimaryKeyTable, appends: LogTableWriter) -> None:
         self._keyed = keyed
-        self._appends = appends
+        self._log_writer = appends
 
     @property
-    def known(self) -> TableState:
+    def cached_state(self) -> TableState:
         return self._keyed.table.state
 
     @property
-    def takes_both(self) -> bool:
+    def mixes_deletions(self) -> bool:
         """Whether one record leaves what a record for each would. With an identity column it does not: a row that is
         deleted and written again in one record keeps its number.
         """
         return self._keyed.table.state.parsed.identity is None
 
-    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        return self._appends.fitted(rows)
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        return self._log_writer.fit_rows(rows)
 
     def checks(self, state: TableState) -> Sequence[Check]:
         """Return none where a row may become another one by the row that is stored: then a batch is checked as one."""
@@ -84,7 +84,7 @@ class UpsertTarget:
             older = self._keyed.table.state.schemas
             upserted = pad_columns(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
             padded = _interleave(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
-            return self._keyed.written(shape, padded, deleted, None, transaction, require=require)
+            return self._keyed.commit_rows(shape, padded, deleted, None, transaction, require=require)
 
         return self._keyed.write_with_retries(write, rows, transaction)
 

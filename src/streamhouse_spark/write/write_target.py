@@ -20,13 +20,13 @@ class WriteTarget(Protocol):
     """
 
     @property
-    def known(self) -> TableState: ...
+    def cached_state(self) -> TableState: ...
 
     @property
-    def takes_both(self) -> bool:
+    def mixes_deletions(self) -> bool:
         """Whether one commit takes rows and deletions, in the order in which they were sent."""
 
-    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """See `LogTableWriter.fitted`."""
 
     def checks(self, state: TableState) -> Sequence[Check]:

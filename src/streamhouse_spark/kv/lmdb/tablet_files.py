@@ -160,11 +160,11 @@ class TabletFiles:
             return
         with self._map_disk_errors():
             try:
-                self._lock_file = self._claimed()
+                self._lock_file = self._acquire()
             except FileNotFoundError:  # somebody deletes the cache at this moment
-                self._lock_file = self._claimed()
+                self._lock_file = self._acquire()
 
-    def _claimed(self) -> int:
+    def _acquire(self) -> int:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_file = open_lock_file(self._lock_path, 0o600)
         try:
@@ -203,16 +203,16 @@ class TabletFiles:
             try:
                 fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last process to stamp looks at the file after all writes
                 # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
-                os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
+                os.pwrite(stamp_file, json.dumps(self._fingerprint()).encode().ljust(_STAMP_BYTES), 0)
             finally:
                 close_lock_file(stamp_file)
 
     def remove(self) -> bool:
         """Delete the files if nobody else has them open. Returns whether they are gone. Raises `StorageError`."""
         with self._map_disk_errors():
-            return self._removed()
+            return self._try_remove()
 
-    def _removed(self) -> bool:
+    def _try_remove(self) -> bool:
         self.release()
         try:
             lock_file = open_lock_file(self._lock_path, 0o600)
@@ -231,9 +231,9 @@ class TabletFiles:
             stamped: object = json.loads(self._stamp_path.read_bytes())
         except (OSError, ValueError):
             return False
-        return stamped is not None and stamped == self._looks()
+        return stamped is not None and stamped == self._fingerprint()
 
-    def _looks(self) -> dict[str, int] | None:
+    def _fingerprint(self) -> dict[str, int] | None:
         try:
             status = (self.folder / "data.mdb").stat()
         except FileNotFoundError:

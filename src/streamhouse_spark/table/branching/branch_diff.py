@@ -42,19 +42,19 @@ class BranchChanges:
     branch: Branch
     base: TableState
     """The table's state with which it began."""
-    made: TableState
+    branch_state: TableState
     """The branch's."""
 
     @property
     def is_emptied(self) -> bool:
         """Whether all rows with which the branch began were removed at once."""
-        return self.made.first_offsets != self.base.first_offsets
+        return self.branch_state.first_offsets != self.base.first_offsets
 
     @property
     def deleted(self) -> dict[int, OffsetRuns]:
         """Bucket → offsets of rows of the table that the branch deleted one by one."""
         deleted = {}
-        for bucket, runs in self.made.deleted.items():
+        for bucket, runs in self.branch_state.deleted.items():
             of_table = runs.within(OffsetRange(0, self.base.buckets[bucket].end))
             if bucket in self.base.deleted:
                 of_table = of_table.without(self.base.deleted[bucket])
@@ -66,7 +66,7 @@ class BranchChanges:
     def files(self) -> FileRows:
         """Name of a lake file → positions of rows of the table without offsets that the branch deleted."""
         base_files = union_deleted_file_rows(self.base.deletions)
-        every = union_deleted_file_rows(self.made.deletions)
+        every = union_deleted_file_rows(self.branch_state.deletions)
         left = {name: runs.without(base_files[name]) if name in base_files else runs for name, runs in every.items()}
         return {name: runs for name, runs in left.items() if runs}
 
@@ -74,8 +74,8 @@ class BranchChanges:
     def added(self) -> dict[int, OffsetRange]:
         """Bucket → offsets of the branch's own rows, or changes."""
         added = {}
-        for bucket, log in self.made.buckets.items():
-            start = max(self.base.buckets[bucket].end, self.made.first_offset(bucket))
+        for bucket, log in self.branch_state.buckets.items():
+            start = max(self.base.buckets[bucket].end, self.branch_state.first_offset(bucket))
             if start < log.end:
                 added[bucket] = OffsetRange(start, log.end)
         return added
@@ -94,7 +94,7 @@ class BranchChanges:
         require_same_branch(state, self.branch)
         return (DropTag((self.branch.tag,)),)
 
-    def conflict(self, why: str) -> CommitConflictError:
+    def conflict_error(self, why: str) -> CommitConflictError:
         return CommitConflictError(
             f"branch {self.branch.name!r} of {self.base.name} cannot be published: {why} since commit "
             f"{self.base.version}, with which the branch began; nothing was published. Drop the branch, make it again, "

@@ -58,8 +58,8 @@ def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) ->
     shape = keyed.shape(table.state)
     net = _compute_net_change(table, shape, changes, log)
     _check_conflicts(table, shape, changes, net)
-    before, changes = changes.made, seal_branch(changes, log)
-    if changes.made.ends != before.ends:
+    before, changes = changes.branch_state, seal_branch(changes, log)
+    if changes.branch_state.ends != before.ends:
         net = _compute_net_change(table, shape, changes, log)
     engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)
 
@@ -80,14 +80,14 @@ def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) ->
 def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
     require_same_branch(state, changes.branch)
     if state.schema_id != changes.base.schema_id:
-        raise changes.conflict("columns of the table changed")
+        raise changes.conflict_error("columns of the table changed")
 
 
 def _make_read_version(changes: BranchChanges) -> ReadVersion:
     """Return the state that the branch read, and of it the rows: none where it only wrote by key."""
     rewrites = any(
         segment.rewrites and segment.end_offset > changes.base.buckets[bucket].end
-        for bucket, log in changes.made.buckets.items()
+        for bucket, log in changes.branch_state.buckets.items()
         for segment in log.segments
     )
     read = replace(ReadVersion.of(changes.base), is_strict=changes.is_emptied)
@@ -105,14 +105,14 @@ def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: Branc
     if describe_divergence(table.state, changes.base) is None:
         return
     try:
-        ConflictChecker(_make_read_version(changes), table.storage, shape.layout).judge(table.state, net.batches)
+        ConflictChecker(_make_read_version(changes), table.storage, shape.layout).check(table.state, net.batches)
     except CommitConflictError as error:
         raise _conflict_error(changes, error) from error
 
 
 def _conflict_error(changes: BranchChanges, error: CommitConflictError) -> CommitConflictError:
     why = str(error).partition(" was running: ")[2].partition("; nothing was")[0]
-    return changes.conflict(f"others changed what the branch depends on ({why or error})")
+    return changes.conflict_error(f"others changed what the branch depends on ({why or error})")
 
 
 def _compute_net_change(
@@ -120,7 +120,9 @@ def _compute_net_change(
 ) -> _NetChange:
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
     if changes.is_emptied:
-        rows = read_pin(branch, take_latest_snapshot(changes.made), Projection.of(changes.made.schema, None, None))
+        rows = read_pin(
+            branch, take_latest_snapshot(changes.branch_state), Projection.of(changes.branch_state.schema, None, None)
+        )
         deleted = np.zeros(rows.num_rows, np.bool_)
         return _NetChange(shape.batches(rows, deleted), rows.num_rows, None)
     keys = _list_changed_keys(table, shape, changes)
@@ -137,7 +139,7 @@ def _compute_net_change(
 
 def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:
     """Return the keys that the branch changed, each once."""
-    branch_state, names = changes.made, list(shape.key_schema.names)
+    branch_state, names = changes.branch_state, list(shape.key_schema.names)
     records = InlineRecords(table.storage, branch_state.table_uuid)
     parts = [shape.key_schema.arrow.empty_table()]
     for bucket, offsets in changes.added.items():

@@ -83,7 +83,7 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
     _require_publishable(table.state, changes)
     changes = seal_branch(changes, log)
     deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
-    staged = stage_branch_rows(table, changes.made, changes.added, rewrites=bool(deleted or files))
+    staged = stage_branch_rows(table, changes.branch_state, changes.added, rewrites=bool(deleted or files))
 
     def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
         _require_publishable(state, changes)
@@ -108,9 +108,9 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
     if changes.is_additive:
         return
     if (why := describe_divergence(state, changes.base)) is not None:
-        raise changes.conflict(f"{why}, and the branch did not only add rows,")
+        raise changes.conflict_error(f"{why}, and the branch did not only add rows,")
     before, now = (
         table_state.lake.snapshot_id if table_state.lake is not None else None for table_state in (changes.base, state)
     )
     if changes.files and not have_same_files(state.lake_history, before, now):
-        raise changes.conflict("files of the lake of which it deleted rows may have been written again")
+        raise changes.conflict_error("files of the lake of which it deleted rows may have been written again")

@@ -73,7 +73,7 @@ class RecordAccumulator:
         self._clock = clock
         self._name = name
         self._limits = limits
-        self._takes_both = mixes_deletions
+        self._mixes_deletions = mixes_deletions
         lock = new_lock()
         self._due = new_condition(lock)
         """For the taker: a batch may be due, earlier than it knew."""
@@ -82,7 +82,7 @@ class RecordAccumulator:
         self._sends: deque[Send] = deque()
         self._done_bytes = 0
         self._done_sequence = stored_sequence
-        self._asked_bytes = 0
+        self._flush_target_bytes = 0
         self._is_ended = False
         self._stopped: str | None = None
         self._failure: Exception | None = None
@@ -121,7 +121,7 @@ class RecordAccumulator:
             while self._sends and self._end_bytes - self._done_bytes + num_bytes > self._limits.in_flight_bytes_max:
                 left_ms = None if timeout_ms is None else began_ms + timeout_ms - self._clock.boot_ms()
                 if (left_ms is not None and left_ms <= 0) or self.taker == threading.get_ident():
-                    raise self._full(num_bytes)
+                    raise self._full_error(num_bytes)
                 self._done.wait(None if left_ms is None else left_ms / 1000)
                 self._require_open()
             if is_numbered:
@@ -137,13 +137,13 @@ class RecordAccumulator:
 
         With ``is_waiting=False`` also none where no batch is due now.
         """
-        mixes_deletions = self._takes_both()  # not under the lock: senders wait for that
+        mixes_deletions = self._mixes_deletions()  # not under the lock: senders wait for that
         with self._due:
             while (wait_ms := self._wait_ms()) != 0 and is_waiting:
                 self._due.wait(None if wait_ms is None else wait_ms / 1000)
-            return self._batch(mixes_deletions=mixes_deletions) if wait_ms == 0 else []
+            return self._take_batch(mixes_deletions=mixes_deletions) if wait_ms == 0 else []
 
-    def done(self, sends: list[Send], failure: Exception | None = None) -> None:
+    def complete(self, sends: list[Send], failure: Exception | None = None) -> None:
         """Take these out at the front, after they were answered. The first ``failure`` is kept for who flushes."""
         with self._done:
             self._failure = self._failure or failure
@@ -178,7 +178,7 @@ class RecordAccumulator:
             )
         with self._done:
             up_to = self._end_bytes
-            self._asked_bytes = max(self._asked_bytes, up_to)
+            self._flush_target_bytes = max(self._flush_target_bytes, up_to)
             self._due.notify_all()
             while self._done_bytes < up_to:
                 self._done.wait()
@@ -195,11 +195,11 @@ class RecordAccumulator:
         if not self._sends:
             return 0 if self._is_ended else None
         waiting_bytes = self._end_bytes - self._done_bytes
-        if self._is_ended or self._asked_bytes > self._done_bytes or waiting_bytes >= self._limits.flush_bytes:
+        if self._is_ended or self._flush_target_bytes > self._done_bytes or waiting_bytes >= self._limits.flush_bytes:
             return 0
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
-    def _batch(self, *, mixes_deletions: bool) -> list[Send]:
+    def _take_batch(self, *, mixes_deletions: bool) -> list[Send]:
         """Return calls from the front, of up to ``flush_bytes`` and one at least: those of one kind, or both, whose
         rows have the same columns, as their keys have.
         """
@@ -229,7 +229,7 @@ class RecordAccumulator:
         if self._is_ended:
             raise WriterStoppedError(self._stopped or f"the writer of {self._name} is closed; open another one")
 
-    def _full(self, num_bytes: int) -> WriterFullError:
+    def _full_error(self, num_bytes: int) -> WriterFullError:
         return WriterFullError(
             f"{self._end_bytes - self._done_bytes} bytes of {self._name} wait for the store, and with {num_bytes} more "
             f"they would be more than in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, "

@@ -72,7 +72,7 @@ class RowSchemaKey:
 class BufferedRow:
     """One row, not converted yet. It can be asked as a table can."""
 
-    form: RowSchemaKey
+    schema_key: RowSchemaKey
     values: tuple[Any, ...]
 
     @property
@@ -85,7 +85,7 @@ class BufferedRow:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.form.schema
+        return self.schema_key.schema
 
 
 Rows: TypeAlias = pa.Table | BufferedRow
@@ -97,31 +97,31 @@ class BufferedRows:
     def __init__(self) -> None:
         self._known: tuple[TableSchema, Mapping[str, str], dict[tuple[str, ...], RowSchemaKey | None]] | None = None
 
-    def taken(self, row: Any, state: TableState) -> tuple[BufferedRow, int] | None:
+    def buffer(self, row: Any, state: TableState) -> tuple[BufferedRow, int] | None:
         """Return a dict as a row with its bytes, about; None if it has to be converted to be taken, or refused."""
         if type(row) is not dict:
             return None
-        forms = self._forms(state)
+        forms = self._cached_schema_keys(state)
         names = tuple(row)
         form = forms.get(names)
         if form is None and names not in forms:
             if len(forms) >= _FORMS_MAX:
                 forms.clear()  # at any moment for others, who look once
-            form = forms[names] = self._form(state, names)
+            form = forms[names] = self._make_schema_key(state, names)
         if form is None:
             return None
         values = tuple(row.values())
         size = form.size_of(values)
         return None if size == NOT_PLAIN else (BufferedRow(form, values), size)
 
-    def _forms(self, state: TableState) -> dict[tuple[str, ...], RowSchemaKey | None]:
+    def _cached_schema_keys(self, state: TableState) -> dict[tuple[str, ...], RowSchemaKey | None]:
         cached = self._known
         if cached is None or cached[0] is not state.schema or cached[1] is not state.properties:
             cached = self._known = (state.schema, state.properties, {})
         return cached[2]
 
     @staticmethod
-    def _form(state: TableState, names: tuple[str, ...]) -> RowSchemaKey | None:
+    def _make_schema_key(state: TableState, names: tuple[str, ...]) -> RowSchemaKey | None:
         properties = state.parsed
         if properties.generated or properties.identity or properties.checks or properties.limited_columns:
             return None
@@ -142,4 +142,4 @@ def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
 
 
 def _schema_key_of(part: Rows) -> RowSchemaKey | None:
-    return part.form if isinstance(part, BufferedRow) else None
+    return part.schema_key if isinstance(part, BufferedRow) else None

@@ -37,7 +37,7 @@ class BatchSender:
     """Writes batches of one writer, one after the other."""
 
     def __init__(self, appends: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
-        self._appends = appends
+        self._target = appends
         self._world = world
         self._timeout_ms = timeout_ms
         self.producer = producer
@@ -48,7 +48,9 @@ class BatchSender:
         Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
         """
         rows, write = self._take_batch(batch)
-        places, offsets = self._appended(write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
+        places, offsets = self._write_with_retries(
+            write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence
+        )
         return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
     def _take_batch(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
@@ -56,13 +58,13 @@ class BatchSender:
         upserts = [send.rows for send in batch if not send.is_deletion]
         keys = [send.rows for send in batch if send.is_deletion]
         if not keys or not upserts:
-            return concat_buffered_rows(upserts or keys), self._appends.delete if keys else self._appends.append
+            return concat_buffered_rows(upserts or keys), self._target.delete if keys else self._target.append
         deleted = np.repeat([send.is_deletion for send in batch], [send.rows.num_rows for send in batch])
         return concat_buffered_rows(upserts), partial(
-            _commit_changes, self._appends, concat_buffered_rows(keys), deleted
+            _commit_changes, self._target, concat_buffered_rows(keys), deleted
         )
 
-    def _appended(
+    def _write_with_retries(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
     ) -> tuple[npt.NDArray[np.int64] | None, BucketOffsets]:
         """Write rows as one transaction of the producer, or as none. Returns their `_places` too, which are worked out
@@ -76,7 +78,7 @@ class BatchSender:
         tries = 0
         while True:
             try:
-                places = self._places(rows, nums_rows)
+                places = self._count_rows_of_calls(rows, nums_rows)
                 return places, write(rows, transaction, require=require)
             except (StorageError, CommitConflictError, CommitStateUnknownError) as error:
                 is_unknown = isinstance(error, CommitStateUnknownError)
@@ -91,17 +93,17 @@ class BatchSender:
             tries += 1
             self._world.wait_to_retry(tries)
 
-    def _places(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
+    def _count_rows_of_calls(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
         """Count the rows of each call: in each bucket, or in one column where an append goes into one bucket; None
         where calls have no offsets of their own, as in a table with a primary key.
         """
-        state = self._appends.known
+        state = self._target.cached_state
         if state.primary_key:
             return None
         properties = state.parsed
         if len(nums_rows) == 1 or state.num_buckets == 1 or not properties.bucket_key:
             return np.array(nums_rows, np.int64)[:, None]
-        state, whole, _ = self._appends.fitted(rows)
+        state, whole, _ = self._target.fit_rows(rows)
         keys = [whole.column(name) for name in state.parsed.bucket_key]
         buckets = row_buckets(keys, state.num_buckets, properties.datalake_format).astype(np.int64)
         calls = np.repeat(np.arange(len(nums_rows)), nums_rows)

@@ -50,8 +50,8 @@ class SenderThread:
 
     def __init__(self, name: str, outbox: RecordAccumulator, delivery: BatchSender) -> None:
         self.name = name
-        self.outbox = outbox
-        self.delivery = delivery
+        self.accumulator = outbox
+        self.sender = delivery
         self.last_sequence = delivery.producer.stored_sequence if delivery.producer is not None else None
         self._thread: threading.Thread | None = None
 
@@ -65,9 +65,9 @@ class SenderThread:
 
     def finish(self) -> None:
         """Write what waits, and end the thread. Raises the first failure since the last flush."""
-        self.outbox.end()
+        self.accumulator.end()
         try:
-            self.outbox.flush()
+            self.accumulator.flush()
         finally:
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
@@ -78,11 +78,11 @@ class SenderThread:
         Where a batch of a producer fails, so do all rows behind it: stored ahead of it, they would make its sequences
         count as stored.
         """
-        batch = self.outbox.next_batch(is_waiting=is_waiting)
+        batch = self.accumulator.next_batch(is_waiting=is_waiting)
         if not batch:
             return False
         try:
-            answers = self.delivery.deliver(batch)
+            answers = self.sender.deliver(batch)
         except Exception as error:  # noqa: BLE001 - each has somebody who gets it
             self._fail(batch, error)
             return True
@@ -90,31 +90,31 @@ class SenderThread:
             self.last_sequence = batch[-1].sequence
         for send, offsets in zip(batch, answers, strict=True):
             send.answer.set_result(offsets)
-        self.outbox.done(batch)
+        self.accumulator.complete(batch)
         return True
 
     def renew_in_child(self) -> None:
         """Leave the rows to the parent, whose thread writes them."""
         _running.discard(self)
         reason = f"the writer of {self.name} belongs to the process that made it, not to a fork; open another one"
-        self._thread = self.outbox.taker = None
-        left = self.outbox.stop(reason)
+        self._thread = self.accumulator.taker = None
+        left = self.accumulator.stop(reason)
         for send in left:
             if not send.answer.done():
                 Future.__init__(send.answer)  # another thread may have held its lock
-        self._refuse(left, reason)  # nothing to tell who closes it here
+        self._reject(left, reason)  # nothing to tell who closes it here
 
     def _run(self) -> None:
-        self.outbox.taker = threading.get_ident()
+        self.accumulator.taker = threading.get_ident()
         try:
             while self.step(is_waiting=True):
                 pass
         except BaseException as error:
             logger.exception("the thread of the writer of %s ended", self.name)
             reason = f"the thread of the writer of {self.name} ended; look which rows are stored: {error!r}"
-            self._refuse(self.outbox.stop(reason), reason, WriterStoppedError(reason))
+            self._reject(self.accumulator.stop(reason), reason, WriterStoppedError(reason))
         finally:
-            self.outbox.taker = None
+            self.accumulator.taker = None
             _running.discard(self)
 
     def _fail(self, batch: list[Send], error: Exception) -> None:
@@ -122,20 +122,20 @@ class SenderThread:
         logger.warning("%d rows of the writer of %s failed: %s", rows, self.name, error)
         for send in batch:
             send.answer.set_exception(copy_error(error))
-        if self.delivery.producer is None:
-            self.outbox.done(batch, error)
+        if self.sender.producer is None:
+            self.accumulator.complete(batch, error)
             return
         reason = (
             f"an earlier batch of the writer of {self.name} failed, and nothing of these rows was written; open "
             f"another writer, whose last_sequence says where to go on. The failure: {error}"
         )
-        self._refuse(self.outbox.stop(reason), reason, error)
+        self._reject(self.accumulator.stop(reason), reason, error)
 
-    def _refuse(self, sends: list[Send], reason: str, failure: Exception | None = None) -> None:
+    def _reject(self, sends: list[Send], reason: str, failure: Exception | None = None) -> None:
         for send in sends:
             if not send.answer.done():
                 send.answer.set_exception(WriterStoppedError(reason))
-        self.outbox.done(sends, failure)
+        self.accumulator.complete(sends, failure)
 
 
 _running: set[SenderThread] = set()
@@ -154,7 +154,7 @@ def _wait_at_exit() -> None:
 
 def _finish_all() -> None:
     for flusher in list(_running):
-        if not flusher.outbox.is_ended:
+        if not flusher.accumulator.is_ended:
             warnings.warn(_unclosed_warning(flusher.name), ResourceWarning, stacklevel=1)
         try:
             flusher.finish()
@@ -164,8 +164,8 @@ def _finish_all() -> None:
 
 def _end_abandoned_writer(flusher: SenderThread) -> None:
     """End a writer that nobody holds any more, without waiting: this may run in any thread, at any moment."""
-    if not flusher.outbox.is_ended:
-        flusher.outbox.end()
+    if not flusher.accumulator.is_ended:
+        flusher.accumulator.end()
         warnings.warn(_unclosed_warning(flusher.name), ResourceWarning, stacklevel=1)
 
 
@@ -182,9 +182,9 @@ class Writer:
     """
 
     def __init__(self, flusher: SenderThread, appends: WriteTarget) -> None:
-        self._flusher = flusher
-        self._appends = appends
-        self._one_converts = new_lock()
+        self._sender_thread = flusher
+        self._target = appends
+        self._conversion_lock = new_lock()
         self._plain_rows = BufferedRows()
 
     def __enter__(self) -> Self:
@@ -202,7 +202,7 @@ class Writer:
         try:
             self.close()
         except StreamhouseError as failure:
-            logger.error("rows of the writer of %s failed: %s", self._flusher.name, failure)  # noqa: TRY400
+            logger.error("rows of the writer of %s failed: %s", self._sender_thread.name, failure)  # noqa: TRY400
 
     @property
     def last_sequence(self) -> int | None:
@@ -210,7 +210,7 @@ class Writer:
 
         After a restart it says what earlier writers of the producer id stored, so where its source has to go on.
         """
-        return self._flusher.last_sequence
+        return self._sender_thread.last_sequence
 
     def send(self, rows: Any, *, sequence: int | None = None, timeout_ms: float | None = None) -> Future[BucketOffsets]:
         """Take rows, as for `Table.append`, or one dict, to be stored soon. Returns a future of the rows' offsets, in a
@@ -224,11 +224,11 @@ class Writer:
         Raises as `Table.append` for rows that do not fit, `WriterFullError` after the time, `WriterStoppedError` behind
         a failure or a close: the rows were not taken. One that is interrupted may have taken them.
         """
-        if (stored := self._stored(sequence)) is not None:
+        if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
-        plain = self._plain_rows.taken(rows, self._appends.known)
-        converted, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
-        return self._put(converted, num_bytes, sequence, timeout_ms)
+        plain = self._plain_rows.buffer(rows, self._target.cached_state)
+        converted, num_bytes = plain or self._convert_and_measure([rows] if isinstance(rows, Mapping) else rows)
+        return self._enqueue(converted, num_bytes, sequence, timeout_ms)
 
     def delete(
         self, keys: Any, *, sequence: int | None = None, timeout_ms: float | None = None
@@ -238,27 +238,27 @@ class Writer:
 
         Raises as `send`, `InvalidOptionError` for a table without a primary key, and for one that takes no deletions.
         """
-        if (stored := self._stored(sequence)) is not None:
+        if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
-        key_rows = self._appends.keys(keys)
-        return self._put(key_rows, key_rows.nbytes, sequence, timeout_ms, is_deletion=True)
+        key_rows = self._target.keys(keys)
+        return self._enqueue(key_rows, key_rows.nbytes, sequence, timeout_ms, is_deletion=True)
 
     def flush(self) -> None:
         """Wait until all rows that were sent are stored, or failed.
 
         Raises the first failure since the last flush; the futures have each its own.
         """
-        self._flusher.outbox.flush()
+        self._sender_thread.accumulator.flush()
 
     def close(self) -> None:
         """Write all rows that were sent, and end. Raises as `flush`. Closing again is harmless."""
-        self._flusher.finish()
+        self._sender_thread.finish()
 
-    def _stored(self, sequence: int | None) -> Future[BucketOffsets] | None:
+    def _answer_if_stored(self, sequence: int | None) -> Future[BucketOffsets] | None:
         """Return the answer for rows whose sequence an earlier writer stored; None for all others."""
         if sequence is None:
             return None
-        producer = self._flusher.delivery.producer
+        producer = self._sender_thread.sender.producer
         if producer is None:
             raise InvalidOptionError("sequence is for writers with a producer_id; give one, or leave it out")
         if producer.stored_sequence is None or sequence > producer.stored_sequence:
@@ -267,7 +267,7 @@ class Writer:
         stored.set_result(BucketOffsets({}))
         return stored
 
-    def _put(
+    def _enqueue(
         self,
         rows: Rows,
         num_bytes: int,
@@ -276,29 +276,31 @@ class Writer:
         *,
         is_deletion: bool = False,
     ) -> Future[BucketOffsets]:
-        is_numbered = self._flusher.delivery.producer is not None
-        return self._flusher.outbox.put(
+        is_numbered = self._sender_thread.sender.producer is not None
+        return self._sender_thread.accumulator.put(
             rows, num_bytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms, is_deletion=is_deletion
         )
 
-    def _counted(self, rows: Any) -> tuple[pa.Table, int]:
+    def _convert_and_measure(self, rows: Any) -> tuple[pa.Table, int]:
         """Convert rows, and count their bytes. Few are converted by one thread at a time: several would wait for the
         interpreter behind every call of Arrow, which takes longer than all these calls.
         """
         is_read = isinstance(rows, pa.Table | pa.RecordBatch | list)  # else its owner may let it wait
         is_short = is_read and (len(rows) if isinstance(rows, list) else rows.num_rows) <= FEW_ROWS
-        with self._one_converts if is_short else nullcontext():
-            table = self._given(rows)
+        with self._conversion_lock if is_short else nullcontext():
+            table = self._convert(rows)
             return table, table.nbytes
 
-    def _given(self, rows: Any) -> pa.Table:
+    def _convert(self, rows: Any) -> pa.Table:
         """Convert rows, and leave out the columns that they do not have: their defaults are those of the commit."""
-        state, whole, missing = self._appends.fitted(rows)
-        whole = fill_generated_columns(state.parsed.generated, whole, self._flusher.name)
-        refuse_given(state.parsed.identity, whole, self._flusher.name)
-        checks = self._appends.checks(state)
-        require_checked(checks, whole, self._flusher.name)  # before rows of other calls go with these
-        check_paimon_values(self._flusher.name, {name: whole.column(name) for name in state.parsed.limited_columns})
+        state, whole, missing = self._target.fit_rows(rows)
+        whole = fill_generated_columns(state.parsed.generated, whole, self._sender_thread.name)
+        refuse_given(state.parsed.identity, whole, self._sender_thread.name)
+        checks = self._target.checks(state)
+        require_checked(checks, whole, self._sender_thread.name)  # before rows of other calls go with these
+        check_paimon_values(
+            self._sender_thread.name, {name: whole.column(name) for name in state.parsed.limited_columns}
+        )
         if not isinstance(rows, pa.Table | pa.RecordBatch | list):
             whole = _copy_rows(whole)  # a frame may lend its memory, which its owner goes on to change
         absent = {column.name for column in state.schema.columns if column.id in missing}
@@ -322,7 +324,7 @@ def make_sender_thread(
     producer = take_over(table, producer_id) if producer_id is not None else None
     delivery = BatchSender(appends, table.world, producer, delivery_timeout_ms)
     stored = producer.stored_sequence if producer is not None else None
-    outbox = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: appends.takes_both)
+    outbox = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: appends.mixes_deletions)
     return SenderThread(table.name, outbox, delivery)
 
 
