@@ -24,10 +24,10 @@ class RevalidateError(Exception):
 class ConstraintValidation:
     """The state whose rows keep the constraints that are added. For one commit; calls follow one another."""
 
-    def __init__(self, table: TableHandle, *, may_look: bool) -> None:
-        """Take a table; with ``may_look`` a commit's attempt reads all rows where it has to, however long."""
+    def __init__(self, table: TableHandle, *, may_read_all: bool) -> None:
+        """Take a table; with ``may_read_all`` a commit's attempt reads all rows where it has to, however long."""
         self._table = table
-        self._may_read_all = may_look
+        self._may_read_all = may_read_all
         self._checked_state: tuple[TableState, frozenset[tuple[str, str]]] | None = None
 
     def check_all(self, state: TableState, checks: Sequence[Check]) -> None:

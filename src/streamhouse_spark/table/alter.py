@@ -37,7 +37,7 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
     )
 
     for attempt in range(_PRECHECKS_MAX + 1):
-        checked = ConstraintValidation(table, may_look=attempt == _PRECHECKS_MAX)
+        checked = ConstraintValidation(table, may_read_all=attempt == _PRECHECKS_MAX)
         state = table.refresh()
         checked.check_all(state, _new_constraints(state, alter_state(state, change)))
 

@@ -66,7 +66,7 @@ class _RelocateError(Exception):
 
 
 def overwrite(
-    table: TableHandle, appends: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
+    table: TableHandle, log_writer: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
 ) -> BucketOffsets:
     """Replace all rows, or those for which a filter is true; see `Table.overwrite`."""
     check_transaction(transaction)
@@ -80,14 +80,14 @@ def overwrite(
                 return choose
 
             return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
-        return _overwrite_rows(table, appends, rows, transaction, lambda _state, _rows: condition)
+        return _overwrite_rows(table, log_writer, rows, transaction, lambda _state, _rows: condition)
     if table.state.primary_key:
         return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
-    return appends.append(rows, transaction, overwrite=True)
+    return log_writer.append(rows, transaction, overwrite=True)
 
 
 def overwrite_partitions(
-    table: TableHandle, appends: LogTableWriter, rows: Any, transaction: Transaction | None
+    table: TableHandle, log_writer: LogTableWriter, rows: Any, transaction: Transaction | None
 ) -> BucketOffsets:
     """Replace the partitions that the rows are of; see `Table.overwrite_partitions`."""
 
@@ -99,7 +99,7 @@ def overwrite_partitions(
     if table.state.primary_key:
         keyed = PrimaryKeyTable(table)
         return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
-    return _overwrite_rows(table, appends, rows, transaction, of_rows, by_partition=True)
+    return _overwrite_rows(table, log_writer, rows, transaction, of_rows, by_partition=True)
 
 
 def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
@@ -120,7 +120,7 @@ def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
 
 def _overwrite_rows(
     table: TableHandle,
-    appends: LogTableWriter,
+    log_writer: LogTableWriter,
     rows: Any,
     transaction: Transaction | None,
     choosing: Callable[[TableState, pa.Table], Choose],
@@ -132,8 +132,8 @@ def _overwrite_rows(
     """
     check_transaction(transaction)
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
-        state, fitted, missing = appends.fit_rows(rows)
-        stager = appends.stager(state)
+        state, fitted, missing = log_writer.fit_rows(rows)
+        stager = log_writer.stager(state)
         fitted = stager.completed(fitted)  # partitions may be generated
         require_deletable(state)
         choose = choosing(state, fitted)
@@ -164,7 +164,7 @@ def commit_replacement(
     deleted since is one. Other errors are those of `Table.append`; then nothing has changed.
     """
     for attempt in range(_LOCATE_TRIES_MAX + 1):
-        chosen = OverwriteTarget(table, choose, read, fields=fields, may_look=attempt == _LOCATE_TRIES_MAX)
+        chosen = OverwriteTarget(table, choose, read, fields=fields, may_locate=attempt == _LOCATE_TRIES_MAX)
         if find_stored_transaction(table.refresh(), transaction) is None:
             chosen.locate()
         try:
@@ -192,16 +192,17 @@ class OverwriteTarget:
         read: ReadVersion | None = None,
         *,
         fields: Sequence[PartitionField] | None = None,
-        may_look: bool,
+        may_locate: bool,
     ) -> None:
-        """Choose rows, with ``fields`` those of partitions by these; with ``may_look`` a commit's attempt looks for all
-        of them where it has to, however long.
+        """Target the rows that ``choose`` selects, with ``fields`` those of partitions by these fields.
+
+        With ``may_locate`` a commit attempt may locate all rows, however long that takes.
         """
         self._fields = None if fields is None else tuple(fields)
         self._table = table
         self._choose = choose
         self._read = read
-        self._may_locate = may_look
+        self._may_locate = may_locate
         self._state: TableState | None = None
         self._base: ReadVersion | None = None
         """The state in which all of the rows were looked for, and the lake snapshots that were looked at since."""

@@ -357,11 +357,11 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
 
 def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -> StagedRows:
     """Stage the rows that come back, marked as those of an operation that read the table."""
-    appends = LogTableWriter(table)
-    state, fitted, missing = appends.fit_rows(rows)
+    log_writer = LogTableWriter(table)
+    state, fitted, missing = log_writer.fit_rows(rows)
     if state.schema_id != now.schema_id:
         raise _changed_error(state, now, "its columns changed")
-    staged = appends.restoring_stager(state).stage(fitted, missing)
+    staged = log_writer.restoring_stager(state).stage(fitted, missing)
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
 

@@ -28,9 +28,9 @@ from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, dr
 class UpsertTarget:
     """A `WriteTarget`. **Commit points:** those of `Table.upsert` and `Table.delete`."""
 
-    def __init__(self, keyed: PrimaryKeyTable, appends: LogTableWriter) -> None:
+    def __init__(self, keyed: PrimaryKeyTable, log_writer: LogTableWriter) -> None:
         self._keyed = keyed
-        self._log_writer = appends
+        self._log_writer = log_writer
 
     @property
     def cached_state(self) -> TableState:

@@ -483,7 +483,7 @@ def follow_without_new_rows(self: OverwriteTarget, state: Any) -> None:
 
 
 def commit_replacement_in_two_records(table: Table, staged: Any, choose: Any, transaction: Any, read: Any) -> Any:
-    chosen = OverwriteTarget(table, choose, read, may_look=True)
+    chosen = OverwriteTarget(table, choose, read, may_locate=True)
     table.log.commit(lambda state, _time_ms: chosen(state))
     return LogTableWriter(table).commit(staged, transaction=transaction)
 

@@ -167,7 +167,7 @@ class TestAltering:
         write = other.upsert if key else other.append
         write([{"id": number, "amount": 1} for number in range(9)])
         checks = parse_checks({POSITIVE: "amount > 0"}, table.state.schema)
-        checked = ConstraintValidation(table, may_look=False)
+        checked = ConstraintValidation(table, may_read_all=False)
         checked.check_all(table.refresh(), checks)
         for number in range(4):
             write([{"id": number, "amount": 2}, {"id": 20 + number, "amount": 1}])
@@ -178,7 +178,7 @@ class TestAltering:
         with pytest.raises(RevalidateError):
             checked.check_appended(table.refresh(), checks)
         with pytest.raises(ConstraintViolatedError):
-            ConstraintValidation(table, may_look=True).check_appended(table.refresh(), checks)
+            ConstraintValidation(table, may_read_all=True).check_appended(table.refresh(), checks)
 
     def test_rows_staged_before_are_checked_by_the_commit(self, wh):
         """Staged rows keep no constraint that came later; an append stages them again, and finds the breach."""

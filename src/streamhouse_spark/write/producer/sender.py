@@ -36,8 +36,8 @@ Write = Callable[..., BucketOffsets]
 class BatchSender:
     """Writes batches of one writer, one after the other."""
 
-    def __init__(self, appends: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
-        self._target = appends
+    def __init__(self, target: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
+        self._target = target
         self._world = world
         self._timeout_ms = timeout_ms
         self.producer = producer

@@ -48,11 +48,11 @@ class SenderThread:
     so that one that nobody holds is noticed.
     """
 
-    def __init__(self, name: str, outbox: RecordAccumulator, delivery: BatchSender) -> None:
+    def __init__(self, name: str, accumulator: RecordAccumulator, sender: BatchSender) -> None:
         self.name = name
-        self.accumulator = outbox
-        self.sender = delivery
-        self.last_sequence = delivery.producer.stored_sequence if delivery.producer is not None else None
+        self.accumulator = accumulator
+        self.sender = sender
+        self.last_sequence = sender.producer.stored_sequence if sender.producer is not None else None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -153,20 +153,20 @@ def _wait_at_exit() -> None:
 
 
 def _finish_all() -> None:
-    for flusher in list(_running):
-        if not flusher.accumulator.is_ended:
-            warnings.warn(_unclosed_warning(flusher.name), ResourceWarning, stacklevel=1)
+    for sender_thread in list(_running):
+        if not sender_thread.accumulator.is_ended:
+            warnings.warn(_unclosed_warning(sender_thread.name), ResourceWarning, stacklevel=1)
         try:
-            flusher.finish()
+            sender_thread.finish()
         except StreamhouseError as error:
             logger.error("rows of a writer were lost at the end of the process: %s", error)  # noqa: TRY400
 
 
-def _end_abandoned_writer(flusher: SenderThread) -> None:
+def _end_abandoned_writer(sender_thread: SenderThread) -> None:
     """End a writer that nobody holds any more, without waiting: this may run in any thread, at any moment."""
-    if not flusher.accumulator.is_ended:
-        flusher.accumulator.end()
-        warnings.warn(_unclosed_warning(flusher.name), ResourceWarning, stacklevel=1)
+    if not sender_thread.accumulator.is_ended:
+        sender_thread.accumulator.end()
+        warnings.warn(_unclosed_warning(sender_thread.name), ResourceWarning, stacklevel=1)
 
 
 def _unclosed_warning(name: str) -> str:
@@ -181,9 +181,9 @@ class Writer:
     key are upserted; `delete` takes keys there.
     """
 
-    def __init__(self, flusher: SenderThread, appends: WriteTarget) -> None:
-        self._sender_thread = flusher
-        self._target = appends
+    def __init__(self, sender_thread: SenderThread, target: WriteTarget) -> None:
+        self._sender_thread = sender_thread
+        self._target = target
         self._conversion_lock = new_lock()
         self._plain_rows = BufferedRows()
 
@@ -318,28 +318,28 @@ def _copy_rows(rows: pa.Table) -> pa.Table:
 
 
 def make_sender_thread(
-    table: TableHandle, appends: WriteTarget, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+    table: TableHandle, target: WriteTarget, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
 ) -> SenderThread:
     """Make the working half of a writer, whose thread is not started yet."""
     producer = take_over(table, producer_id) if producer_id is not None else None
-    delivery = BatchSender(appends, table.world, producer, delivery_timeout_ms)
+    sender = BatchSender(target, table.world, producer, delivery_timeout_ms)
     stored = producer.stored_sequence if producer is not None else None
-    outbox = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: appends.mixes_deletions)
-    return SenderThread(table.name, outbox, delivery)
+    accumulator = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: target.mixes_deletions)
+    return SenderThread(table.name, accumulator, sender)
 
 
-def _make_target(table: TableHandle, appends: LogTableWriter) -> WriteTarget:
+def _make_target(table: TableHandle, log_writer: LogTableWriter) -> WriteTarget:
     if not table.state.primary_key:
-        return appends
+        return log_writer
     from streamhouse_spark.write.upsert import PrimaryKeyTable
     from streamhouse_spark.write.upsert_target import UpsertTarget
 
-    return UpsertTarget(PrimaryKeyTable(table), appends)
+    return UpsertTarget(PrimaryKeyTable(table), log_writer)
 
 
 def open_writer(
     table: TableHandle,
-    appends: LogTableWriter,
+    log_writer: LogTableWriter,
     producer_id: str | None,
     flush_ms: float,
     flush_bytes: int,
@@ -359,9 +359,9 @@ def open_writer(
     """
     require_writable(table.state, None)
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    destination = _make_target(table, appends)
-    flusher = make_sender_thread(table, destination, producer_id, limits, delivery_timeout_ms)
-    flusher.start()
-    writer = Writer(flusher, destination)
-    weakref.finalize(writer, _end_abandoned_writer, flusher).atexit = False
+    target = _make_target(table, log_writer)
+    sender_thread = make_sender_thread(table, target, producer_id, limits, delivery_timeout_ms)
+    sender_thread.start()
+    writer = Writer(sender_thread, target)
+    weakref.finalize(writer, _end_abandoned_writer, sender_thread).atexit = False
     return writer
