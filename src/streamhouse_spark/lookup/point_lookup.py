@@ -13,7 +13,7 @@ from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder, ValueDecoder
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged_tablet_error
-from streamhouse_spark.lookup.turns import SCHEDULER
+from streamhouse_spark.lookup.lookup_scheduler import SCHEDULER
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 PLAIN = (int, str)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
 from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import cached_property, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import python_value
@@ -37,18 +38,19 @@ from streamhouse_spark.kv.tablet_registry import tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import Require
 from streamhouse_spark.query.overwrite_filter import Choose
-from streamhouse_spark.schema.defaults import default_values, without_defaults
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.key_parsing import parse_keys
-from streamhouse_spark.write.write_context import with_identity_allocator, with_statement_context
 
 SCHEMA_CHANGES_MAX = 10
 """Times that a write begins again because columns were added meanwhile."""
@@ -172,6 +174,18 @@ class PrimaryKeySchema:
 
     def tablet_of(self, bucket: int) -> Tablet:
         return tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
+
+
+def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeySchema:
+    """Return the schema with defaults that are functions evaluated once, for a statement that starts now."""
+    schema = evaluate_defaults(shape.schema, StatementContext.of(world))
+    return shape if schema is shape.schema else replace(shape, schema=schema)
+
+
+def with_identity_allocator(shape: PrimaryKeySchema, log: CommitLog) -> PrimaryKeySchema:
+    """Return the schema with an allocator of identity values, if the table has an identity column."""
+    identity = shape.properties.identity
+    return shape if identity is None else replace(shape, numbers=IdentityRanges(log, identity, shape.name))
 
 
 class PrimaryKeyTable:
