@@ -1,8 +1,8 @@
-"""The batches of a writer to a table with a primary key: upserts and deletions by key.
+"""Commits the batches of a writer to a primary-key table: upserts and deletes by key.
 
-A batch becomes one net change of each key, so its calls have no offsets of their own: each is answered with those of
-all changes of the batch. Upserts and deletions that take turns are one batch too: of each key a deletion ends what was
-before it, and what is behind it begins anew.
+A batch becomes one net change per key, so its sends have no offsets of their own: each is answered with the offsets of
+all changes of the batch. Interleaved upserts and deletes share a batch. For each key a delete discards the rows before
+it, and rows after it start from nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, dr
 
 
 class UpsertTarget:
-    """A `WriteTarget`. **Commit points:** those of `Table.upsert` and `Table.delete`."""
+    """The `WriteTarget` of a primary-key table. **Commit points:** those of `Table.upsert` and `Table.delete`."""
 
     def __init__(self, keyed: PrimaryKeyTable, log_writer: LogTableWriter) -> None:
         self._keyed = keyed
@@ -38,8 +38,9 @@ class UpsertTarget:
 
     @property
     def mixes_deletions(self) -> bool:
-        """Whether one record leaves what a record for each would. With an identity column it does not: a row that is
-        deleted and written again in one record keeps its number.
+        """Whether one record has the same effect as a record for each send.
+
+        It does not with an identity column: a row that is deleted and rewritten in one record keeps its identity value.
         """
         return self._keyed.table.state.parsed.identity is None
 
@@ -47,7 +48,9 @@ class UpsertTarget:
         return self._log_writer.fit_rows(rows)
 
     def checks(self, state: TableState) -> Sequence[Check]:
-        """Return none where a row may become another one by the row that is stored: then a batch is checked as one."""
+        """Return no constraints if a merge with the stored row may change the row: the merged batch
+        is checked instead.
+        """
         shape = self._keyed.shape(state)
         return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
 
@@ -78,7 +81,7 @@ class UpsertTarget:
         *,
         require: Require | None,
     ) -> BucketOffsets:
-        """See `WriteTarget.change`. **Commit point:** the one record, as of `Table.upsert`."""
+        """Write rows and delete keys; see `WriteTarget.change`. **Commit point:** one record, as of `Table.upsert`."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
@@ -90,7 +93,7 @@ class UpsertTarget:
 
 
 def _interleave(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
-    """Return rows and keys, which have the same columns, as ``deleted`` says in turn."""
+    """Return rows and keys, which have the same columns, in the order of ``deleted``."""
     places = np.empty(len(deleted), np.int64)
     places[~deleted] = np.arange(rows.num_rows)
     places[deleted] = np.arange(rows.num_rows, len(deleted))

@@ -1,7 +1,7 @@
-"""One batch of a writer becomes one append, and its answer one for each call.
+"""Commits a batch of a writer as one append or upsert, and splits the resulting offsets per send.
 
-**Commit point:** the append's record. A batch whose outcome is unknown is repeated as it is, under its transaction, so
-it is stored once. Without a producer there is no transaction, and only what is known not to be stored is repeated.
+**Commit point:** the append's record. With a producer, a batch of unknown outcome is retried unchanged under its
+transaction, so it is stored once. Without one, only a batch that is known not to be stored is retried.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from streamhouse_spark.write.producer.row_buffer import concat_buffered_rows
 from streamhouse_spark.write.write_target import WriteTarget
 
 Write = Callable[..., BucketOffsets]
-"""`WriteTarget.append`, `WriteTarget.delete`, or `WriteTarget.change` of given keys."""
+"""`WriteTarget.append`, `WriteTarget.delete`, or `WriteTarget.change` with bound keys."""
 
 
 class BatchSender:
-    """Writes batches of one writer, one after the other."""
+    """Commits the batches of one writer, one after another."""
 
     def __init__(self, target: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
         self._target = target
@@ -43,9 +43,9 @@ class BatchSender:
         self.producer = producer
 
     def deliver(self, batch: Sequence[Send]) -> list[BucketOffsets]:
-        """Append the rows of the calls, and return the offsets of each. Tries again for as long as the timeout says.
+        """Commit the rows of the sends and return the offsets of each. Retries until the delivery timeout.
 
-        Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
+        Raises as `Table.append`, and `ProducerFencedError` if a later writer took the producer id.
         """
         rows, write = self._take_batch(batch)
         places, offsets = self._write_with_retries(
@@ -54,7 +54,7 @@ class BatchSender:
         return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
     def _take_batch(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
-        """Return the rows of a batch, and the one call of the destination that writes all of it."""
+        """Return the rows of a batch, and the call of the target that writes all of them."""
         upserts = [send.rows for send in batch if not send.is_deletion]
         keys = [send.rows for send in batch if send.is_deletion]
         if not keys or not upserts:
@@ -67,8 +67,9 @@ class BatchSender:
     def _write_with_retries(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
     ) -> tuple[npt.NDArray[np.int64] | None, BucketOffsets]:
-        """Write rows as one transaction of the producer, or as none. Returns their `_places` too, which are worked out
-        before: behind the commit point nothing may fail.
+        """Write rows, with a producer as one transaction. Also returns their `_count_rows_of_calls`.
+
+        The counts are computed first: after the commit point nothing may fail.
         """
         producer = self.producer if sequence is not None else None
         transaction = producer.transaction(sequence) if producer is not None and sequence is not None else None
@@ -94,8 +95,9 @@ class BatchSender:
             self._world.wait_to_retry(tries)
 
     def _count_rows_of_calls(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
-        """Count the rows of each call: in each bucket, or in one column where an append goes into one bucket; None
-        where calls have no offsets of their own, as in a table with a primary key.
+        """Count the rows of each send per bucket, or in one column if an append goes to a single bucket.
+
+        Returns None if sends have no offsets of their own, as in a primary-key table.
         """
         state = self._target.cached_state
         if state.primary_key:
@@ -124,9 +126,9 @@ def _commit_changes(
 
 
 def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
-    """Cut the offsets of all rows into those of each call, whose rows lie in each bucket in their order.
+    """Split the offsets of all rows by send. In each bucket the rows have the order of the sends.
 
-    Where defaults made the rows so many bytes that they were cut over buckets, each call gets the offsets of all.
+    If evaluated defaults made the rows so large that they were spread over buckets, each send gets all offsets.
     """
     is_cut = places.shape[1] == 1 and len(offsets) > 1
     if len(places) == 1 or not offsets or is_cut:
@@ -143,7 +145,7 @@ def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> lis
 
 
 def _batch_error(error: Exception, unknown: Exception | None) -> Exception:
-    """Return the failure of a batch: where an earlier try may have stored the rows, what the last one says of them is
-    not known.
+    """Return the failure of a batch: unknown if an earlier attempt may have stored the rows, whatever the last attempt
+    says.
     """
     return copy_error(error if unknown is None else unknown)
