@@ -1,6 +1,6 @@
-"""Changes of one bucket, computed for one bucket position and staged to be committed there.
+"""Changes of a bucket, computed at one bucket position and staged to be committed there.
 
-Nothing here is visible before a record names it. The commit compares `StagedChanges.at` with the bucket's position.
+They become visible when a record names them. The commit compares `StagedChanges.at` with the position of the bucket.
 """
 
 from __future__ import annotations
@@ -37,34 +37,33 @@ from streamhouse_spark.schema.constraints.check_constraint import Check, require
 from streamhouse_spark.storage.base import Storage
 
 BucketPosition = tuple[int, int]
-"""The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
-rows."""
+"""Offset range of a bucket: its begin since the last truncation, and its end. Equal ranges of a
+table mean equal rows."""
 
 EMPTY_POSITION: Final[BucketPosition] = (0, 0)
-"""The first position of every bucket. A bucket that ends where it begins has no rows, wherever that is."""
+"""The first position of every bucket. A bucket whose begin equals its end is empty, at any offset."""
 
 
 class StaleStateError(Exception):
-    """Another process applied changes that are newer than the planned state: refresh the state and try again."""
+    """Another process applied changes newer than the planned state: refresh the state and retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """Changes of a bucket, and their segment where there are any."""
+    """Staged changes of a bucket, with their segment if there are any."""
 
     at: BucketPosition
-    """Position of the bucket for which the changes are right."""
+    """Position of the bucket at which the changes are valid."""
     segment: StagedSegment | None
     values: EncodedRows | None
-    """The changes as values for a tablet; None where another process computed them, or nobody looked at the stored
-    rows."""
+    """The changes as tablet values; None if another process computed them, or the stored rows were not read."""
     staged_ms: int
-    """Store time at which staging began."""
+    """Store time when staging began."""
     is_blind: bool = False
-    """Whether they are right at every position, because nobody looked at the stored rows."""
+    """Whether they are valid at every position, because the stored rows were not read."""
 
     def is_committable(self, state: TableState, time_ms: int) -> bool:
-        """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.staging.is_kept`."""
+        """Return whether a record at this time may name their segment, see `streamhouse_spark.log.staging.is_kept`."""
         return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -75,10 +74,9 @@ class StagedChanges:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChanges:
-    """Changes of a bucket that another process staged for the committing one, which decides about them.
+    """Changes of a bucket that another process staged for the committing process, which validates them.
 
-    They are the bucket's net changes only together with all rows that the write has for the bucket, under the schema
-    and the properties that they were made by.
+    They are the net changes of all rows that the write has for the bucket, by this schema and these properties.
     """
 
     bucket: int
@@ -87,16 +85,16 @@ class PreparedChanges:
     schema_id: int
     properties: KeyedProperties
     staged_ms: int
-    """Store time at which staging began."""
+    """Store time when staging began."""
     is_blind: bool = False
     """As in `StagedChanges`."""
 
     def matches_schema(self, schema_id: int, properties: KeyedProperties) -> bool:
-        """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
+        """Return whether a commit by this schema and these properties computes the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
     def is_valid_at(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
-        """Tell whether a record at ``time_ms`` may add them behind the bucket position ``at``.
+        """Return whether a record at ``time_ms`` may add the changes at the bucket position ``at``.
 
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """
@@ -111,7 +109,7 @@ class PreparedChanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStager:
-    """Computes and stages the changes that batches make to one table with a primary key, by one of its schemas."""
+    """Computes and stages the changes of batches to one primary-key table, by one of its schemas."""
 
     storage: Storage
     world: World
@@ -119,14 +117,14 @@ class ChangeStager:
     layout: KeyedLayout
     engine: MergeEngine
     tablet_of: Callable[[int], Tablet]
-    """Returns the tablet of a bucket on this host."""
+    """Returns this host's tablet of a bucket."""
     before_images: bool = True
     checks: tuple[Check, ...] = ()
-    """Constraints that the rows keep as they will be stored: merged, with defaults."""
+    """Constraints on the rows as they will be stored: merged, with defaults."""
 
     @property
     def reads_whole_buckets(self) -> bool:
-        """Whether the changes of a bucket depend on all its rows, and not on those of the batch's keys alone."""
+        """Whether the changes of a bucket depend on all its rows, not only on those of the batch's keys."""
         return False
 
     def stage(
@@ -136,12 +134,12 @@ class ChangeStager:
         state: TableState,
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
-        """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
-        say so. A ``state`` with attempts that are not stored yet needs their ``overlay``.
+        """Stage the changes that ``batches`` make to their buckets at ``places``. An empty position means an empty
+        bucket.
 
-        Durable when this returns, or small enough for the record. Raises `ConstraintViolatedError`,
-        `StaleStateError`, `OffsetsTrimmedError` or `StorageError` where rows cannot be read or changes cannot be
-        stored, `OverlayMissError` as the overlay.
+        A ``state`` with attempts that are not stored yet needs their ``overlay``. The changes are durable when this
+        returns, or small enough for the record. Raises `ConstraintViolatedError`, `OverlayMissError`, and
+        `StaleStateError`, `OffsetsTrimmedError` or `StorageError` if rows cannot be read or changes cannot be stored.
         """
         staged_ms = self.storage.now_ms()
         changes = {
@@ -186,22 +184,22 @@ class ChangeStager:
             ) from None
 
     def _require_checked(self, changes: Changes, table: str) -> None:
-        """Raise `ConstraintViolatedError` for a row that a constraint forbids, before anything is stored."""
+        """Raise `ConstraintViolatedError` for a row that violates a constraint, before anything is stored."""
         stays = (changes.types == ChangeType.INSERT) | (changes.types == ChangeType.UPDATE_AFTER)
         rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
         require_checked(self.checks, rows.filter(pa.array(stays)), table)
 
     def _is_blind_write(self, batch: KeyedBatch) -> bool:
-        """Tell whether the changes of a batch need no look at the stored rows: whole rows over whatever is there.
+        """Return whether the changes of a batch need no stored row: it upserts whole rows without before images.
 
-        A deletion needs one, because its change has the deleted row, and an absent row has no change.
+        A deletion needs the stored row, because its change contains it and an absent row has no change.
         """
         is_of_upserts = batch.inserted is None and not batch.deleted.any()
         is_blind = is_of_upserts and self.engine.replaces and not self.before_images
         return is_blind and not self.reads_whole_buckets
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
-        """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""
+        """Raise `SchemaMismatchError` if an operation inserts an existing key that it does not delete."""
         if batch.inserted is None:
             return
         exists = np.fromiter((value is not None for value in values), np.bool_, len(batch))
@@ -229,8 +227,8 @@ class ChangeStager:
         return lookup.values
 
     def _stage_segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
-        """Write the changes as segments. Small ones travel in the record; the objects of others are written side by
-        side.
+        """Write the changes as segments. Small ones travel in the record; the objects of the others are written in
+        parallel.
         """
         schema = state.written_schema(self.layout.schema_id).arrow
         segments: dict[int, StagedSegment] = {}
@@ -255,7 +253,7 @@ class ChangeStager:
 
 
 def may_have_rows(at: BucketPosition) -> bool:
-    """Tell whether a bucket may have rows at this position."""
+    """Return whether a bucket may have rows at this position."""
     return at[0] < at[1]
 
 

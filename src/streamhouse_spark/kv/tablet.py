@@ -1,4 +1,4 @@
-"""One bucket's current rows, by key: a local copy that is built from the log, never the truth."""
+"""Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
 _ESTIMATE_ROWS_MIN: Final = 4096
-"""Writes of more rows than this estimate their size first."""
+"""Writes of more rows estimate their size first."""
 
 _IDENTITY = b"identity"
 _APPLIED = b"applied"
@@ -24,13 +24,12 @@ _Result = TypeVar("_Result")
 
 
 class TabletState(NamedTuple):
-    """The changes that a tablet has: exactly those of ``[begins, applied)``, of a log with this history."""
+    """The changes that a tablet has applied: exactly ``[begins, applied)`` of a log with this history."""
 
     begins: int
     applied: int
     history: bytes | None = None
-    """See `streamhouse_spark.kv.tablet_lineage`, which tells the owner of the rows. None if the tablet has no record of
-    it."""
+    """Identifies the log, see `streamhouse_spark.kv.tablet_lineage`; None if the tablet has no record of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +49,23 @@ class TabletLookup:
 
 
 class Tablet:
-    """The rows of a bucket after all changes of the offsets ``[begins, applied)``; empty and at 0 when it is new.
+    """The rows of a bucket after all changes ``[begins, applied)``; a new tablet is empty at offset 0.
 
-    Safe for threads, forks and other processes of this host, which may all apply changes. Each call names the offset it
-    begins at and the history it found, and both are compared in the same transaction that stores the rows, the new
-    offset and the new history. Only changes that are committed to the log may be applied, so a tablet is never ahead of
-    it, unless the log was restored from a backup, which the history tells.
+    Safe for threads, forks and other processes of this host, all of which may apply changes. Each call names the
+    expected offset and history; both are compared in the transaction that stores the rows with the new offset and
+    history. Only committed changes may be applied, so a tablet is never ahead of the log. A log that was restored from
+    a backup is detected by its history.
 
-    A tablet whose files are damaged or of another identity begins anew, empty.
+    A tablet with damaged files or another identity is recreated empty.
     """
 
     def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
-        """Open the tablet lazily. ``identity``, JSON, describes the form of keys and values: rows stored under another
-        one do not count.
+        """Open the tablet lazily. ``identity``, JSON, describes the format of keys and values; rows of another identity
+        are discarded.
         """
         self._files = files
         self.apply_queue = ApplyQueue()
-        """Committed changes that this process applies soon. Each read applies them first."""
+        """Committed changes that this process will apply. Each read applies them first."""
         self._lock = new_lock()
         self._generation = 0
         self._last_extent: tuple[tuple[int, int] | None, TabletState | None] = None, None
@@ -75,8 +74,7 @@ class Tablet:
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
         )
         self.verified_lineage: object = None
-        """The last history that was found to be right, and the state that it was compared with: a note of
-        `tablet_history`."""
+        """The last verified history and the state that it was compared with; a cache of `tablet_lineage`."""
         self._claim()
 
     def close(self) -> None:
@@ -86,7 +84,7 @@ class Tablet:
 
     @property
     def applied(self) -> int:
-        """Offset of the first change of the log that the rows do not have."""
+        """Offset of the first change of the log that is not applied."""
         return self._read(_read_applied_offset)
 
     @property
@@ -103,18 +101,18 @@ class Tablet:
         return self._read(Reader.num_rows)
 
     def find(self, keys: list[bytes]) -> TabletLookup:
-        """Return the values of the keys, all of one state. Sorted keys are found faster.
+        """Return the values of the keys, all of one state. Sorted keys are faster.
 
-        A tablet that is found damaged is empty and at 0: compare `TabletLookup.applied` with the expected offset.
+        A damaged tablet is recreated empty at 0: compare `TabletLookup.applied` with the expected offset.
         """
         return self._read(lambda reader: TabletLookup(_read_extent(reader), reader.values(keys)))
 
     def find_one(self, key: bytes) -> TabletLookup:
-        """Do the same as `find` for one key."""
+        """Return the value of one key, as `find` does."""
         return self._read(lambda reader: TabletLookup(self._cached_extent(reader), [reader.value(key)]))
 
     def _cached_extent(self, reader: Reader) -> TabletState:
-        """Return its extent, which is read once of each state: that is three of the four looks at the files."""
+        """Return the extent, read once per state: that saves three of four reads."""
         version, extent = self._last_extent
         if version != reader.version or extent is None:
             extent = _read_extent(reader)
@@ -122,17 +120,17 @@ class Tablet:
         return extent
 
     def find_prefixes(self, prefixes: list[bytes]) -> tuple[TabletState, list[bytes], list[int]]:
-        """Return the `extent`, the values of the keys that begin with each prefix, and how many each has; all of one
-        state.
+        """Return the `extent`, the values of the keys that start with each prefix, and their
+        counts; all of one state.
         """
         return self._read(lambda reader: (_read_extent(reader), *reader.values_of_prefixes(prefixes)))
 
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> TabletState:
-        """Give ``take`` the keys that begin with ``prefix`` and their values, in order, some at a time.
+        """Pass the keys that start with ``prefix`` and their values to ``take``, in order and in steps.
 
-        All of them are of one state; the result is its `extent`. Until the scan ends, overwritten values keep their
-        space. If damage is found on the way, the result is that of an empty tablet, and everything that ``take`` got
-        does not count: compare `applied` with the expected offset.
+        All are of one state, whose `extent` is returned. Overwritten values keep their space until the scan ends. If
+        damage is found, the extent of an empty tablet is returned and everything passed to ``take`` is void: compare
+        `applied` with the expected offset.
         """
 
         def read(reader: Reader) -> TabletState:
@@ -157,11 +155,10 @@ class Tablet:
         after: bytes | None = None,
         history: bytes | None = None,
     ) -> bool:
-        """Store the values of the keys after the log's changes ``[start, end)``: None for a deleted key.
+        """Store the values of the keys after the log's changes ``[start, end)``; None deletes a key.
 
-        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Returns whether the changes were
-        applied: not if the tablet is not at ``start`` or its history is not ``after``, because another thread or
-        process applied some.
+        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Returns False if the tablet is not at
+        ``start`` with the history ``after``, because another thread or process applied changes.
         """
         keys = sorted(changes)
         deleted = [key for key in keys if changes[key] is None] if None in changes.values() else []
@@ -193,9 +190,9 @@ class Tablet:
     ) -> bool:
         """Replace all rows by ``items``, steps of ascending keys and values, after the changes ``[begins, applied)``.
 
-        Returns whether it did: not if the tablet is as far already, or has another history than ``after``. **Commit
-        point:** LMDB's own, of all rows, the offset and the history. ``items`` may be called more than once; giving
-        ``num_rows`` avoids that.
+        Returns False if the tablet is already that far, or its history is not ``after``. **Commit point:** LMDB's own,
+        of all rows, the offset and the history. ``items`` may be called more than once; giving ``num_rows`` avoids
+        that.
         """
 
         def write(writer: Writer) -> bool:
@@ -218,8 +215,8 @@ class Tablet:
         return self._write(write)
 
     def truncate(self, offset: int, *, after: bytes | None = None, history: bytes | None = None) -> None:
-        """Remove all rows and begin at this offset, unless the tablet begins there or later, or changed since it was
-        found.
+        """Delete all rows and begin at this offset, unless the tablet begins there or later, or its history is not
+        ``after``.
         """
 
         def write(writer: Writer) -> None:
@@ -232,7 +229,7 @@ class Tablet:
         self._write(write)
 
     def renew(self, expected: TabletState, history: bytes) -> None:
-        """Take over a newer ``history``, if the tablet is still as it was found."""
+        """Replace the history by a newer one, if the tablet still has the ``expected`` state."""
 
         def write(writer: Writer) -> None:
             if _read_extent(writer) == expected:
@@ -241,7 +238,9 @@ class Tablet:
         self._write(write)
 
     def forget(self, expected: TabletState) -> None:
-        """Begin anew, empty and without a history, if the tablet is still as it was found. Others may have it open."""
+        """Empty the tablet and its history, if it still has the ``expected`` state. Other processes
+        may have it open.
+        """
 
         def write(writer: Writer) -> None:
             if _read_extent(writer) == expected:
@@ -255,14 +254,14 @@ class Tablet:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Begin anew, empty; if the files were deleted, with the files that others made since.
+        """Recreate the tablet empty; if its files were deleted, adopt those that other processes created since.
 
-        Nothing is lost: the log has all rows. Raises `StorageError` if the disk has no space.
+        Nothing is lost: the log has all rows. Raises `StorageError` if the disk is full.
         """
         self._recreate(self._generation)
 
     def _recreate(self, generation: int) -> None:
-        """Begin anew unless another thread did, counted by ``generation``."""
+        """Recreate the tablet unless another thread did, detected by ``generation``."""
         with self._lock:
             if self._generation != generation:
                 return
@@ -286,7 +285,7 @@ class Tablet:
             self.reset()
 
     def _read(self, action: Callable[[Reader], _Result]) -> _Result:
-        self.apply_queue.finish()  # before any lock is held: the work takes them too
+        self.apply_queue.finish()  # before any lock is held: the queued work takes the same locks
         generation = self._generation
         try:
             return self._environment.read(action)
@@ -299,7 +298,7 @@ class Tablet:
         try:
             return self._environment.write(action)
         finally:
-            if self._environment.was_deleted:  # others do not see these writes, and may have begun there
+            if self._environment.was_deleted:  # other processes do not see these writes and may have recreated it
                 self._recreate(generation)
             else:
                 self._files.stamp()
@@ -327,8 +326,6 @@ def _put_history(writer: Writer, history: bytes | None) -> None:
 
 
 def _estimate_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
-    """Estimate the bytes that ``num_rows`` rows like these take: half as much again as their own, and LMDB's
-    overhead.
-    """
+    """Estimate the bytes of ``num_rows`` rows like these: 1.5 times their own, and LMDB's overhead."""
     some = range(0, len(keys), 1 + len(keys) // 1000)
     return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))

@@ -1,4 +1,4 @@
-"""The tablets that this process has open: one object for each bucket, however many tables and threads use it."""
+"""The open tablets of this process: one object per bucket, shared by all tables and threads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from streamhouse_spark.kv.tablet import Tablet
 
 _open: dict[Path, Tablet] = {}
 _by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
-"""The open tablets by the parts of their names, because building a path costs more than looking up a row."""
+"""Open tablets by the parts of their names, because building a path costs more than a lookup."""
 _lock = new_lock()
 
 
 def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
-    """Get the bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
+    """Return the bucket's tablet in this host's cache, opening it if needed. Raises `StorageError` if the disk fails.
 
-    The table may have been restored since its rows were applied: see `streamhouse_spark.kv.tablet_lineage`.
-
-    Opening one evicts others that no process uses, if the cache is too large.
+    Opening one evicts unused tablets if the cache is too large. The table may have been restored since the rows were
+    applied: see `streamhouse_spark.kv.tablet_lineage`.
     """
     name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
     cached = _by_name.get(name)
@@ -42,7 +41,7 @@ def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[s
 
 
 def close_tablets() -> None:
-    """Close all tablets; the next use opens them again. Nobody may be using one."""
+    """Close all tablets; the next use reopens them. None may be in use."""
     with _lock:
         _by_name.clear()
         while _open:

@@ -1,16 +1,19 @@
-"""Writes by key: upserts and deletes become changes of the stored rows, and the changes are appended to the log.
+"""Commits upserts and deletes: computes the changes of stored rows and appends them to the log.
 
-**Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
-that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again. Only those that nobody looked at the rows for
-(``table.changelog.image`` WAL) are right behind any record. Long work is done and stored before the commit's attempt,
-because other threads wait for the attempt; it only compares. Small writes of several threads
-share a record: each finds the rows of those before it in an `WriteOverlay`, so its changes are those that a record of
-its own would have. Changes that other processes prepared (tasks of Spark,
-say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
-the table (`ReadVersion`) are judged by each attempt, see `streamhouse_spark.kv.conflict_detection`: if no row changed
-that they depend on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets
-follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+**Commit point:** the one record that adds the changes of all buckets.
+
+* Changes of a bucket depend on its rows, so the record adds them only if the bucket still ends at the offset where the
+  rows were read. If another writer committed first, the changes of that bucket are recomputed. Blind writes, which read
+  no row (``table.changelog.image`` WAL), are valid at any offset.
+* Other threads wait for a commit attempt, so long work is done and stored before it; the attempt only compares
+  positions.
+* Small writes of several threads share a record (group commit). Each finds the rows of the writes before it in a
+  `WriteOverlay`, so its changes are the same as in a record of its own.
+* Changes prepared by other processes, such as Spark tasks, are added on the same condition, else recomputed here.
+* Each attempt checks an operation that read the table (`ReadVersion`) for conflicts, see
+  `streamhouse_spark.kv.conflict_detection`. If no row that it depends on changed, its changes are valid after the
+  records committed since; otherwise it fails.
+* Tablets apply changes only after the commit. A crash in between is repaired by the next replay of the log.
 """
 
 from __future__ import annotations
@@ -48,26 +51,26 @@ from streamhouse_spark.storage.base import Storage
 
 TRIES_MAX: Final = 100
 PRESTAGE_TRIES_MAX: Final = 3
-"""How often a large write is staged before the commit's attempt. Where its buckets moved so often, the attempt stages
-it, so that no other writer is faster for ever."""
+"""Attempts to stage a large write before the commit attempt. If its buckets moved every time, the attempt itself stages
+it, so that the write cannot starve."""
 PRESTAGE_KEYS_MIN: Final = 4_096
 PRESTAGE_BYTES_MIN: Final = 256 << 10
-"""Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
-record carries the changes."""
+"""Writes below these limits are staged within the commit attempt: reading the stored rows is fast, and the record
+carries the changes."""
 ASYNC_APPLY_MIN: Final = 256
-"""Writes of fewer changes are applied before the answer: that takes less time than to wake another thread."""
+"""Fewer changes than this are applied before the call returns, which is faster than waking another thread."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertCommitter:
-    """Writes to one table with a primary key, by one of its schemas."""
+    """Commits writes to one primary-key table, by one of its schemas."""
 
     log: CommitLog
     stager: ChangeStager
     extra_actions: Callable[[TableState], Sequence[Action]] | None = None
-    """Returns the actions that the record gets besides, from the state that it follows; raises to give up."""
+    """Returns further actions for the record, given the state before it; raises to abort."""
 
     def write(
         self,
@@ -78,22 +81,20 @@ class UpsertCommitter:
         overwrite: bool = False,
         read: ReadVersion | None = None,
     ) -> tuple[BucketOffsets, CommitResult]:
-        """Commit the changes that the batches of some buckets make. Returns the offsets of the changes, of changed
-        buckets only.
+        """Commit the changes that the batches make to their buckets. Returns the offsets of the changed buckets.
 
-        ``prepared`` has the changes of some buckets, each computed from the bucket's whole batch at one bucket
-        position, by this writer's schema and properties. Where they still fit, neither the bucket's batch nor its
-        tablet on this host is used, so ``batches`` may be lazy.
+        ``prepared`` has changes of some buckets, each computed from the bucket's whole batch at one position, by this
+        writer's schema and properties. If they are still valid, neither the batch nor this host's tablet is read, so
+        ``batches`` may be lazy.
 
-        With ``overwrite`` the same record first empties the table: afterwards it has the rows of the batches alone.
-        With ``read`` nothing is committed if a row changed that the operation depends on. Durable and visible to
-        everybody when this returns. With a transaction that is already stored nothing is changed, and the offsets of
-        its first commit are returned.
+        With ``overwrite`` the same record truncates the table first. With ``read`` nothing is committed if a row
+        changed that the operation depends on. The changes are durable and visible when this returns. If the transaction
+        is already stored, nothing is changed and the offsets of its first commit are returned.
 
         Raises:
-            CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
-                by others, or too many races were lost; nothing was written.
-            InvalidOptionError: the table is a materialised one, to which its refreshes alone write.
+            CommitConflictError: the schema changed, read or written rows changed, or too many races were lost; nothing
+                was written.
+            InvalidOptionError: the table is materialised, and only its refreshes may write to it.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
         require_writable(self.log.state, transaction)
@@ -108,11 +109,12 @@ class UpsertCommitter:
         return offsets, committed
 
     def _schedule_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
-        """Apply the committed changes of a bucket, before or behind the answer: the rows are stored, and the tablet's
-        next use in this process comes behind it.
+        """Apply the committed changes of a bucket, before or after the call returns.
+
+        The rows are stored, and the next use of the tablet in this process applies them first.
         """
         if any(s.values is None for s in chain):
-            return  # the host that needs them next replays them: this one may never look at the bucket
+            return  # the next host that needs them replays them; this one may never read the bucket
         tablet, storage = self.stager.tablet_of(bucket), self.stager.storage
 
         def apply() -> None:
@@ -127,12 +129,12 @@ class UpsertCommitter:
 
 
 def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
-    """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
-    it in the record that are not applied yet. A failing local disk must not look like a failed write.
+    """Apply the committed changes of a bucket to this host's tablet: the last of ``chain``, and unapplied earlier ones
+    of the same record. A failing local disk must not look like a failed write.
     """
     history = history_of(state)
     if not belongs_to_table(tablet, extent := tablet.extent, storage, state):
-        return  # the next use begins it anew
+        return  # the next use recreates it
     first = chain[0].at
     if first[0] == first[1] != extent.begins:
         tablet.truncate(first[0], after=extent.history, history=history)
@@ -147,14 +149,13 @@ def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableS
 
 
 class _PrestageError(Exception):
-    """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
+    """Raised by a commit attempt for a large write that must be staged before it, because other threads wait."""
 
 
 class _UpsertPlan(DependentPlan):
-    """One write and its staged changes. A large write is staged before the commit's attempt, which then only
-    compares.
+    """The commit plan of one write, with its staged changes.
 
-    As a plan it may be asked by the thread of a neighbour, never by two at a time.
+    A group commit may call it from another thread, but never from two at a time.
     """
 
     def __init__(
@@ -179,17 +180,18 @@ class _UpsertPlan(DependentPlan):
         self._times_planned = 0
         self._was_stacked = False
         self.staged: dict[int, StagedChanges] = {}
-        """Replaced by each attempt: those that followed another attempt keep what it had."""
+        """Replaced, never mutated, by each attempt: plans stacked on an earlier attempt keep its changes."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the staged changes may be others than the committed ones: a request that was given up may have
-        stored the write behind other neighbours than the last ones.
+        """Whether the committed changes may differ from the staged ones.
+
+        An abandoned request may have stored the write after other neighbours than those of the last attempt.
         """
         return self._was_stacked and self._times_planned > 1
 
     def chain(self, bucket: int) -> list[StagedChanges]:
-        """Return the staged changes of a bucket, behind those that the record has before them."""
+        """Return the changes of a bucket in the record: those of earlier plans, then those staged here."""
         return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 
     def commit(self) -> CommitResult:
@@ -212,12 +214,12 @@ class _UpsertPlan(DependentPlan):
 
     @property
     def _staged_ms(self) -> int | None:
-        """Store time at which the oldest staged changes began to be staged; None before the first."""
+        """Store time when staging of the oldest staged changes began; None before the first."""
         own = [changes.staged_ms for changes in self.staged.values()]
         return min([*own, *(changes.staged_ms for changes in self._ready.values())], default=None)
 
     def _prestage(self) -> None:
-        """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
+        """Check the write and, if it is large, stage it before the attempt. Gives up after a few tries."""
         if self._times_prestaged >= PRESTAGE_TRIES_MAX:
             return
         self._times_prestaged += 1
@@ -255,10 +257,10 @@ class _UpsertPlan(DependentPlan):
         return make_truncate_actions(state) if self._overwrite else ()
 
     def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
-        """Return the buckets without staged changes for their current position. Raises for a write that is not
-        possible, or no longer.
+        """Return the buckets that have no staged changes for their current position. Raises if the write is no longer
+        possible.
         """
-        if state.dropped:  # also where nothing would change
+        if state.dropped:  # also if nothing would change
             raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
         if state.schema_id != self._stager.layout.schema_id:
             raise CommitConflictError(
@@ -276,13 +278,13 @@ class _UpsertPlan(DependentPlan):
             if ready is not None and ready.is_valid_at(state, comparable_position(ready.at), time_ms):
                 self.staged[bucket] = ready.at_position(at)
             elif _is_reusable(staged, comparable_position, state, time_ms):
-                self.staged[bucket] = replace(staged, at=at)  # by an earlier attempt
+                self.staged[bucket] = replace(staged, at=at)  # staged by an earlier attempt
             else:
                 moved[bucket] = at
         return moved
 
     def _is_large(self, buckets: Collection[int]) -> bool:
-        """Tell whether computing or storing the changes of these buckets takes long."""
+        """Return whether staging the changes of these buckets takes long."""
         num_keys = num_bytes = 0
         if self._stager.reads_whole_buckets and buckets:
             return True
@@ -310,8 +312,8 @@ def _is_reusable(
     state: TableState,
     time_ms: int,
 ) -> TypeGuard[StagedChanges]:
-    """Tell whether changes that this process computed are right at the bucket's position, and their file still
-    exists.
+    """Return whether changes that this process staged are valid at the bucket's position and their
+    file still exists.
     """
     if staged is None:
         return False
