@@ -1,7 +1,7 @@
-"""Rows in CSV as RFC 4180 has it: a header, and fields that are quoted whole or not at all.
+"""Rows in CSV as of RFC 4180: a header, and fields that are quoted as a whole or not at all.
 
-Arrow parses the rows. It takes a quote that never closes and text behind a quoted field for data, so each block is
-checked before Arrow gets it.
+Arrow parses the rows, but takes an unclosed quote, and text after a quoted field, for data. So the quotes of each block
+are checked before Arrow reads it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SHOWN_CHARS_MAX: Final = 60
 def read_csv(
     source: Any, schema: pa.Schema | None, *, delimiter: str = ",", null_texts: Sequence[str] = ()
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return the schema of the rows, and the rows in batches. Columns match by name, without regard to case.
+    """Return the schema and the batches of the rows. Columns match by name, ignoring case.
 
-    Raises `SchemaMismatchError` for quotes that are not RFC 4180's, and for a field of another form than its column's.
+    Raises `SchemaMismatchError` for quotes that violate RFC 4180 and for a field that does not fit its column.
     """
     checked = _CheckedSource(source, delimiter)
     columns = _match_columns(checked.header(), schema)
@@ -52,7 +52,7 @@ def read_csv(
             convert_options=convert,
         )
     except pa.ArrowException:
-        while checked.read():  # a quote that never closes says more than what Arrow makes of it
+        while checked.read():  # an unclosed quote is a better error than Arrow's
             pass
         raise
     require_readable(reader.schema)
@@ -61,14 +61,14 @@ def read_csv(
 
 
 def write_csv(rows: pa.Table) -> bytes:
-    """Return rows as CSV with a header. Raises `InvalidOptionError` for types that have no form in it."""
+    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
     sink = io.BytesIO()
     for place, column in enumerate(rows.schema):
         if _is_bytes(column.type) or _is_time(column.type):
             values = encode_values(rows.column(place).combine_chunks())
             rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
     try:
-        pa.csv.write_csv(rows.combine_chunks(), sink)  # an empty chunk gets a header of its own
+        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
     except pa.ArrowException as error:
         raise InvalidOptionError(
             f"the rows cannot be CSV: {error}; choose other columns (columns=), or another form (application/json)"
@@ -77,7 +77,7 @@ def write_csv(rows: pa.Table) -> bytes:
 
 
 def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
-    """Return the columns of the table by the names that the header gives them."""
+    """Return the table's columns by the names in the header."""
     exact = {column.name: column for column in schema or ()}
     folded = {column.name.casefold(): column for column in schema or ()}
     matches = {name: exact.get(name, folded.get(name.casefold())) for name in header}
@@ -85,7 +85,7 @@ def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str,
 
 
 def _wire_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow's parser reads a column: a text where its own form is another one."""
+    """Return the type that Arrow's parser reads a column as: text if the column has a form of its own."""
     is_own = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
     return pa.string() if is_own else data_type
 
@@ -99,9 +99,9 @@ def _decode_batch(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.
 
 
 def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
-    """Return the values of texts in the form that a column has in CSV.
+    """Convert texts to values of a column.
 
-    Raises `SchemaMismatchError`, or an error of Arrow's, for other texts.
+    Raises `SchemaMismatchError`, or an error of Arrow's, for invalid texts.
     """
     if _wire_type(column.type) == column.type:
         return texts.cast(column.type)
@@ -152,7 +152,7 @@ class _CheckedSource(io.RawIOBase):
         try:
             return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
         except csv.Error:
-            return []  # Arrow says what is wrong
+            return []  # Arrow reports the error
 
     def read(self, size: int = -1) -> bytes:
         if not self._pending and not self._is_at_end:
@@ -170,8 +170,8 @@ class _CheckedSource(io.RawIOBase):
 class QuoteCheck:
     """Checks the quotes of CSV, block by block.
 
-    A quote that stands outside of a quoted field opens one, or is the second of two that mean one; so it follows the
-    start of a field or another quote. A quote inside closes the field, so the field's end or another quote follows it.
+    A quote outside a quoted field opens one, or is the second of an escaped pair; it must follow the start of a field
+    or another quote. A quote inside closes the field; the end of the field or another quote must follow it.
     """
 
     def __init__(self, delimiter: str) -> None:
@@ -183,7 +183,7 @@ class QuoteCheck:
         self._line = 1
 
     def check(self, block: bytes) -> None:
-        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text behind a quoted one."""
+        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text after a quoted field."""
         data = np.frombuffer(block, np.uint8)
         if not len(data):
             return
@@ -200,12 +200,12 @@ class QuoteCheck:
         self._last = int(data[-1])
 
     def finish(self) -> None:
-        """Raise `SchemaMismatchError` for a quote that never closes."""
+        """Raise `SchemaMismatchError` for an unclosed quote."""
         if self._is_inside:
             raise SchemaMismatchError(f"the quote in line {self._opened_in} never closes; close it, or double it")
 
     def _require(self, data: npt.NDArray[np.uint8], quotes: npt.NDArray[np.intp], step: int, problem: str) -> None:
-        """Raise unless a field's start or end, or a quote, is beside each of these quotes."""
+        """Raise unless a field boundary or another quote is adjacent to each of these quotes."""
         adjacent = quotes + step
         is_in_block = (adjacent >= 0) & (adjacent < len(data))
         wrong = quotes[is_in_block][~self._is_boundary(data[adjacent[is_in_block]])]

@@ -1,7 +1,7 @@
-"""Rows in JSON: an array of objects, one object, or an object per line.
+"""Rows in JSON: an array of objects, one object, or one object per line.
 
-Arrow parses lines many at once. What it has no form for, or reads otherwise than `schema.json_values`, is parsed row by
-row, so both give the same rows.
+Arrow parses many lines at once. Values that it does not support, or reads differently from `schema.json_values`, are
+parsed row by row, so the result is the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamhouse_spark.schema.json_values import decode_rows, decode_times, pars
 _BLANKS: Final = " \t\r\n"
 _SHOWN_CHARS_MAX: Final = 60
 _NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*n")
-"""The first letter of a ``null`` behind an object, or of a text like that."""
+"""The first letter of a possible ``null`` after an object."""
 _PLAIN_NAME: Final = re.compile(r"[\w .$-]+", re.ASCII)
 _DECODER: Final = json.JSONDecoder()
 
@@ -38,7 +38,7 @@ class JsonReader:
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
     def read(self, lines: bytes) -> pa.Table:
-        """Read lines of objects. Raises `SchemaMismatchError` for a line or a value that does not fit."""
+        """Read lines of objects. Raises `SchemaMismatchError` for an invalid line or value."""
         rows = self._read_at_once(lines)
         return self._read_each(lines) if rows is None else rows
 
@@ -54,7 +54,7 @@ class JsonReader:
         return decode_rows(rows, self.schema, self.defaults)
 
     def _read_at_once(self, lines: bytes) -> pa.Table | None:
-        """Read the lines with Arrow; None if it may give other rows than `decode_rows`."""
+        """Read the lines with Arrow; None if the rows could differ from those of `decode_rows`."""
         if not can_be_parsed_at_once(lines):
             return None
         folded = lines.lower()
@@ -78,7 +78,7 @@ class JsonReader:
         if not columns and rows.num_rows:
             return None
         if any(name in self.defaults and column.null_count for name, column in columns.items()):
-            return None  # is it null, or not there?
+            return None  # null or absent: Arrow does not say
         if not all(map(_is_finite, columns.values())):
             return None
         return pa.table({name: self._convert_column(name, column) for name, column in columns.items()})
@@ -91,20 +91,20 @@ class JsonReader:
 
 
 def can_be_parsed_at_once(lines: bytes) -> bool:
-    """Return whether Arrow's parser may get these lines: a ``null`` in the place of an object ends the process."""
+    """Return whether Arrow's parser may read these lines: a ``null`` in place of an object crashes the process."""
     return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
 
 
 def json_lines(body: bytes) -> bytes:
-    """Return an array of objects, or one object, as lines, each with the object's own text.
+    """Return an array of objects, or one object, as lines, each with the object's original text.
 
-    Raises `SchemaMismatchError` for other JSON, and for none.
+    Raises `SchemaMismatchError` for other or invalid JSON.
     """
     return "\n".join(json_objects(body)).encode()
 
 
 def json_objects(body: bytes) -> list[str]:
-    """Return the text of each object of an array, or of one object, on one line. Raises as `json_lines`."""
+    """Return the text of each object of an array, or of one object, each on one line. Raises as `json_lines`."""
     try:
         text = body.decode(json.detect_encoding(body))
         objects = list(_split_objects(text))
@@ -144,7 +144,7 @@ def _single_value(text: str, begin: int, end: int) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """Replace line ends, which JSON has between values alone: those of a text are escaped."""
+    """Replace line breaks, which occur in JSON only between values: inside texts they are escaped."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
@@ -162,12 +162,12 @@ def _decode_text(data: bytes) -> str:
 
 
 def _may_mention(folded: bytes, name: str) -> bool:
-    """Return whether lines in lower case may have the name. Other than plain names may be written with escapes."""
+    """Return whether lower-cased lines may contain the name. Names with special characters may be escaped."""
     return not _PLAIN_NAME.fullmatch(name) or f'"{name.lower()}"'.encode() in folded
 
 
 def _wire_type(data_type: pa.DataType) -> pa.DataType | None:
-    """Return the type as which Arrow's parser reads a column; None if it has no form for it."""
+    """Return the type that Arrow's parser reads a column as; None if it does not support the column."""
     if _is_time(data_type):
         return pa.string()
     return data_type if _is_plain(data_type) else None
@@ -182,7 +182,7 @@ def _is_null(column: pa.ChunkedArray) -> bool:
 
 
 def _is_plain(data_type: pa.DataType) -> bool:
-    """Tell whether Arrow's parser reads values of the type in the form that they have here."""
+    """Return whether Arrow's parser reads values of the type as this module does."""
     types = pa.types
     if types.is_list(data_type):
         return _is_plain(data_type.value_type)
@@ -198,7 +198,7 @@ def _is_plain(data_type: pa.DataType) -> bool:
 
 
 def _is_finite(column: pa.ChunkedArray) -> bool:
-    """Tell whether no number in the column is NaN or infinite, which Arrow reads from tokens that are no JSON."""
+    """Return whether no number in the column is NaN or infinite; Arrow accepts such tokens, JSON has none."""
     return all(map(_is_finite_array, column.chunks))
 
 

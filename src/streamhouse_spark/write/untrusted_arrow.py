@@ -1,8 +1,8 @@
-"""Arrow data of somebody else, looked at before Arrow's own reader believes it.
+"""Validation of Arrow data from untrusted sources, before Arrow's own reader trusts it.
 
-The format has no checksums, and the reader trusts lengths and offsets: a few bytes can ask for gigabytes, or name
-values outside of their buffers, at which the process ends. So what each message says of itself is checked first, and
-then every value that was read.
+The format has no checksums, and the reader trusts lengths and offsets. A few bytes can allocate gigabytes, or refer to
+values outside their buffers, which crashes the process. So the metadata of each message is checked first, and then all
+values that were read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 
 _MAGIC: Final = b"ARROW1\0\0"
-"""Begin of a file, behind which it is as a stream is."""
+"""Start of a file; the rest is like a stream."""
 _SCHEMA: Final = "schema"
 _DICTIONARY: Final = "dictionary"
 _BATCH: Final = "record batch"
@@ -28,23 +28,24 @@ _DEPTH_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class IpcLimits:
-    """The largest input that is taken, whatever the bytes promise."""
+    """Limits of an input, whatever its metadata declares."""
 
     rows: int
-    """Rows of a batch, and of all batches: columns of nulls take no bytes."""
+    """Rows of all batches: columns of nulls take no bytes."""
     bytes: int
-    """Bytes of all buffers, once they are no longer compressed."""
+    """Uncompressed bytes of all buffers."""
 
 
 def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> None:
-    """Check all messages of a stream or a file, from the source's begin to its end, without reading a value.
+    """Check all messages of a stream or file, without reading a value.
 
-    Raises `SchemaMismatchError` for what Arrow's reader must not see, pyarrow's `ArrowInvalid` for what is no Arrow.
+    Raises `SchemaMismatchError` for data that Arrow's reader must not see, and pyarrow's `ArrowInvalid` for data that
+    is not Arrow.
     """
     source.seek(len(_MAGIC) if source.read(len(_MAGIC)) == _MAGIC else 0)
     reader = pa.ipc.MessageReader.open_stream(source)
     first = next(_iter_messages(reader), None)
-    if first is None or first.type != _SCHEMA:  # read_schema takes any message for one, and may end the process
+    if first is None or first.type != _SCHEMA:  # read_schema accepts any message, and may crash the process
         raise pa.ArrowInvalid("it does not begin with a schema")
     require_readable(pa.ipc.read_schema(first))
     rows = size_bytes = 0
@@ -62,7 +63,7 @@ def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> Non
 
 
 def sound_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, each with all its values checked. Raises pyarrow's `ArrowInvalid`."""
+    """Yield the batches after checking all their values. Raises pyarrow's `ArrowInvalid`."""
     for batch in batches:
         batch.validate(full=True)
         yield batch
@@ -84,7 +85,7 @@ class _Batch:
 
     @classmethod
     def of(cls, message: Any) -> _Batch:
-        """Read the head of a batch, or of a dictionary's. Raises `SchemaMismatchError`."""
+        """Read the header of a record batch or of a dictionary's batch. Raises `SchemaMismatchError`."""
         head = bytes(message.metadata)
         try:
             table = _find_table(head, _follow_offset(head, 0), 2)
@@ -103,7 +104,7 @@ class _Batch:
         return batch
 
     def size_bytes(self, message: Any) -> int:
-        """Return the bytes of all buffers as they will be in memory."""
+        """Return the uncompressed bytes of all buffers."""
         if not self.is_compressed:
             return sum(length for _, length in self.buffers)
         total = 0
@@ -116,13 +117,13 @@ class _Batch:
 
 
 def _follow_offset(data: bytes, at: int) -> int:
-    """Return the place that an offset of the head leads to."""
+    """Return the position that an offset of the header points to."""
     (distance,) = struct.unpack_from("<I", data, at)
     return int(at + distance)
 
 
 def _find_field(data: bytes, table: int, number: int) -> int | None:
-    """Return the place of a field of a table; None where it is left out."""
+    """Return the position of a field of a table; None if it is omitted."""
     (back,) = struct.unpack_from("<i", data, table)
     names = table - back
     if names < 0:
@@ -166,7 +167,7 @@ def _require_field(field: pa.Field, depth: int) -> None:
 
 
 def _require_supported(kind: pa.DataType, depth: int) -> None:
-    """Raise `SchemaMismatchError` for types that no column of a table can be made of, before any value is read."""
+    """Raise `SchemaMismatchError` for types that no column can have, before any value is read."""
     is_supported = not (
         pa.types.is_union(kind) or pa.types.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType)
     )

@@ -1,7 +1,7 @@
-"""`PrimaryKeyTable`: the operations that only a table with a primary key has, in Python and without Spark.
+"""`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
 
-Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: missing
-changes are read from the log before a tablet is used, and losing tablets loses nothing.
+Current rows by key are cached in tablets of this host (`streamhouse_spark.kv`), which follow the log. Missing changes
+are read from the log before a tablet is used, so losing a tablet loses nothing.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from streamhouse_spark.write.auto_compaction import merge_if_due
 from streamhouse_spark.write.key_parsing import parse_keys
 
 SCHEMA_CHANGES_MAX = 10
-"""Times that a write begins again because columns were added meanwhile."""
+"""Retries of a write after concurrent schema changes."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class PrimaryKeySchema:
-    """The form of a table's rows by key, under one schema and one set of properties."""
+    """How a table stores rows by key, under one schema and one set of properties."""
 
     name: str
     table_uuid: str
@@ -70,9 +70,9 @@ class PrimaryKeySchema:
     layout: KeyedLayout
     num_buckets: int
     bucket_indexes: tuple[int, ...]
-    """Column indexes of the bucket key in the schema; none for a table of one bucket."""
+    """Column indexes of the bucket key in the schema; empty for a single bucket."""
     lake_format: LakeFormat
-    """The lake format whose hash gives the buckets."""
+    """The lake format whose hash assigns the buckets."""
     numbers: IdentityRanges | None = field(default=None, compare=False)
 
     @classmethod
@@ -93,20 +93,20 @@ class PrimaryKeySchema:
 
     @cached_property
     def key_schema(self) -> TableSchema:
-        """The columns of the primary key, in its order, and without defaults: a key to look for is whole."""
+        """The primary key columns in key order, without defaults: a key to look up is complete."""
         return without_defaults(self.schema.select(self.properties.primary_key))
 
     @cached_property
     def bucket_key(self) -> tuple[str, ...]:
-        """The columns that determine the bucket; none for a table of one bucket."""
+        """The columns that determine the bucket; empty for a single bucket."""
         return tuple(self.schema.names[place] for place in self.bucket_indexes)
 
     def bucket_numbers(self, key: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int32]:
-        """Return the bucket of each row, by the columns of the bucket key."""
+        """Return the bucket of each row, given the bucket key columns."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
     def buckets(self, columns: Sequence[arrow_chunking.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
-        """Return the row indexes of each bucket; None if there is one bucket."""
+        """Yield each bucket with the indexes of its rows, or with None if there is a single bucket."""
         if not self.bucket_indexes:
             yield 0, None
             return
@@ -118,12 +118,12 @@ class PrimaryKeySchema:
                 yield bucket, order[start:end]
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
-        """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete it."""
+        """Group complete rows by bucket and key; ``deleted`` marks the rows that delete their key."""
         columns = self._complete_columns(rows, deleted)
         return {bucket: self._group_rows(columns, deleted, places) for bucket, places in self.buckets(columns)}
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
-        """Group rows that are known to be of one bucket, as `batches` does."""
+        """Group rows of a single bucket by key, as `batches` does."""
         return self._group_rows(self._complete_columns(rows, deleted), deleted, None)
 
     def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
@@ -134,7 +134,7 @@ class PrimaryKeySchema:
     def _group_rows(
         self, columns: Sequence[arrow_chunking.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
     ) -> KeyedBatch:
-        """Group the rows at the indexes ``places``, or all of them. Only columns of the key are taken twice."""
+        """Group the rows at the indexes ``places``, or all rows. Only key columns are copied."""
         of_key = self.layout.key_indexes
         bucket_columns = list(columns)
         if places is not None:
@@ -148,9 +148,9 @@ class PrimaryKeySchema:
         return KeyedBatch.of(keys, columns, deleted, places)
 
     def _encode_keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
-        """Encode the keys. They are compared with one another, so those of a bucket are one array.
+        """Encode the keys in one array, because they are compared with one another.
 
-        Raises `InvalidOptionError` if they are too many bytes for that.
+        Raises `InvalidOptionError` if they have too many bytes for that.
         """
         places = self.layout.key_indexes
         num_bytes = sum(columns[place].nbytes for place in places)
@@ -163,7 +163,7 @@ class PrimaryKeySchema:
         return self.layout.keys(chosen)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
-        """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
+        """Return whether each key of the batch is a key of a row that is marked in ``inserted``."""
         keys = self._encode_keys(rows.filter(pa.array(inserted)).columns)
         is_inserted: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
         return is_inserted
@@ -189,7 +189,7 @@ def with_identity_allocator(shape: PrimaryKeySchema, log: CommitLog) -> PrimaryK
 
 
 class PrimaryKeyTable:
-    """Writes by key to one table; get it from `Table`, which has the same methods. Safe for threads."""
+    """Writes by key to one table; `Table.keyed` returns one. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
         self.table = table
@@ -200,7 +200,7 @@ class PrimaryKeyTable:
         return PrimaryKeyTable, (self.table,)
 
     def shape(self, state: TableState | None = None) -> PrimaryKeySchema:
-        """Return the form of rows by key for a state, the newest known by default."""
+        """Return the key-value schema of a state, by default the latest cached one."""
         state = state or self.table.state
         with self._lock:
             if (
@@ -224,8 +224,9 @@ class PrimaryKeyTable:
         choosing: Callable[[pa.Table], Choose] | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """See `Table.upsert` and `Table.overwrite`. ``choosing`` makes the choice of rows that the new ones replace;
-        ``require`` is as for `commit_staged`.
+        """Upsert rows, see `Table.upsert` and `Table.overwrite`.
+
+        ``choosing`` returns the filter of the rows to replace; ``require`` is as for `commit_staged`.
         """
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
@@ -247,7 +248,7 @@ class PrimaryKeyTable:
     def delete(
         self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
     ) -> BucketOffsets:
-        """See `Table.delete`."""
+        """Delete rows by key; see `Table.delete`."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             padded = pad_columns(self.keys(keys, shape), shape.schema)
@@ -258,14 +259,14 @@ class PrimaryKeyTable:
         return self.write_with_retries(write, keys, transaction)
 
     def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
-        """Convert keys as a caller gives them. Raises `SchemaMismatchError`."""
+        """Convert keys that a caller gave. Raises `SchemaMismatchError`."""
         return coerce(parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys go.
+        """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys are deleted.
 
-        Of a key that is both deleted and written the written row stays. Raises `SchemaMismatchError` if a key is
-        written twice.
+        If a key is both deleted and written, the written row wins. Raises `SchemaMismatchError` for a key written
+        twice.
         """
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
@@ -278,14 +279,15 @@ class PrimaryKeyTable:
         return self.commit(shape, batches, engine, transaction=transaction)
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
-        """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
+        """Raise `InvalidOptionError` or `SchemaMismatchError` if a partial update of these columns is not supported."""
         shape = with_statement_context(self.shape(state), self.table.world)
         engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
-        """Add rows with these keys and defaults, or nulls, for absent keys; existing rows stay as they are.
+        """Insert a row for each missing key, with defaults or nulls; existing rows are unchanged.
 
-        ``keys`` has the key's columns in order. Raises `SchemaMismatchError` where another is NOT NULL without default.
+        ``keys`` has the key columns in order. Raises `SchemaMismatchError` if another column is NOT NULL without a
+        default.
         """
         shape = with_statement_context(self.shape(), self.table.world)
         value_columns = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
@@ -294,13 +296,13 @@ class PrimaryKeyTable:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
-        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
+        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may have older names
         rows = pad_columns(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
     def write_with_retries(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
-        """Write by the newest known schema, and again if it changed meanwhile."""
+        """Call ``write`` with the latest cached schema, and retry if the schema changed concurrently."""
         check_transaction(transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
             shape = with_statement_context(self.shape(), self.table.world)
@@ -328,7 +330,7 @@ class PrimaryKeyTable:
         return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
 
     def stager(self, shape: PrimaryKeySchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
-        """Return a stager of changes by a shape of the table and the properties of a state."""
+        """Return a stager of changes by ``shape``, with the segment options of a state."""
         table = self.table
         return ChangeStager(
             table.storage,
@@ -353,7 +355,7 @@ class PrimaryKeyTable:
         read: ReadVersion | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit as `UpsertCommitter.write` does, and merge inline rows if that is due."""
+        """Commit as `UpsertCommitter.write` does, and compact inline rows if due."""
         extra_actions = None if require is None else partial(_plan_nothing, require)
         writer = UpsertCommitter(self.table.log, self.stager(shape, engine), extra_actions)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
@@ -370,7 +372,7 @@ class PrimaryKeyTable:
     ) -> BucketOffsets:
         """Replace the rows of partitions by batches of rows of these partitions, in one commit.
 
-        Raises `InvalidOptionError` for a table that takes no deletions, else as `UpsertCommitter.write`.
+        Raises `InvalidOptionError` for a table that does not support deletes, else as `UpsertCommitter.write`.
         """
         require_deletions(shape)
         engine = engine_of(shape.properties, shape.schema, None)
@@ -396,14 +398,14 @@ class PrimaryKeyTable:
 
 
 def _plan_nothing(require: Require, state: TableState) -> Sequence[Action]:
-    """Ask whether the record may follow a state, and give it no actions."""
+    """Check whether the record may follow a state, and return no actions."""
     require(state)
     return ()
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
-    """Raise `InvalidOptionError` if UPDATE, DELETE and MERGE would have another effect on this table than their text
-    says.
+    """Raise `InvalidOptionError` if a merge engine or delete behavior would change the effect of UPDATE, DELETE and
+    MERGE.
     """
     if properties.merge_engine != "last_row":
         raise InvalidOptionError(
@@ -419,7 +421,7 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
 
 
 def require_deletions(shape: PrimaryKeySchema) -> None:
-    """Raise `InvalidOptionError` for a table that takes no deletions, of which no part can be replaced."""
+    """Raise `InvalidOptionError` for a table that does not support deletes, whose partitions cannot be replaced."""
     if (behavior := shape.properties.delete_behavior) != "allow":
         raise InvalidOptionError(
             f"table {shape.name} takes no deletions ({DELETE_BEHAVIOR} is {behavior}), and replacing a part of it "
@@ -429,8 +431,7 @@ def require_deletions(shape: PrimaryKeySchema) -> None:
 
 
 def order_deletions_first(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
-    stays.
+    """Order the rows of an UPDATE, DELETE or MERGE so that the written row of a key wins over its deletion.
 
     Raises `InvalidOptionError` as `require_rewritable`.
     """
@@ -456,14 +457,14 @@ def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
 
 
 def _nullable_but_key(shape: PrimaryKeySchema) -> TableSchema:
-    """Return the columns, all but the key's nullable: the row of a key that goes has no others."""
+    """Return the columns, all nullable except the key: the row of a deleted key has no other values."""
     key = shape.key_schema.names
     columns = (c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns)
     return TableSchema(tuple(columns))
 
 
 def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the columns of a partial update beside the key; None for whole rows."""
+    """Return the columns of a partial update without the key; None for whole rows."""
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -490,7 +491,7 @@ def _require_key_columns(shape: PrimaryKeySchema, targets: Sequence[str] | None)
 def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
     """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
 
-    Columns are matched by name: those of a key may stand in another order than in the table.
+    Columns are matched by name: key columns may have another order than in the table.
     """
     schema = schema if with_defaults else without_defaults(schema)
     present = set(rows.schema.names)
@@ -501,7 +502,7 @@ def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = Fa
 
 
 def drop_ignored_deletions(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if it allows none."""
+    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if deletes are disabled."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():
         return rows, deleted

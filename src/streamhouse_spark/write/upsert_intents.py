@@ -1,9 +1,9 @@
-"""Writes whose rows several processes stage: as intents, and as prepared changes.
+"""Writes whose rows several processes stage, as intents and prepared changes.
 
-*Intents* are rows with their effect on their key. The changes that follow depend on the table's rows at the commit. A
-process that has all intents of a bucket may *prepare* these changes against the rows as they are then; the commit adds
-them where the bucket has not moved since, and works them out from the intents where it has. So preparing in many
-processes costs the committing one nothing, and useless work costs no more than its file.
+*Intents* are rows with their effect on their key. The resulting changes depend on the table's rows at the commit. A
+process with all intents of a bucket may *prepare* these changes against the current rows. The commit adds them if the
+bucket has not moved since, and otherwise recomputes them from the intents. So preparing in many processes costs the
+committing process nothing, and wasted work costs no more than its file.
 """
 
 from __future__ import annotations
@@ -45,45 +45,44 @@ Bools = npt.NDArray[np.bool_]
 
 
 class BucketIntents(NamedTuple):
-    """All intents of one bucket in their order."""
+    """All intents of a bucket, in order."""
 
     rows: pa.Table
     """Rows with all columns of the schema."""
     deleted: Bools
     """Whether each row deletes its key."""
     inserted: Bools | None = None
-    """Whether each row is a new one of a MERGE that matched none; None if that is not known."""
+    """Whether each row is inserted by a MERGE that matched no row; None if that is unknown."""
 
 
 ReadIntents = Callable[[TableSchema], BucketIntents]
-"""Reads the intents of one bucket, by a schema of the table."""
+"""Reads the intents of one bucket by a schema of the table."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IntentWrite:
-    """The rules by which a write turns intents into changes; the same for those who prepare and for the one who
-    commits.
-    """
+    """How a write turns intents into changes; the same for preparing and committing processes."""
 
     columns: tuple[str, ...] | None = None
     """Columns of a partial update; None for whole rows."""
     overwrites: bool = False
-    """Whether the intents are all rows of the table afterwards."""
+    """Whether the intents replace all rows of the table."""
     rewrites: bool = False
     """Whether it is an UPDATE, DELETE or MERGE: see `order_deletions_first`."""
 
     now: StatementContext | None = None
-    """The moment of functions that are defaults of columns which a partial update does not name."""
+    """The time for defaults that are functions, of columns that a partial update does not name."""
 
     def engine(self, shape: PrimaryKeySchema) -> MergeEngine:
         schema = shape.schema if self.now is None else evaluate_defaults(shape.schema, self.now)
         return engine_of(shape.properties, schema, resolve_targets(shape, self.columns))
 
     def batch(self, shape: PrimaryKeySchema, read: ReadIntents) -> KeyedBatch:
-        """Turn intents into a batch. Raises as `drop_ignored_deletions`, `order_deletions_first` and
-        `require_unique_keys` for rows that the table does not take.
+        """Turn intents into a batch.
+
+        Raises as `drop_ignored_deletions`, `order_deletions_first` and `require_unique_keys` for invalid rows.
         """
         rows, deleted, inserted = read(shape.schema)
         if not self.rewrites:
@@ -98,10 +97,10 @@ class IntentWrite:
 def prepare(
     keyed: PrimaryKeyTable, write: IntentWrite, intents: Mapping[int, ReadIntents]
 ) -> tuple[PreparedChanges, ...]:
-    """Compute and stage the changes that the intents of buckets make now. Durable when this returns, visible to nobody.
+    """Compute and stage the changes that the intents make now. Durable but not visible when this returns.
 
-    Nobody else may have intents of these buckets. Preparing is optional: if it fails, or the table would refuse the
-    rows, the bucket is left out, and the commit meets the reason.
+    No other process may have intents of these buckets. Preparing is optional: if it fails, or the table rejects the
+    rows, the bucket is left out, and the commit meets the error.
     """
     changes = []
     for bucket, read in intents.items():
@@ -145,10 +144,10 @@ def commit(
     read: ReadVersion | None = None,
     choose: Choose | None = None,
 ) -> BucketOffsets:
-    """Commit the changes that the intents of buckets make, by the newest known schema, in one commit.
+    """Commit the changes that the intents of buckets make by the latest cached schema, in one record.
 
-    ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these intents are not read if the
-    changes are still right. ``read`` goes with ``write.rewrites``. With ``choose`` the intents replace the rows of
+    ``prepared`` are changes that `prepare` made from **all** intents of their bucket: if they are still valid, the
+    intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
     partitions, and nothing is prepared.
     """
     shape = keyed.shape()
@@ -159,7 +158,7 @@ def commit(
     batches = _Batches(
         {bucket: partial(write.batch, shape, bucket_batches) for bucket, bucket_batches in intents.items()}
     )
-    for bucket in intents.keys() - ready.keys():  # while nobody waits for the commit's attempt
+    for bucket in intents.keys() - ready.keys():  # before the commit attempt, for which other threads wait
         batches[bucket]
     return keyed.commit(
         shape,
@@ -173,7 +172,7 @@ def commit(
 
 
 class _Batches(Mapping[int, KeyedBatch]):
-    """Batches of buckets, each made on first use, and kept."""
+    """Batches of buckets, each computed on first use and cached."""
 
     def __init__(self, makers: Mapping[int, Callable[[], KeyedBatch]]) -> None:
         self._makers = makers
