@@ -1,8 +1,8 @@
-"""Stage the rows that a table with a primary key begins with when it is made from a lake table.
+"""Initial rows of a primary-key table that adopts a lake table.
 
-The rows of a bucket become a snapshot by key. It stands behind one change, the insertion of the first row, which is
-trimmed at once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the
-snapshot, and the bucket can be truncated.
+The rows of a bucket become a key-value snapshot. It follows one change, the insert of the first row, which is trimmed
+at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the snapshot,
+and the bucket can be truncated.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class BucketBootstrap:
-    """The staged rows of one bucket. They are durable, and no record names them yet."""
+    """The staged rows of one bucket: durable, but not named by a record yet."""
 
     bucket: int
     first: StagedSegment
-    """The insertion of the first row."""
+    """The insert of the first row."""
     rows: tuple[Segment, ...]
 
 
 def stage_rows(
     storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
 ) -> BucketBootstrap:
-    """Write the bucket's rows in the order of their keys; they are sorted in memory.
+    """Write the bucket's rows in key order; they are sorted in memory.
 
-    Raises `LakeMismatchError` where a key is null or occurs more than once.
+    Raises `LakeMismatchError` for a null or duplicate key.
     """
     ordered = _sort_by_key(state, rows)
     change = pa.array([int(ChangeType.INSERT)], pa.int8())
@@ -59,8 +59,8 @@ def stage_rows(
 
 
 def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> tuple[Action, ...]:
-    """Return the action that gives the ``adopted`` rows to a table without changes. Each of these buckets then ends at
-    offset 1.
+    """Return the actions that give the ``adopted`` rows to a table without changes. Each bucket
+    then ends at offset 1.
     """
     if not adopted:
         return ()

@@ -1,7 +1,7 @@
-"""Snapshots by key on shared storage: new hosts begin with them, and the log can be trimmed up to them.
+"""Key-value snapshots on shared storage: new hosts start from them, and the log can be trimmed up to them.
 
-A snapshot of a bucket is its rows at one offset, as segments in the order of their keys. **Commit point:** the record
-that names them, for all buckets of one call; before it there are files that nobody names.
+A snapshot of a bucket is its rows at one offset, as segments in key order. **Commit point:** the record that names the
+snapshots of all buckets of one call; before it they are orphan files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MIN: Final = 1 << 20
-"""So many changes, and as many as the last snapshot has rows, make a new one due."""
+"""A new snapshot is due after this many changes, and at least as many as the last snapshot has rows."""
 SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 3
 
@@ -39,9 +39,9 @@ TRIES_MAX: Final = 3
 def due_buckets(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
-    """Return the buckets that need a new snapshot: to spare new hosts a long replay, or to trim the log. Pure."""
+    """Return the buckets that need a new snapshot, to shorten the replay of new hosts or to trim the log. Pure."""
     snapshot_offsets = {bucket: s.offset for bucket, s in state.snapshots.items()}
-    # Bytes that could be trimmed if every bucket had a snapshot at its end.
+    # Offsets up to which the log could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
     trimmed = plan_trim(
         replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition
@@ -63,10 +63,10 @@ def write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
-    """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before.
+    """Write snapshots of the current rows of ``buckets``. Returns the number of buckets with a newer snapshot.
 
-    Repeating it is harmless, and so is doing it in several places: an older snapshot never replaces a newer one. Raises
-    `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.
+    Safe to repeat and to run concurrently: an older snapshot never replaces a newer one. Raises `CommitConflictError`
+    if columns are altered repeatedly; then nothing was published.
     """
     if not buckets:
         return 0
@@ -92,8 +92,8 @@ def _write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
-    """Write the rows of the buckets at the newest state to files, and again if another process of this host applied
-    changes under columns that were altered since that state.
+    """Write the rows of the latest state to files. Retries if another process of this host applied changes of a newer
+    schema.
     """
     for _ in range(TRIES_MAX):
         state = log.refresh()
@@ -119,7 +119,7 @@ def _is_newer(state: TableState, snapshot: KvSnapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The state, storage and clock that the snapshots of one call are made from."""
+    """The state, storage and clock of the snapshots of one call."""
 
     state: TableState
     storage: Storage

@@ -1,4 +1,4 @@
-"""Bringing a tablet up to a state of the log."""
+"""Replay of the log into a tablet."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_sp
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 20
-"""Changes that one transaction of a tablet takes. A tablet no further behind than this never shows a part of a
-commit."""
+"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedLayout:
-    """Turns a table's rows into keys and values, by one of its schemas."""
+    """Converts a table's rows to keys and values, by one of its schemas."""
 
     schema_id: int
     values: ValueFormat
@@ -45,7 +44,7 @@ class KeyedLayout:
 
     @property
     def identity(self) -> dict[str, object]:
-        """The text under which tablets are kept. Rows of other keys do not count."""
+        """Identity of the tablets. Rows of another key are discarded."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
@@ -53,11 +52,11 @@ class KeyedLayout:
 
 
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
-    """Apply the log's changes of ``bucket`` beyond the tablet, up to the end in ``state``.
+    """Apply the log's changes of ``bucket`` to the tablet, up to the end in ``state``.
 
-    A new tablet begins with the bucket's snapshot, and so does one that is so far behind that this is quicker. Other
-    threads and processes may do the same meanwhile. Rows of another history of the table are forgotten first. Raises
-    `OffsetsTrimmedError` if the log no longer has the changes that the tablet needs.
+    A new tablet starts from the bucket's snapshot, as does one for which that is faster than a replay. Safe to run
+    concurrently in threads and processes. Rows of another history of the table are discarded first. Raises
+    `OffsetsTrimmedError` if the log no longer has the needed changes.
     """
     log = state.buckets[bucket]
     extent = forget_other_history(tablet, storage, state)
@@ -82,7 +81,7 @@ def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
 def _replay(
     tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, extent: TabletState
 ) -> None:
-    """Apply changes from the tablet's extent on, until all are applied or another thread or process applied some."""
+    """Apply changes after the tablet's extent, until all are applied or another thread or process applied some."""
     applied, after, history = extent.applied, extent.history, history_of(state)
     end = state.buckets[bucket].end
     offsets = OffsetRange(applied, end)

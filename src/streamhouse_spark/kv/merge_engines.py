@@ -1,8 +1,8 @@
-"""Merge engines: how the rows of a batch are merged with the stored rows. Pure, over Arrow columns.
+"""Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
-The engines are Apache Fluss's: the last row wins (the default), ``first_row``, ``versioned`` and ``aggregation``. A
-partial update names its target columns; the others stay as they are, and have their defaults where the row is new. A
-deletion with target columns makes these null, and removes the row where no other column but the key has a value.
+The engines are Apache Fluss's: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A partial
+update names its target columns; other columns keep their values, or get their defaults in a new row. A partial deletion
+sets the target columns to null, and deletes the row if no other column but the key has a value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamhouse_spark.schema.generated_columns.generated_column import Generate
 class MergeEngine(Protocol):
     @property
     def replaces(self) -> bool:
-        """Whether a row of a batch takes the place of the stored one, whatever that is."""
+        """Whether a row of a batch replaces the stored row unconditionally."""
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         """Return the rows of the batch's keys after the batch, given the ``old`` ones."""
@@ -32,18 +32,17 @@ class MergeEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnwiseMerge:
-    """Merges each column on its own: its fold over the old value and those of the batch. The default, and
-    ``aggregation``.
+    """Merges each column by its fold over the old value and those of the batch. The default, and ``aggregation``.
 
-    ``targets`` are the positions of the columns that a partial update names; None stands for all.
+    ``targets`` are the indexes of the columns of a partial update; None means all.
     """
 
     key_columns: frozenset[int]
     folds: Mapping[int, Fold]
-    """Position → fold; the default is that the last value wins, null or not."""
+    """Index → fold; by default the last value wins, null or not."""
     targets: Collection[int] | None = None
     defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
-    """Position → default of a column that a partial update does not name, for new rows; without one null."""
+    """Index → default in new rows of a column that a partial update does not name; else null."""
 
     @property
     def replaces(self) -> bool:
@@ -72,7 +71,7 @@ class ColumnwiseMerge:
         return values
 
     def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
-        """Return which rows stay, whatever the batch writes behind its deletions."""
+        """Return which old rows remain after the batch's deletions, whatever the batch writes after them."""
         if not batch.has_deletion.any():
             return old.there
         has_other_values = np.zeros(len(batch), np.bool_)
@@ -85,7 +84,7 @@ class ColumnwiseMerge:
     def _fold_column(
         self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools
     ) -> pa.Array:
-        """Fold the column over the old values, where the fold begins with them, and the rows that count."""
+        """Fold the active values of the column, starting from the old values where ``begins``."""
         fold = self.folds.get(column, last_value)
         if fold is last_value:  # the old value never counts, nor do rows before the last
             return _null_absent(batch.has_active, _choose_values(batch, values, batch.ends - 1))
@@ -99,7 +98,7 @@ class ColumnwiseMerge:
 
 @dataclass(frozen=True, slots=True)
 class GeneratingMerge:
-    """Merges rows, and then computes the generated columns of what they became."""
+    """Merges rows and then computes the generated columns of the result."""
 
     inner: ColumnwiseMerge
     generated: tuple[Generated, ...]
@@ -119,11 +118,11 @@ class GeneratingMerge:
 
 @dataclass(frozen=True, slots=True)
 class NumberingMerge:
-    """Merges rows; those that are there keep their number in the identity column, new ones have that of the batch."""
+    """Merges rows; existing rows keep their identity value, new ones have that of the batch."""
 
     inner: MergeEngine
     identity: int
-    """Position of the identity column."""
+    """Index of the identity column."""
 
     @property
     def replaces(self) -> bool:
@@ -139,7 +138,7 @@ class NumberingMerge:
 
 @dataclass(frozen=True, slots=True)
 class FirstRowMerge:
-    """Keeps the first row of a key; there are no deletions."""
+    """Keeps the first row of a key. There are no deletions."""
 
     @property
     def replaces(self) -> bool:
@@ -151,7 +150,7 @@ class FirstRowMerge:
 
 @dataclass(frozen=True, slots=True)
 class VersionedMerge:
-    """Keeps the row with the largest version, of equal ones the last. Rows without a version are ignored."""
+    """Keeps the row with the largest version, the last of equal ones. Rows without a version are ignored."""
 
     version_column: int
 
@@ -165,13 +164,13 @@ class VersionedMerge:
         rows = np.flatnonzero(is_versioned)
         rows = rows[np.lexsort((rows, versions[rows], batch.key_of_row[rows]))]
         newest = np.full(len(batch), -1, np.int64)
-        newest[batch.key_of_row[rows]] = rows  # of each key, the last assignment counts
+        newest[batch.key_of_row[rows]] = rows  # the last assignment per key wins
         wins = (newest >= 0) & (~old.there | ~is_old_versioned | (versions[newest] >= old_versions))
         return _choose_rows(batch, old, np.where(wins, newest, -1))
 
 
 def _choose_rows(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
-    """Return for each key the named row of the batch, or the old row for -1."""
+    """Return for each key the row of the batch at ``rows``, or the old row for -1."""
     new = rows >= 0
     places = np.where(new, rows + len(batch), np.arange(len(batch)))
     columns = (
@@ -182,7 +181,7 @@ def _choose_rows(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
 
 
 def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:
-    """Return for each key the value of its named row."""
+    """Return for each key the value at its row."""
     return values if len(values) == len(batch) else values.take(pa.array(rows))
 
 
@@ -197,6 +196,6 @@ def _validity(values: pa.Array) -> Bools:
 
 
 def _versions(values: pa.Array) -> tuple[Places, Bools]:
-    """Return integers and timestamps as 64-bit integers, and which of them are known."""
+    """Return integers and timestamps as 64-bit integers, and which of them are not null."""
     integers = values.view(pa.int64()) if pa.types.is_timestamp(values.type) else values.cast(pa.int64())
     return integers.fill_null(0).to_numpy(), _validity(values)

@@ -1,4 +1,4 @@
-"""The net changes of a batch: the rows of the changelog, and the values for a tablet. Pure."""
+"""The net changes of a batch: rows of the changelog, and values for the tablet. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamhouse_spark.kv.value_codec import StoredValues, ValueFormat, bytes_of
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Values of a piece of a batch, one a key, of which some are changed."""
+    """Values of part of a batch, one per key, some of them changed."""
 
     keys: pa.BinaryArray
     values: pa.BinaryArray
@@ -37,10 +37,9 @@ class _Packed:
 
 
 class EncodedRows:
-    """Stored key → its value from now on, None where it is deleted.
+    """Stored key → its new value, None for a deleted key.
 
-    They become a map when it is asked for, which is mostly behind the answer of a write: a map of 100,000 values takes
-    as long to make as the changes themselves.
+    The map is built on first use, mostly after the write returned: for 100,000 values it takes as long as the changes.
     """
 
     def __init__(self, parts: Sequence[_Packed]) -> None:
@@ -57,26 +56,27 @@ class EncodedRows:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The net changes of a batch in one bucket: at most one for each key, in the order of the keys.
+    """The net changes of a batch in one bucket: at most one per key, in key order.
 
-    An ``update_before`` stands directly before its ``update_after``. A key whose row stays as it is has no change.
+    An ``update_before`` directly precedes its ``update_after``. An unchanged row has no change.
     """
 
     types: npt.NDArray[np.int8]
     """A `ChangeType` for each row of the changelog."""
     columns: tuple[arrow_chunking.Column, ...]
-    """All columns of the table; in chunks where they are larger than a slice."""
+    """All columns of the table; chunked if they are larger than a slice."""
     values: EncodedRows | None
-    """The values for a tablet; None where the stored rows were not looked at."""
+    """The values for the tablet; None for a blind write."""
 
     def __len__(self) -> int:
         return len(self.types)
 
 
 def make_blind_changes(batch: KeyedBatch) -> Changes:
-    """Write the last row of each key of ``batch``, which deletes none, over a stored row that nobody looked at.
+    """Return changes that write the last row of each key of ``batch``, which has no deletions, without reading stored
+    rows.
 
-    Each is an ``update_after``, whether its key is new or not, and whether the row differs or not.
+    Each is an ``update_after``, whether or not the key is new or the row differs.
     """
     last = batch.ends - 1
     is_each = len(last) == len(batch.deleted)
@@ -92,10 +92,10 @@ def compute_changes(
     *,
     before_images: bool = True,
 ) -> Changes:
-    """Compute the changes that ``batch`` makes to the rows of its keys, whose stored values are given, piece by piece.
+    """Compute the changes that ``batch`` makes to the stored values of its keys, piece by piece.
 
     Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
-    `RowsTooLargeError` where the rows of one key are too large, or would become so.
+    `RowsTooLargeError` if the rows of one key are too large, or become so.
     """
     lengths = arrow_chunking.value_lengths(old_values)
     parts_changes = []
@@ -135,8 +135,9 @@ def _compute_piece(
 
 
 def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
-    """Raise `RowsTooLargeError` where a merged row is too large: a partial update or an aggregation may make it larger
-    than each row that came in.
+    """Raise `RowsTooLargeError` for a merged row that is too large.
+
+    A partial update or an aggregation may produce a larger row than those that came in.
     """
     if sum(column.nbytes for column in new.columns) > arrow_chunking.ROW_BYTES_MAX:
         sizes = sum((arrow_chunking.row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
@@ -147,7 +148,7 @@ def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
 def _order_changes(
     keys: npt.NDArray[np.int64], old: KeyedRows, new: KeyedRows, *, before_images: bool
 ) -> tuple[npt.NDArray[np.int8], pa.Array]:
-    """Return the type of each row of the changelog, and its index among the old rows followed by the new ones."""
+    """Return the type of each row of the changelog, and its index in the old rows followed by the new ones."""
     was, stays = old.there[keys], new.there[keys]
     first = np.where(was, np.where(stays, ChangeType.UPDATE_BEFORE, ChangeType.DELETE), ChangeType.INSERT)
     second = np.full(len(keys), ChangeType.UPDATE_AFTER)

@@ -1,9 +1,9 @@
-"""Deleting all rows of some partitions of a table with a primary key, through the changelog.
+"""Deletes all rows of some partitions of a primary-key table, through the changelog.
 
-**Commit point:** the one record that adds the deletions of all buckets. A bucket's deletions are those of the rows that
-it has where it ends, so the record adds them only where it still ends there; a bucket that moved is looked through
-again, within the commit's own attempt. So no row of the partitions is left after the commit, whoever wrote it. Rows are
-read from this host's tablets in steps, and their deletions staged as segments: memory is bounded by one.
+**Commit point:** the one record with the deletions of all buckets. The deletions of a bucket cover the rows up to its
+end, so the record adds them only if it still ends there; a bucket that moved is scanned again within the commit
+attempt. So no row of the partitions remains after the commit, whoever wrote it. Rows are read from this host's tablets
+in steps and their deletions staged as segments, so memory is bounded by one segment.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ DAMAGED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Deletions:
-    """The staged deletions of one bucket, right while the bucket is at this position."""
+    """The staged deletions of a bucket, valid while it is at this position."""
 
     at: BucketPosition
     segments: tuple[StagedSegment, ...]
     staged_ms: int
-    """Store time at which staging began."""
+    """Store time when staging began."""
 
     @property
     def num_rows(self) -> int:
         return sum(staged.segment.num_rows for staged in self.segments)
 
     def is_valid(self, state: TableState, bucket: int, time_ms: int) -> bool:
-        """Tell whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
+        """Return whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 
@@ -65,16 +65,16 @@ class PartitionDelete:
     storage: Storage
     world: World
     options: Callable[[TableState], SegmentOptions]
-    """Returns the form of segments for a state."""
+    """Returns the segment options for a state."""
     tablet_of: Callable[[int], Tablet]
-    """Returns the tablet of a bucket on this host."""
+    """Returns this host's tablet of a bucket."""
     partitions: PartitionMatches
 
     def run(self) -> int:
-        """Delete the rows and return how many there were: all of them are gone, durably and for everybody, or none.
+        """Delete the rows, durably and atomically, and return their number.
 
-        Raises `CommitConflictError` where others keep writing faster than the rows can be looked through; nothing was
-        deleted then. Other errors are those of `CommitLog.commit`.
+        Raises `CommitConflictError` if other writers commit faster than the rows can be scanned; nothing was deleted
+        then. Other errors are those of `CommitLog.commit`.
         """
         staged: dict[int, _Deletions] = {}
         schema_ids: set[int] = set()
@@ -97,7 +97,7 @@ class PartitionDelete:
 
         for _ in range(TRIES_MAX):
             try:
-                # Before the commit's attempt, for which others wait: that looks through buckets that moved since only.
+                # Before the commit attempt, for which other threads wait; it only rescans buckets that moved since.
                 stage(self.log.refresh(), self.storage.now_ms())
                 self.log.commit(
                     plan, staged_ms=min((of_bucket.staged_ms for of_bucket in staged.values()), default=None)
@@ -133,7 +133,7 @@ class PartitionDelete:
 
 
 class _Scan:
-    """Reads a bucket's rows in steps and stages the deletions of the chosen ones."""
+    """Scans a bucket's rows in steps and stages the deletions of the selected rows."""
 
     def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
         self._delete = delete
@@ -182,7 +182,7 @@ def _make_append_actions(staged: dict[int, _Deletions], state: TableState, time_
         end = deletions.at[1]
         for deletion in deletions.segments:
             placed = deletion.segment.placed(end, state.version + 1, time_ms)
-            segments.append(replace(placed, rewrites=True))  # which rows are deleted was read
+            segments.append(replace(placed, rewrites=True))  # the table was read to select the deleted rows
             inline.append(deletion.inline_rows)
             end += deletion.segment.num_rows
     return (Append(tuple(segments), tuple(inline)),) if segments else ()

@@ -1,9 +1,8 @@
-"""Replacing the rows of some partitions of a table with a primary key, through the changelog.
+"""Replaces the rows of some partitions of a primary-key table, through the changelog.
 
-The rows that a bucket has in the partitions are deleted, and the new ones written behind that, as one batch: so a key
-has at most one change, its net one, and a row that comes again as it was has none. The changes of a bucket are those
-of the rows that it has where it ends, so the record adds them only where it still ends there; a bucket that moved is
-looked through again. No row of the partitions from before the record is left, whoever wrote it.
+The bucket's rows in the partitions are deleted and the new rows written in one batch. So a key has at most one net
+change, and an unchanged row has none. The changes cover the rows up to the bucket's end, so the record adds them only
+if it still ends there; a bucket that moved is scanned again. No older row of the partitions remains, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ DAMAGED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverwriteStager(ChangeStager):
-    """Computes and stages the changes by which batches replace the chosen rows of their buckets.
+    """Computes and stages the changes with which batches replace the selected rows of their buckets.
 
-    Raises as `ChangeStager.staged`. Every bucket needs a batch: one without rows where there are no new ones.
+    Raises as `ChangeStager.stage`. Every bucket needs a batch, which may be empty.
     """
 
     choose: Choose = field(kw_only=True)
-    """Chooses by partition columns."""
+    """Selects rows by partition columns."""
     partition_by: tuple[str, ...] = field(kw_only=True)
 
     @property
@@ -59,13 +58,13 @@ class PartitionOverwriteStager(ChangeStager):
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
         staged: dict[int, StagedChanges] = {}
-        for bucket, at in places.items():  # one after another: a bucket's rows are in memory
+        for bucket, at in places.items():  # one after another: the rows of a bucket are held in memory
             batch = self._with_deletions(bucket, batches[bucket], state, at)
             staged |= ChangeStager.stage(self, {bucket: batch}, {bucket: at}, state, overlay)
         return staged
 
     def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
-        """Return the batch behind deletions of all chosen rows that the bucket has at a position."""
+        """Return the batch preceded by deletions of all selected rows that the bucket has at a position."""
         if not may_have_rows(at):
             return batch
         rows = self._read_key_rows(bucket, state, at)
@@ -81,7 +80,7 @@ class PartitionOverwriteStager(ChangeStager):
         return KeyedBatch.of(keys, columns, deleted)
 
     def _read_key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
-        """Return the columns of the key, nulls in the others: of a deletion no more is needed."""
+        """Return the key columns of the selected rows, with nulls in the others: a deletion needs no more."""
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
@@ -99,7 +98,7 @@ class PartitionOverwriteStager(ChangeStager):
 
 
 class _KeyCollector:
-    """Collects the keys of the chosen rows of a bucket, step by step."""
+    """Collects the keys of the selected rows of a bucket, step by step."""
 
     def __init__(self, stager: PartitionOverwriteStager) -> None:
         self._stager = stager

@@ -1,4 +1,4 @@
-"""The properties of a table with a primary key, under Apache Fluss's names, and the merge engine that they mean."""
+"""Properties of primary-key tables, named as in Apache Fluss, and the merge engine that they select."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ class Aggregate(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedProperties:
     primary_key: tuple[str, ...]
-    """``primary.key``: columns that are NOT NULL and of scalar types; the partition columns are among them. Fixed."""
+    """``primary.key``: NOT NULL columns of scalar types, including the partition columns. Fixed."""
     merge_engine: EngineName = "last_row"
     """``table.merge-engine``: how a row is merged with the stored row of its key; by default it replaces that row.
     Fixed."""
     version_column: str | None = None
-    """``table.merge-engine.versioned.ver-column``: the row with the larger value stays. Fixed."""
+    """``table.merge-engine.versioned.ver-column``: the row with the larger value wins. Fixed."""
     delete_behavior: DeleteBehavior = "allow"
-    """``table.delete.behavior``: whether deletions delete, do nothing, or are an error. Without it, ``allow`` where the
-    last row wins, ``ignore`` with a merge engine."""
+    """``table.delete.behavior``: whether deletions are applied, ignored, or rejected. By default ``allow`` if the last
+    row wins, ``ignore`` with a merge engine."""
     changelog_image: ChangelogImage = "full"
-    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them, where upserts of whole
-    rows look at no stored row. Fixed."""
+    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them; upserts of whole rows
+    then read no stored row. Fixed."""
     insert_existing: InsertExisting = "error"
-    """``table.merge-into.insert-existing``: the effect of a MERGE that inserts a row under an existing key."""
+    """``table.merge-into.insert-existing``: the effect of a MERGE that inserts an existing key."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
-    is not null. Fixed."""
+    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; other columns keep their last non-null value.
+    Fixed."""
     checks: tuple[Check, ...] = ()
-    """``table.constraint.<name>``: conditions that are false for no row of the table."""
+    """``table.constraint.<name>``: conditions that are not false for any row of the table."""
     generated: tuple[Generated, ...] = ()
-    """``table.generated.<column>``: expressions that give columns their values. Fixed."""
+    """``table.generated.<column>``: expressions that compute columns. Fixed."""
     identity: Identity | None = None
-    """``table.identity.<column>``: the column whose values are numbers that the table hands out. Fixed."""
+    """``table.identity.<column>``: the identity column. Fixed."""
 
 
 def parse_keyed_properties(
@@ -82,8 +82,7 @@ def parse_keyed_properties(
 ) -> KeyedProperties:
     """Parse the typed properties of a table that has ``primary.key``.
 
-    Raises `InvalidOptionError` for an impossible value, a column that cannot have its role, and properties that
-    contradict each other.
+    Raises `InvalidOptionError` for an invalid value, a column that cannot have its role, and contradicting properties.
     """
     primary_key = _parse_primary_key(properties, schema, partition_by)
     engine: EngineName = "last_row"
@@ -111,8 +110,7 @@ def parse_keyed_properties(
 def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str] | None = None) -> MergeEngine:
     """Return the merge engine for writes of all columns, or for partial updates of the columns ``targets``.
 
-    Raises `InvalidOptionError` where the engine has no partial updates, or where ``targets`` are not columns beside the
-    key.
+    Raises `InvalidOptionError` if the engine does not support partial updates, or ``targets`` are not non-key columns.
     """
     place_of = {column.name: place for place, column in enumerate(schema.columns)}
     chosen = None if targets is None else _resolve_targets(keyed, schema, targets)
@@ -137,7 +135,7 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
 
 
 def _with_generated_columns(merge: ColumnwiseMerge, keyed: KeyedProperties, schema: TableSchema) -> MergeEngine:
-    """Return a merge that computes generated columns anew, where it makes a row of several, and keeps numbers."""
+    """Return a merge that also recomputes generated columns, if it combines rows, and keeps identity values."""
     engine: MergeEngine = merge
     if keyed.generated and not merge.replaces:
         engine = GeneratingMerge(merge, keyed.generated, schema.arrow)

@@ -1,4 +1,4 @@
-"""The values of a tablet: rows of the table, each with the id of the schema that it was written with."""
+"""Tablet values: rows of the table, each prefixed with the id of the schema that wrote it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SCHEMA_ID = np.dtype("<u4")
 
 
 class UnknownSchemaError(Exception):
-    """A value was written by a newer schema than all known ones: read the table's state again."""
+    """A value was written by a newer schema than the known ones: refresh the table's state."""
 
 
 @dataclass(frozen=True)
 class StoredValues:
-    """The values of some keys as they were found, one behind the other: absent ones have no bytes."""
+    """The values found for some keys, concatenated; absent values have no bytes."""
 
     data: bytes
     lengths: arrow_chunking.Sizes
 
     @classmethod
     def of(cls, values: Sequence[bytes | None], lengths: arrow_chunking.Sizes | None = None) -> Self:
-        """Join values, whose ``lengths`` may be known. They are less than 2 GiB."""
+        """Concatenate values, whose ``lengths`` may be known. They must be less than 2 GiB."""
         return cls(b"".join(filter(None, values)), arrow_chunking.value_lengths(values) if lengths is None else lengths)
 
     @cached_property
@@ -42,13 +42,13 @@ class StoredValues:
 
     @cached_property
     def existing(self) -> Packed:
-        """The values that are there."""
+        """The existing values."""
         lengths = self.lengths[self.exists]
         ends = np.cumsum(lengths)
         return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
 
     def binary(self) -> pa.BinaryArray:
-        """Return all of them in one array, the absent ones without bytes."""
+        """Return all values in one array; absent ones have no bytes."""
         offsets = np.zeros(len(self.lengths) + 1, np.int32)
         np.cumsum(self.lengths, out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
@@ -62,7 +62,7 @@ def bytes_of(values: pa.BinaryArray) -> list[bytes]:
 
 
 class ValueFormat:
-    """Packs rows of a table's newest schema, and unpacks rows of every schema that it had, as the newest."""
+    """Encodes rows of a table's latest schema, and decodes rows of any of its schemas as the latest."""
 
     def __init__(self, schemas: Mapping[int, TableSchema], schema_id: int) -> None:
         self._schemas = schemas
@@ -75,7 +75,7 @@ class ValueFormat:
         return self._schemas[self._schema_id]
 
     def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """Return the value of each row, given all columns of the newest schema. Equal rows have equal values."""
+        """Return the value of each row, given all columns of the latest schema. Equal rows have equal values."""
         return bytes_of(self.pack_array(columns))
 
     def pack_array(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
@@ -83,18 +83,20 @@ class ValueFormat:
         return self._codec(self._schema_id).pack(columns, first=self._first)
 
     def repack(self, stored: StoredValues, rows: KeyedRows) -> pa.BinaryArray:
-        """Return the stored values of rows as `pack` gives them now: values that an older schema wrote differ. Absent
-        rows have any.
+        """Return stored values as `pack` encodes them now: values of older schemas differ. Values of absent rows are
+        undefined.
         """
         ids = stored.existing.read_fixed(_SCHEMA_ID)
         return stored.binary() if bool((ids == self._schema_id).all()) else self.pack_array(rows.columns)
 
     def unpack(self, values: Sequence[bytes | None], columns: Sequence[Column] | None = None) -> KeyedRows:
-        """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
+        """Return the rows with the columns ``columns`` of the latest schema, all by default; nulls
+        for absent values.
+        """
         return self.unpack_stored(StoredValues.of(values), columns)
 
     def unpack_stored(self, stored: StoredValues, projection: Sequence[Column] | None = None) -> KeyedRows:
-        """Do the same as `unpack`."""
+        """Do the same as `unpack` for `StoredValues`."""
         columns = self._columns(stored.existing, self.schema.columns if projection is None else projection)
         exists = stored.exists
         if not exists.all():
@@ -105,7 +107,7 @@ class ValueFormat:
     def unpack_all(
         self, values: Sequence[bytes | None], projection: Sequence[Column] | None = None
     ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
-        """Do the same as `unpack` for any number of bytes: the columns in chunks, and which values exist."""
+        """Do the same as `unpack` for any number of bytes: return chunked columns, and which values exist."""
         projection = self.schema.columns if projection is None else projection
         parts = [self.unpack(values[start:end], projection) for start, end in arrow_chunking.byte_cuts(values)]
         columns = [
