@@ -1,29 +1,27 @@
-"""`delta_join` without Spark: the changes of the table that holds a join, for changes of the joined tables. Pure, over
-lookups.
+"""`delta_join` without Spark: computes the changes of a table that holds a join, from changes of the joined tables.
+Pure, over lookups.
 
-The target T holds the join of L and R. Its key is L's key and behind it R's without the join columns, which both keys
-begin with. A change only tells *which* rows to look at again, never the new values: for a changed key of L, the row of
-L, its partners in R and all rows that T has of it are looked up, the join of the rows of L and R is upserted, and other
-rows of T are deleted; for a changed key of R likewise. So values in the change feeds, their order and repetitions of
-them do not matter.
+The target T holds the join of L and R. Its key is L's key followed by R's key without the join columns, with which both
+keys start. A change only tells *which* rows to recompute, never the new values. For a changed key of L, the row of L,
+its partners in R and all its rows in T are looked up. The join of L and R is upserted, and other rows of T are deleted.
+A changed key of R is handled likewise. So values in the change feeds, their order and repetitions do not matter.
 
 **Why T converges.** Let t be a key of T, made of the keys l and r, and let m be the micro-batch with the last change of
-l or of r, whichever is handled later.
+l or r, whichever is handled later.
 
 1. *Lookups are as new as the changes.* The ends of a micro-batch are read from the logs before its tasks start, and
-   each task reads the logs to their tails afterwards. So every task of batch m or of a later one sees l and r as they
-   stay, whichever task looks, and in whatever order the two tables are looked at.
-2. *Some task of m decides about t.* If t is in the join, the one with the last change finds both rows and upserts t. If
-   it is not, that task deletes t if T has it: T is looked up by l, or by the join columns and then filtered by r, so it
-   finds t although the partner may be gone.
-3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of the batches before
-   it. A batch is committed once, by its number: late writes of an earlier run of the query for a stored batch add
-   nothing (batches that write nothing are stored too, for that reason). Within m and later on, all that is written of t
-   is the same, by 1.
+   each task reads the logs to their ends afterwards. So every task of batch m or later sees the final l and r,
+   whichever task looks them up, and in whatever order.
+2. *Some task of m decides about t.* If t is in the join, the task with the last change finds both rows and upserts t.
+   If not, that task deletes t if T has it. It finds t by l, or by the join columns filtered by r, even if the partner
+   was deleted.
+3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of earlier batches. A
+   batch is committed once, by its number: late writes of an earlier run for a stored batch have no effect (for that
+   reason batches without writes are stored too). Within m and later, everything written for t is the same, by 1.
 
-So T is right once the batch with the last change is committed, and each t is right as soon as its own last change is.
-Between, T may show a row of L beside a row of R that were never there at the same moment. That needs one writer: a
-second query into T is refused by the identity that all delta joins use.
+So T is correct once the batch with the last change is committed, and each t once its own last change is. In between, T
+may combine a row of L with a row of R that never existed at the same time. This needs a single writer: a second query
+into T is rejected by the identity that all delta joins share.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 SideName = Literal["left", "right"]
 KIND_COLUMN = "_change_type"
-"""The kind of change of each row in the target; no column of a table has this name."""
+"""The kind of change of each target row; no table has a column of this name."""
 UPSERT = "upsert"
 DELETE = "delete"
 
@@ -67,12 +65,12 @@ class JoinColumn:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """Current rows, as new as the handled changes."""
+    """Lookups of current rows, as new as the handled changes."""
 
     left: Find
     right: Find
     target: Find
-    """Rows of the target; only the key's columns count."""
+    """Rows of the target; only key columns are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +83,18 @@ class DeltaPlan:
     right_join: tuple[str, ...]
     """The join columns, in the order of the right key."""
     right_of: Mapping[str, str]
-    """Join column of the left table → that of the right one."""
+    """Join column of the left table → join column of the right table."""
     target_of_left: Mapping[str, str]
-    """Key column of the left table → that of the target."""
+    """Key column of the left table → target column."""
     target_of_right: Mapping[str, str]
-    """Key column of the right table → that of the target."""
+    """Key column of the right table → target column."""
     target_key: tuple[str, ...]
     columns: tuple[tuple[Column, JoinColumn], ...]
-    """Each column of the target and its source."""
+    """The target columns with their sources."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of changes: the kind of change, then the columns of the target."""
+        """The schema of changes: the kind of change, then the target columns."""
         fields = [pa.field(column.name, column.type) for column, _ in self.columns]
         return pa.schema([pa.field(KIND_COLUMN, pa.string()), *fields])
 
@@ -111,7 +109,7 @@ class DeltaPlan:
     def changes(self, side: SideName, keys: pa.Table, find: Lookups) -> pa.Table:
         """Return the changes of the target after these keys of one side changed.
 
-        ``keys`` has the columns of that side's primary key; the order of the rows and repetitions do not matter.
+        ``keys`` has the primary key columns of that side, in any order and with repetitions.
         """
         keys = distinct(keys)
         joined, existing = self._join_left_keys(keys, find) if side == "left" else self._join_right_keys(keys, find)
@@ -120,7 +118,7 @@ class DeltaPlan:
         return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, deleted)])
 
     def _join_left_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
-        """Return the joined rows of some keys of the left table, and the target's rows of them."""
+        """Return the joined rows of some keys of the left table, and their rows in the target."""
         left = find.left(keys).rows
         right = find.right(_rename_columns(left, self.right_of))
         row_of, partner = right.places, np.arange(len(right.places))
@@ -130,9 +128,9 @@ class DeltaPlan:
         return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
     def _join_right_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
-        """Return the joined rows of some keys of the right table, and the target's rows of them."""
+        """Return the joined rows of some keys of the right table, and their rows in the target."""
         right = find.right(keys)
-        if self.how == "left":  # the right key is the join columns, and rows without partner stay
+        if self.how == "left":  # the right key is the join columns, and rows without a partner are kept
             row_of_key = np.full(keys.num_rows, -1)
             row_of_key[right.places] = np.arange(len(right.places))
             lookup_keys = keys
@@ -149,13 +147,13 @@ class DeltaPlan:
         return joined, existing.filter(pc.is_in(of_keys, value_set=changed))
 
     def _join_columns(self, left: pa.Table, right: pa.Table) -> pa.Table:
-        """Return the columns of the target, given the rows of both sides beside each other."""
+        """Return the target columns, given aligned rows of both sides."""
         rows = {"left": left, "right": right}
         arrays = [rows[source.side].column(source.source) for _, source in self.columns]
         return pa.Table.from_arrays(arrays, names=[column.name for column, _ in self.columns])
 
     def _with_kind(self, kind: str, rows: pa.Table) -> pa.Table:
-        """Return rows in the schema of changes; columns that ``rows`` does not have are null."""
+        """Return rows in the schema of changes; missing columns are null."""
         names = set(rows.column_names)
         columns = [
             rows.column(column.name) if column.name in names else pa.nulls(rows.num_rows, column.type)
@@ -200,8 +198,8 @@ class Join:
 
     @classmethod
     def of(cls, left: TableState, right: TableState, on: object, how: str, prefix: str) -> Join:
-        """Check and make the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the two tables cannot be
-        joined so.
+        """Validate and create the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the tables cannot be
+        joined this way.
         """
         pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
         on_left = KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)
@@ -241,7 +239,7 @@ class Join:
 
     @property
     def columns(self) -> list[JoinColumn]:
-        """The columns of the left table, then those of the right one but for the join columns."""
+        """The columns of the left table, then those of the right table without the join columns."""
         right_nullable = self.how == "left"
         of_left = [JoinColumn(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
         of_right = [
@@ -252,7 +250,7 @@ class Join:
         return of_left + of_right
 
     def select_columns(self, columns: Sequence[str] | None) -> dict[str, list[JoinColumn]]:
-        """Return the columns to write by their folded names. A name may stand for two columns."""
+        """Return the columns to write by case-folded name. A name may stand for two columns."""
         by_name: dict[str, list[JoinColumn]] = {}
         for column in self.columns:
             by_name.setdefault(column.name.casefold(), []).append(column)
@@ -270,7 +268,7 @@ class Join:
         return {name: column for name, column in by_name.items() if name in names}
 
     def ddl(self, columns: Sequence[str] | None = None) -> str:
-        """Return the columns and the primary key, as DDL, of a table that can hold the join."""
+        """Return the columns and primary key, as DDL, of a table that can hold the join."""
         key = {name.casefold() for name in self.target_key}
         parts = []
         for name, sources in self.select_columns(columns).items():
@@ -280,7 +278,7 @@ class Join:
 
 
 def _require_target(target: TableState, join: Join) -> None:
-    """Raise `InvalidOptionError` for a table whose rows may differ from the last written row of their key."""
+    """Raise `InvalidOptionError` for a target whose rows may differ from the last written row of their key."""
     key = [target.schema.column(name).name for name in target.primary_key]
     if [name.casefold() for name in key] != [name.casefold() for name in join.target_key]:
         actual = f"the primary key ({', '.join(key)})" if key else "no primary key"
@@ -301,7 +299,7 @@ def _require_target(target: TableState, join: Join) -> None:
 def _resolve_source(
     column: Column, target: TableState, join: Join, sources: Mapping[str, list[JoinColumn]]
 ) -> JoinColumn:
-    """Return the source of a column of the target. Raises `InvalidOptionError`, `SchemaMismatchError`."""
+    """Return the source of a target column. Raises `InvalidOptionError`, `SchemaMismatchError`."""
     candidates = sources.get(column.name.casefold(), [])
     if len(candidates) > 1:
         raise InvalidOptionError(

@@ -1,4 +1,4 @@
-"""Lookups of rows by primary key, in the tablets of this host."""
+"""Lookups of rows by primary key in this host's tablets."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
-"""Times that a damaged tablet is made anew for one lookup."""
+"""Times that a damaged tablet is recreated for one lookup."""
 _Result = TypeVar("_Result")
 Places = npt.NDArray[np.int64]
 LOOK_MS_MAX = 1_000
-"""Time after a read of the log within which the absence of the next record proves that the state is the newest."""
+"""Time after a refresh of the log within which the absence of the next record proves that the state is the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Current rows that begin with the given keys."""
+    """Current rows whose primary keys start with the given keys."""
 
     places: Places
-    """For each row the index of its key, ascending."""
+    """The index of the key of each row, ascending."""
     rows: pa.Table
 
 
 class Lookup:
-    """Lookups in one table; remembers when the log was last read. Safe for threads."""
+    """Lookups in one table; remembers when the log was last refreshed. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable) -> None:
         self._keyed = keyed
@@ -57,7 +57,7 @@ class Lookup:
         self._next_record: tuple[int, str] = (-1, "")
 
     def require_no_found_column(self, columns: Sequence[str] | None) -> None:
-        """Raise `SchemaMismatchError` for an older table's column that is called `FOUND`."""
+        """Raise `SchemaMismatchError` if the table, created by an older version, has a column named `FOUND`."""
         shape = self._keyed.shape()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
         require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
@@ -71,8 +71,8 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's are
-        called.
+        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's
+        columns are named.
         """
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
@@ -93,7 +93,7 @@ class Lookup:
                 return self._lookup_keys(newest, current_shape, key_rows, value_names)
             keys = pa.Table.from_arrays(
                 key_rows.columns, schema=current_shape.key_schema.arrow
-            )  # which may be called otherwise
+            )  # the key columns may have been renamed
             return self._lookup_keys(newest, current_shape, keys, _value_names(current_shape, columns))
 
         return self._retry_unknown_schema(state, look)
@@ -106,7 +106,7 @@ class Lookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
-        """See `Table.prefix_lookup`."""
+        """Look up rows by key prefix; see `Table.prefix_lookup`."""
         state = self.state(max_staleness_ms, at_least)
         return self._retry_unknown_schema(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
 
@@ -142,10 +142,10 @@ class Lookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> Matches:
-        """Return the current rows of many keys, or of many first parts of keys, of which each may have several rows.
+        """Return the current rows of many keys or key prefixes, each of which may match several rows.
 
-        ``keys`` has the first columns of the primary key, or all, under the table's names and types and without
-        nulls; the same key may come again. ``columns`` are those of the rows, all by default.
+        ``keys`` has the first columns of the primary key, or all, under the table's names and types, without nulls;
+        keys may repeat. ``columns`` are those of the rows, all by default.
         """
         state = self.state(max_staleness_ms, at_least)
         return self._retry_unknown_schema(state, lambda state, shape: self._matches(state, shape, keys, columns))
@@ -180,7 +180,7 @@ class Lookup:
     def state(
         self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None
     ) -> TableState:
-        """Return a state of the log as new as required; see `Table.lookup`."""
+        """Return a state of the log that is as new as required; see `Table.lookup`."""
         table, now_ms = self._table, self._table.world.clock.boot_ms()
         refreshed_ms, state = self._refreshed_ms, table.state
         if max_staleness_ms is None:
@@ -212,7 +212,7 @@ class Lookup:
         return state
 
     def owns(self, tablet: Tablet, extent: TabletState, state: TableState) -> bool:
-        """Tell whether rows found with ``extent`` are the table's, of this state or a newer one."""
+        """Return whether rows with this ``extent`` are the table's, of this state or a later one."""
         if tablet.verified_lineage == (extent.history, state.anchors.newest):
             return True
         if is_ahead(extent, state):
@@ -224,7 +224,7 @@ class Lookup:
     def _retry_unknown_schema(
         self, state: TableState, look: Callable[[TableState, PrimaryKeySchema], _Result]
     ) -> _Result:
-        """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
+        """Call ``look``, and retry if another process of this host applied rows of an unknown schema."""
         try:
             return look(state, self._keyed.shape(state))
         except UnknownSchemaError:
@@ -232,15 +232,15 @@ class Lookup:
             return look(state, self._keyed.shape(state))
 
     def _is_newest(self, state: TableState) -> bool:
-        """Tell whether the log on a local disk has no record behind this state: one look instead of a failing read.
+        """Return whether a log on a local disk has no record after this state, by one stat instead of a failing read.
 
-        It counts only for a moment after the log was read: after a longer sleep the floor has to be read too.
+        This holds only briefly after a refresh: after a longer pause the low watermark must be read too.
         """
         version, path = self._next_record
         if version != state.version:
             path = self._table.storage.local_path(commit_key(state.table_uuid, state.version + 1)) or ""
             self._next_record = (state.version, path)
-        return not (state.dropped or os.access(path, os.F_OK))  # half the time of a `stat` that finds nothing
+        return not (state.dropped or os.access(path, os.F_OK))  # half the time of a failing `stat`
 
     def _lookup_keys(
         self, state: TableState, shape: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
@@ -269,9 +269,9 @@ class Lookup:
         bucket: int,
         read: Callable[[Tablet], tuple[TabletState, _Result]],
     ) -> _Result:
-        """Call ``read`` on the bucket's tablet, and return its result with the changes that were applied then.
+        """Call ``read`` on the bucket's tablet, once it is caught up, and return its result.
 
-        A tablet that is found damaged while it is read is empty and begins anew: such a result does not count.
+        A tablet that is found damaged is recreated empty while it is read; that result is discarded.
         """
         storage = self._table.storage
         for _ in range(DAMAGED_MAX):
@@ -285,9 +285,7 @@ class Lookup:
     def _scan_prefix(
         self, state: TableState, shape: PrimaryKeySchema, bucket: int, prefix: bytes
     ) -> Sequence[pa.ChunkedArray]:
-        """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps
-        others.
-        """
+        """Return the bucket's rows whose stored keys start like the prefix: all matches, and possibly other rows."""
 
         def read(tablet: Tablet) -> tuple[TabletState, list[bytes]]:
             values: list[bytes] = []
@@ -312,7 +310,7 @@ def column_names(columns: Sequence[str]) -> Sequence[str]:
 
 
 def _value_names(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> list[str]:
-    """Return the columns beside the key that a lookup returns."""
+    """Return the non-key columns that a lookup returns."""
     projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
     return [name for name in projection.names if name not in shape.key_schema.names]
 
@@ -335,7 +333,7 @@ def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
 
 
 Matched = tuple[TabletState, tuple[Places, list[bytes]]]
-"""The changes that were applied, and the indexes of keys with their values."""
+"""The applied changes, and the indexes of keys with their values."""
 
 
 def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
@@ -358,12 +356,12 @@ def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, 
 
 
 def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
-    """Return for each row that begins with one of the keys the index of that key, and its value."""
+    """Return each row that starts with one of the keys: the index of that key, and the row's value."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [encode_lmdb_prefix(prefix) for prefix in prefixes]
     extent, values, counts = tablet.find_prefixes(cut)
     owners = np.repeat(np.arange(len(prefixes)), counts)
-    if cut != prefixes:  # of long keys only the beginning is stored: look at the rows
+    if cut != prefixes:  # only the beginning of long keys is stored: compare the rows
         real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
         inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
         owners = owners[np.array(inside, np.bool_)]
@@ -372,7 +370,9 @@ def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Place
 
 
 def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
-    """Return the keys to look for in each bucket. A key without all of the bucket key is looked for in every bucket."""
+    """Yield each bucket with the keys to look up in it. Keys without the whole bucket key are looked up in every
+    bucket.
+    """
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
         yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)

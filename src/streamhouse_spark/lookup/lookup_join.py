@@ -1,6 +1,6 @@
-"""Joins of rows with the current rows of a table by (the first columns of) its primary key: plans and their steps.
+"""Joins of rows with the current rows of a table by its primary key or a prefix of it: plans and their execution.
 
-A plan is made once, from the schemas, and then applied to Arrow batches in any process. No Spark here.
+A plan is made once from the schemas, and then applied to Arrow batches in any process. No Spark here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 How = Literal["left", "inner"]
 Find = Callable[[pa.Table], Matches]
-"""Returns the current rows of keys, as `keyed_lookup.Lookup.matches` does."""
+"""Returns the current rows of keys, as `lookup.Lookup.matches` does."""
 
 ROWS_MAX: Final = 1 << 16
-"""Rows of a batch that a join returns."""
+"""Rows per returned batch."""
 PREFIX_ROWS_MAX: Final = 1 << 12
 """Rows that are joined at a time if each may have many partners."""
 
@@ -37,14 +37,14 @@ Places = npt.NDArray[np.int64]
 
 
 def parse_how(how: str) -> How:
-    """Parse the kind of join. Raises `InvalidOptionError` for an unknown kind."""
+    """Parse the join type. Raises `InvalidOptionError` for an unknown one."""
     if how not in ("left", "inner"):
         raise InvalidOptionError(f"how is {quote(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
 def parse_on(on: object) -> list[tuple[str, str]]:
-    """Parse pairs of columns that must be equal. Raises `InvalidOptionError` for a value that names none."""
+    """Parse pairs of join columns. Raises `InvalidOptionError` for a value without columns."""
     if isinstance(on, str):
         on = [on]
     if isinstance(on, Mapping):
@@ -62,24 +62,22 @@ def parse_on(on: object) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """Columns of some rows that stand for the first columns of a table's primary key, or all, in the order of
-    the key.
-    """
+    """Columns of some rows that correspond to the first columns of a table's primary key, in key order."""
 
     row_columns: tuple[str, ...]
     key: tuple[str, ...]
     types: tuple[pa.DataType, ...]
-    """Types of the key's columns."""
+    """Types of the key columns."""
     is_whole: bool
-    """Whether they are all columns of the primary key, so that at most one row matches."""
+    """Whether they are the whole primary key, so that at most one row matches."""
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], columns: Sequence[str], state: TableState) -> KeyColumns:
         """Find the key columns. ``pairs`` are columns of the rows and of the table; ``columns`` are all columns of the
         rows.
 
-        Raises `InvalidOptionError` for a table without primary key, `SchemaMismatchError` for an absent column, and for
-        columns that the primary key does not begin with.
+        Raises `InvalidOptionError` for a log table, and `SchemaMismatchError` for an unknown column or columns that are
+        not a prefix of the primary key.
         """
         if not state.primary_key:
             raise InvalidOptionError(
@@ -102,7 +100,7 @@ class KeyColumns:
         return cls(tuple(by_key[name] for name in key), key, types, len(key) == len(key_names))
 
     def require_types(self, types: Sequence[pa.DataType], table: str) -> None:
-        """Raise `SchemaMismatchError` if values of these types, in the order of the key, are never keys."""
+        """Raise `SchemaMismatchError` if the join columns cannot be compared with the primary key columns."""
         for name, key, actual, expected in zip(self.row_columns, self.key, types, self.types, strict=True):
             canonical = canonical_type(actual, column=name)
             if not (canonical.equals(expected) or _can_widen(canonical, expected)):
@@ -112,7 +110,7 @@ class KeyColumns:
                 )
 
     def keys(self, columns: Sequence[pa.Array]) -> tuple[Places, pa.Table]:
-        """Return which rows have no null in these columns, given in the order of the key, and their keys."""
+        """Return which rows have no null in these columns, which are in key order, and the keys of these rows."""
         is_valid = np.ones(len(columns[0]), np.bool_)
         for column in columns:
             if column.null_count:
@@ -126,7 +124,7 @@ class KeyColumns:
 
 
 def resolve_column(name: str, columns: Sequence[str]) -> str:
-    """Return the column of the rows with this name, else without regard to case.
+    """Return the column of the rows with this name, else ignoring case.
 
     Raises `SchemaMismatchError` if there is none, or several.
     """
@@ -139,7 +137,7 @@ def resolve_column(name: str, columns: Sequence[str]) -> str:
 
 
 def _can_widen(value_type: pa.DataType, key: pa.DataType) -> bool:
-    """Tell whether each value of one type is a value of the other."""
+    """Return whether every value of one type is a value of the other."""
     if pa.types.is_signed_integer(value_type) and pa.types.is_signed_integer(key):
         return bool(value_type.bit_width <= key.bit_width)
     if pa.types.is_decimal128(value_type) and pa.types.is_decimal128(key):
@@ -148,7 +146,7 @@ def _can_widen(value_type: pa.DataType, key: pa.DataType) -> bool:
 
 
 def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> None:
-    """Raise `InvalidOptionError` if an added column of the table has the name of another column of the result."""
+    """Raise `InvalidOptionError` if an added column has the name of another column of the result."""
     folded = {name.casefold() for name in names}
     clashes = [name for name in added if name.casefold() in folded]
     if clashes:
@@ -167,7 +165,7 @@ class LookupPlan:
 
     on: KeyColumns
     on_places: tuple[int, ...]
-    """Indexes of the key's columns in the rows."""
+    """Indexes of the key columns in the rows."""
     columns: tuple[str, ...]
     """Columns of the table to add."""
     fields: tuple[pa.Field, ...]
@@ -200,15 +198,13 @@ class LookupPlan:
         return cls(key, places, tuple(column.name for column in chosen), fields, parse_how(how))
 
     def batches(self, rows: pa.RecordBatch, find: Find) -> Iterator[pa.RecordBatch]:
-        """Return the rows with their partners, in their order."""
+        """Yield the rows with their partners, in order."""
         step = rows.num_rows if self.on.is_whole else PREFIX_ROWS_MAX
         for start in range(0, rows.num_rows, max(step, 1)):
             yield from self.join_rows(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
 
     def join_rows(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
-        """Join the rows. Those whose key is null or absent from the table get nulls, or are left out with an inner
-        join.
-        """
+        """Join the rows. Rows with a null or missing key get nulls, or are dropped by an inner join."""
         places, keys = self.on.keys([rows.column(place) for place in self.on_places])
         matches = find(keys)
         row_of, partner = places[matches.places], np.arange(len(matches.places))
@@ -220,7 +216,7 @@ class LookupPlan:
 
 
 def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
-    """Return each match and each row without one, in the order of the rows: the row, and the match or -1.
+    """Return the matches and the rows without one, in row order: the row, and the index of the match or -1.
 
     ``row_of`` is the row of each match, ascending.
     """

@@ -1,4 +1,4 @@
-"""`Table.lookup_one`: one row by its key as a dict, for applications that look up one row at a time."""
+"""`Table.lookup_one`: looks up one row by its key as a dict, for applications that look up a row at a time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ _INT64 = 1 << 63
 
 @validate_arguments
 def _validate_arguments(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
-    """Raise for arguments of kinds that the lookup does not check itself; a call of this for each lookup would
-    be slow.
-    """
+    """Raise for arguments whose types the lookup does not check itself. Validating each call this way would be slow."""
 
 
 class PointLookup:
-    """Lookups of single rows. Everything that depends on a schema is made once. Safe for threads."""
+    """Lookups of single rows. Everything that depends on a schema is prepared once. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable, lookup: Lookup) -> None:
         self._keyed = keyed
@@ -45,7 +43,7 @@ class PointLookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """See `Table.lookup_one`."""
+        """Look up one row; see `Table.lookup_one`."""
         is_long = type(key) is int and not -_INT64 <= key < _INT64
         if at_least is not None or is_long or (columns is not None and type(columns) is not list):
             _validate_arguments(key, columns, at_least)
@@ -67,7 +65,7 @@ class PointLookup:
                 return row
         try:
             return self._lookup_with_arrow(plan, values, max_staleness_ms, at_least)
-        except SchemaMismatchError:  # columns were renamed or dropped since the state that the plan is of
+        except SchemaMismatchError:  # columns were renamed or dropped since the state of the plan
             shape = self._keyed.shape(self._table.refresh())
             if shape is plan.shape:
                 raise
@@ -83,7 +81,7 @@ class PointLookup:
         return plan
 
     def _read_value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
-        """Return the key's value at this state or a newer one."""
+        """Return the key's value at this state or a later one."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             lookup = tablet.find_one(key)
@@ -111,7 +109,7 @@ class PointLookup:
 
 
 class _RowPlan:
-    """The means to find and read rows of one schema."""
+    """How to find and decode rows of one schema."""
 
     def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
         self.shape = shape
@@ -120,7 +118,7 @@ class _RowPlan:
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
         self.key: KeyEncoder | None = None
-        """None if Arrow has to find the bucket, or to bring texts into their length."""
+        """None if Arrow must find the bucket or pad texts."""
         is_padded = any(column.size is not None for column in key.columns)
         if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
             place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
@@ -129,7 +127,7 @@ class _RowPlan:
         self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.column_names)})
 
     def key_values(self, key: Any) -> Sequence[Any]:
-        """Return the values of the key's columns in their order. Raises `SchemaMismatchError`."""
+        """Return the values of the key columns in order. Raises `SchemaMismatchError`."""
         names = self._key_names
         if type(key) in PLAIN and len(names) == 1:
             return (key,)
