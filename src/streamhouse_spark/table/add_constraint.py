@@ -1,4 +1,4 @@
-"""The rows that are there when a constraint is added: read once, and then only what is appended."""
+"""Validation of existing rows when a constraint is added: all rows once, then only appended rows."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from streamhouse_spark.schema.constraints.check_constraint import Breaches, Chec
 
 
 class RevalidateError(Exception):
-    """All rows have to be checked again, which a commit's attempt does not do."""
+    """Raised by a commit attempt if all rows must be validated again."""
 
 
 class ConstraintValidation:
-    """The state whose rows keep the constraints that are added. For one commit; calls follow one another."""
+    """Tracks the state whose rows satisfy the added constraints. For one commit; not thread-safe."""
 
     def __init__(self, table: TableHandle, *, may_read_all: bool) -> None:
-        """Take a table; with ``may_read_all`` a commit's attempt reads all rows where it has to, however long."""
+        """Track a table; with ``may_read_all`` a commit attempt may read all rows, however long that takes."""
         self._table = table
         self._may_read_all = may_read_all
         self._checked_state: tuple[TableState, frozenset[tuple[str, str]]] | None = None
 
     def check_all(self, state: TableState, checks: Sequence[Check]) -> None:
-        """Check all rows of a state. Raises `ConstraintViolatedError`."""
+        """Validate all rows of a state. Raises `ConstraintViolatedError`."""
         if checks:
             initial = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
             self._checked_state = with_stand_ins(
@@ -39,13 +39,15 @@ class ConstraintValidation:
             )
 
     def check_appended(self, state: TableState, checks: Sequence[Check]) -> None:
-        """Check the rows of a later state that were not checked. Raises as `look`, `RevalidateError`."""
+        """Validate the rows of a later state that were not validated yet. Raises as `check_all`,
+        and `RevalidateError`.
+        """
         names = _check_texts(checks)
         if not checks:
             return
         checked_state, checked_names = self._checked_state if self._checked_state is not None else (None, frozenset())
         if checked_state is not None and names <= checked_names and checked_state.schema_id == state.schema_id:
-            if checked_state.ends == state.ends:  # without an append no row is new
+            if checked_state.ends == state.ends:  # no row was appended
                 return
             if self._try_check_appended(checked_state, state, checks):
                 return
@@ -68,7 +70,7 @@ class ConstraintValidation:
                 self._checked_state = state, _check_texts(checks)
             else:
                 self._checked_state = self._check_snapshot(ReadSnapshot(state, None, came), checks)
-        except ConstraintViolatedError:  # of rows that may be deleted by now
+        except ConstraintViolatedError:  # the rows may have been deleted since
             return False
         return True
 
@@ -80,8 +82,10 @@ class ConstraintValidation:
         return pin.state, _check_texts(checks)
 
     def _plan_changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
-        """Plan a read of what changed by key. Rows before an update, and deleted ones, are among it: those were checked
-        when they were new, so they are in breach only if a row of this range is.
+        """Plan a read of the changes by key.
+
+        It includes deleted rows and rows before updates. They were validated when they were new, so they violate a
+        constraint only if a row of this range does.
         """
         pieces = tuple(LogScanTask(whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
         return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
@@ -96,7 +100,7 @@ class ConstraintValidation:
 
 
 def _checked_columns(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
-    """Return the columns that the constraints look at."""
+    """Return the columns that the constraints use."""
     of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
     return tuple(name for name in state.schema.names if name in of_checks)
 

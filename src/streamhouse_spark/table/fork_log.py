@@ -34,8 +34,8 @@ from streamhouse_spark.write.auto_compaction import merge_inline
 
 
 def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
-    """Return the state of the log before its first record: that of the version, without what is told of the other
-    table's readers, cleaners and names.
+    """Return the state of the log before its first record: that of the base, without its readers,
+    cleaners and names.
     """
     inline = {segment.commit for segment in base.kept_segments() if segment.uuid is None}
     return replace(
@@ -62,7 +62,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
 
 
 def write_first_record(storage: Storage, world: World, base: TableState, action: Action) -> TableState:
-    """Store the log's first record, and the state behind it as a checkpoint. Returns the state."""
+    """Store the log's first record, and the state after it as a checkpoint. Returns the state."""
     record = Record(
         base.version + 1,
         base.table_uuid,
@@ -79,15 +79,15 @@ def write_first_record(storage: Storage, world: World, base: TableState, action:
 
 
 def copy_rows(source: TableHandle, state: TableState) -> None:
-    """Copy the rows of the hot log that ``state`` names. Raises `CorruptDataError` where a file is missing."""
+    """Copy the rows of the hot log that ``state`` names. Raises `CorruptDataError` for a missing file."""
     copy_version(source.storage, source.uuid, state)
 
 
 def begin_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
-    """Let the log begin behind the copies of records. Returns the log.
+    """Start the log after the copied records. Returns the log.
 
-    Raises `CommitConflictError` where cleaning took the log for an abandoned one: the copy slept for longer than the
-    grace.
+    Raises `CommitConflictError` if cleaning removed the log as abandoned, because the copy stalled for longer than the
+    grace period.
     """
     storage, world = source.storage, source.world
     log = CommitLog(storage, state.table_uuid, world)

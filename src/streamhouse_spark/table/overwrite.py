@@ -1,13 +1,12 @@
-"""Replacing a part of a table: the rows of a condition, or of some partitions, by others, in one record.
+"""Overwrites of a part of a table: the rows of a condition, or of some partitions, in one record.
 
-**Commit point:** the one record that deletes the rows and adds the new ones. The part is what it is when the record is
-written: rows of it that others committed before the record go with it, whoever wrote them and tiered or not, and rows
-committed later stay. So a replacement never fails because of other writers: all happen as if one came after another.
-Before the record nothing has changed.
+**Commit point:** the one record that deletes the rows and adds the new ones. The part is determined when the record is
+written: rows of it that were committed before are deleted, whoever wrote them and tiered or not, and later rows are
+kept. So an overwrite never conflicts with other writers; all are serializable. Before the record nothing has changed.
 
-Of a table without a primary key the rows are deleted by their offsets. They are looked for before the commit's attempt;
-an attempt looks only at rows that were appended since. Of a table with one, deletions and new rows become changes of
-the log, at most one for each key; see `streamhouse_spark.kv.partition_overwrite`.
+Rows of a log table are deleted by offset. They are located before the commit attempt, which only locates rows that were
+appended since. In a primary-key table deletions and new rows become at most one change per key; see
+`streamhouse_spark.kv.partition_overwrite`.
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWrite
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 _LOCATE_TRIES_MAX: Final = 3
-"""Times that all rows are looked for before the commit's attempt; after that the attempt itself looks for them."""
+"""Times that all rows are located before the commit attempt; after that the attempt itself locates them."""
 
 
 class _RelocateError(Exception):
-    """The table changed so that its rows have to be looked for anew, which is not done while other threads wait."""
+    """Raised by a commit attempt if all rows must be located again, because other threads wait for the attempt."""
 
 
 def overwrite(
     table: TableHandle, log_writer: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
 ) -> BucketOffsets:
-    """Replace all rows, or those for which a filter is true; see `Table.overwrite`."""
+    """Replace all rows, or those that match a filter; see `Table.overwrite`."""
     check_transaction(transaction)
     if where is not None:
         condition = condition_filter(where)
@@ -89,7 +88,7 @@ def overwrite(
 def overwrite_partitions(
     table: TableHandle, log_writer: LogTableWriter, rows: Any, transaction: Transaction | None
 ) -> BucketOffsets:
-    """Replace the partitions that the rows are of; see `Table.overwrite_partitions`."""
+    """Replace the partitions that occur in the rows; see `Table.overwrite_partitions`."""
 
     def of_rows(state: TableState, fitted: pa.Table) -> Choose:
         choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
@@ -103,14 +102,14 @@ def overwrite_partitions(
 
 
 def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
-    """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
+    """Delete the rows of partitions of a log table. **Commit point:** one record."""
     state, choice = table.refresh(), partition_filter(chosen)
     staged = StagedRows(table.uuid, state.schema_id, (), table.storage.now_ms())
     commit_replacement(table, staged, lambda _: choice, None)
 
 
 def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
-    """Choose the rows of partitions, which are all named by the same columns."""
+    """Return a filter of partitions, which all name the same columns."""
     partitions = pa.concat_tables(
         pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
         for match in chosen.matches
@@ -127,14 +126,14 @@ def _overwrite_rows(
     *,
     by_partition: bool = False,
 ) -> BucketOffsets:
-    """Stage and commit, and again if the columns or the partitioning changed meanwhile. ``choosing`` gives the choice
-    for the rows as they fit a state.
+    """Stage and commit; retry if the columns or the partitioning changed. ``choosing`` returns the filter for the
+    converted rows.
     """
     check_transaction(transaction)
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
         state, fitted, missing = log_writer.fit_rows(rows)
         stager = log_writer.stager(state)
-        fitted = stager.completed(fitted)  # partitions may be generated
+        fitted = stager.completed(fitted)  # partition columns may be generated
         require_deletable(state)
         choose = choosing(state, fitted)
         require_chosen(choose(state.schema), fitted, table.name)
@@ -157,11 +156,12 @@ def commit_replacement(
     read: ReadVersion | None = None,
     fields: Sequence[PartitionField] | None = None,
 ) -> BucketOffsets:
-    """Replace the chosen rows by staged ones, in one record, its **commit point**. Returns the offsets of the new rows.
+    """Replace the selected rows by staged ones in one record, its **commit point**. Returns the offsets of the new
+    rows.
 
-    With ``fields`` whole partitions by these are replaced; where the table is partitioned by others by then, it is a
-    `CommitConflictError`. With ``read``, the state that the new rows were read from, a chosen row that was added or
-    deleted since is one. Other errors are those of `Table.append`; then nothing has changed.
+    With ``fields`` whole partitions by these fields are replaced; raises `CommitConflictError` if the partitioning has
+    changed. With ``read``, the version that the new rows were computed from, it also raises `CommitConflictError` if a
+    selected row was added or deleted since. Other errors are those of `Table.append`; then nothing has changed.
     """
     for attempt in range(_LOCATE_TRIES_MAX + 1):
         chosen = OverwriteTarget(table, choose, read, fields=fields, may_locate=attempt == _LOCATE_TRIES_MAX)
@@ -180,9 +180,9 @@ def commit_replacement(
 
 
 class OverwriteTarget:
-    """The chosen rows of a table without a primary key, by offset, as of the newest state that was asked about.
+    """The selected rows of a log table by offset, brought up to the state of each commit attempt.
 
-    For one commit. Calls of an instance follow one another.
+    For one commit; not thread-safe.
     """
 
     def __init__(
@@ -205,17 +205,17 @@ class OverwriteTarget:
         self._may_locate = may_locate
         self._state: TableState | None = None
         self._base: ReadVersion | None = None
-        """The state in which all of the rows were looked for, and the lake snapshots that were looked at since."""
+        """The version in which all rows were located, with the lake snapshots checked since."""
         self._rows: dict[int, OffsetRuns] = {}
         self._files: FileRows = NO_FILE_ROWS
-        """The chosen rows without offsets, as the state's lake snapshot has them."""
+        """The selected rows without offsets, as the state's lake snapshot has them."""
 
     def locate(self) -> None:
-        """Look for the rows in the newest state."""
+        """Locate the rows in the latest state."""
         self._locate(self._table.refresh())
 
     def commit_with_relocated_rows(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
-        """Return the answer of a commit of these rows, see `read.lake_row_ids.behind_looks`."""
+        """Return the result of a commit of these rows, see `read.lake_row_ids.retry_with_relocated_rows`."""
 
         def committed(base: ReadVersion) -> BucketOffsets:
             self._base = base
@@ -252,7 +252,7 @@ class OverwriteTarget:
         self._rows, self._files = dict(located.rows), located.files
 
     def _advance(self, followed_state: TableState, state: TableState) -> None:
-        """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
+        """Update the rows to a later state: remove those deleted since, and add those appended since."""
         ends = {
             bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
         }
@@ -278,7 +278,9 @@ class OverwriteTarget:
         return locate_rows(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
-        """Raise `CommitConflictError` if chosen rows were added, or any were deleted, since the state that was read."""
+        """Raise `CommitConflictError` if selected rows were added, or any rows deleted, since the version that was
+        read.
+        """
         if (read := self._read) is None:
             return
         read.require_same_table(state)
@@ -293,9 +295,7 @@ class OverwriteTarget:
 
 
 def _can_advance(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
-    """Tell whether rows that were found in an earlier state are found again by their offsets, or where they lie in
-    files of the lake, and the rest among the newest of the log.
-    """
+    """Return whether located rows are still valid in a later state, apart from rows appended or deleted since."""
     if followed_state is state or followed_state.version == state.version:
         return True
     if has_files and state.recorded_lake is not followed_state.recorded_lake:
@@ -312,7 +312,7 @@ def _can_advance(followed_state: TableState, state: TableState, *, has_files: bo
 
 
 def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
-    """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
+    """Locate the selected rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified."""
     read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
     ids = [np.zeros(0, np.int64)]
     for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):

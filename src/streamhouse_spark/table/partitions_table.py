@@ -1,8 +1,8 @@
-"""``<table>$partitions``: the number of each partition's rows in the log and in the lake.
+"""``<table>$partitions``: row counts of each partition in the log and the lake.
 
-The lake says it in its manifests, also how many rows are deleted, the log in its records where all rows of a segment
-are of one partition. Of other segments that the lake does not hold yet, and of files from before the table was
-partitioned so, the partition columns are read, and nothing else.
+Lake counts come from manifests, including deleted rows. Log counts come from records, for segments with rows of a
+single partition. The partition columns are read only for other segments that are not tiered yet, and for files from
+before the current partitioning.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")
 
 
 def partitions_schema(state: TableState) -> pa.Schema:
-    """Return the partition columns, then the counts. Raises `SchemaMismatchError` for a partition column with the name
-    of a count.
+    """Return the partition columns, then the counts.
 
-    ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
-    well. ``lake_rows`` are rows of the lake, without those that are deleted; null where only a read could count them.
+    ``hot_rows`` are rows that the lake does not hold; for a primary-key table changes, and without a lake also the rows
+    by key. ``lake_rows`` are lake rows without deleted ones; null if only a read could count them. Raises
+    `SchemaMismatchError` if a partition column has the name of a count.
     """
     require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
     columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
@@ -56,10 +56,10 @@ def partitions_schema(state: TableState) -> pa.Schema:
 
 
 def partition_table(table: TableHandle) -> pa.Table:
-    """Count the rows of each partition that has some, in the order of its values, null last; of one state of the table.
+    """Count the rows of each non-empty partition, ordered by its values, null last; all of one state.
 
-    The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
-    partition, unless the partitioning was changed, and as a read does.
+    The table must be partitioned. Raises `LakeMismatchError` for a file of another engine without partition values,
+    unless the partitioning was changed, and as a read does.
     """
     return with_stand_ins(
         table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _count_snapshot(table, pin)
@@ -95,7 +95,7 @@ def _has_partition(file: ScanFile, columns: TableSchema) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PendingDeletes:
-    """Rows that were deleted, and that the lake has until the next round."""
+    """Rows that are deleted in the log, but in the lake only after the next round."""
 
     names: StorageFiles
     rows: Mapping[int, OffsetRuns]
@@ -105,7 +105,7 @@ class _PendingDeletes:
         return self.files.get(self.names.name_of(file.location)) if self.files else None
 
     def num_live(self, file: ScanFile) -> int | None:
-        """The rows of a file that count; None where only a read can tell."""
+        """Return the live rows of a file; None if only a read can count them."""
         if _may_contain(file, self.rows) or file.num_live is None:
             return None
         positions = self.positions(file)
@@ -123,7 +123,7 @@ def _count_lake_files(files: Sequence[ScanFile], columns: TableSchema, pending_d
 
 
 def _may_contain(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
-    """Return False only if none of the rows at these offsets is in the file, which its name tells."""
+    """Return False only if the file name shows that the file has none of the rows at these offsets."""
     if not rows:
         return False
     named = parse_file_offsets(file.location)
@@ -138,8 +138,9 @@ def _count_older_files(
     columns: TableSchema,
     pending_deletes: _PendingDeletes,
 ) -> Iterator[pa.Table]:
-    """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
-    a file of every partition that it has rows of, with its share of the bytes.
+    """Count files from before the current partition columns, by reading these columns.
+
+    A file counts for every partition of which it has rows, with its share of the bytes.
     """
     for file in files:
         if not pin.state.former_partitionings:
@@ -185,7 +186,7 @@ def _make_counts(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Seq
 
 
 def _decode_partition(segment: Segment, columns: TableSchema) -> Sequence[Any]:
-    """Return the one partition of a segment in plain values, from the form of records."""
+    """Return the partition values of a segment with a single partition, decoded from the record."""
     assert segment.partitions is not None
     return [_decode_value(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
 
@@ -201,5 +202,5 @@ def _decode_value(value: Any, data_type: pa.DataType) -> Any:
 
 
 def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """Return plain values, in which dates are days and timestamps microseconds, as a column."""
+    """Return plain values as a column; dates are days and timestamps microseconds."""
     return pa.array(values, data_type)

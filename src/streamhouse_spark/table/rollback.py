@@ -1,13 +1,12 @@
-"""Rolling a table back: one record after which it has the rows of an older version, and nothing of history is lost.
+"""Rollback: one record that restores the rows of an older version and keeps all history.
 
 **Commit point:** the one record that deletes rows and adds others. Before it nothing has changed. Offsets are never
-used again: of a table without a primary key the rows above the version's ends are deleted by their offsets, and rows
-deleted since are added again, with new offsets. Where a commit since removed all rows at once, the record does so
-again, and adds all rows of the version. With a primary key the record has the net change of each key. So union reads,
-changes and the next tiering round follow as they follow any other statement.
+reused. In a log table the rows after the version's ends are deleted by offset, and rows deleted since are added with
+new offsets. If a commit since truncated the table, the record does so too, and adds all rows of the version. In a
+primary-key table the record has the net change of each key. Union reads, changes and the next tiering round handle it
+like any other statement.
 
-The record names what it saw: an append, a deletion or a change of columns that others commit meanwhile is a conflict,
-and is never undone in silence.
+A concurrent append, deletion or schema change conflicts with the rollback, and is never undone silently.
 """
 
 from __future__ import annotations
@@ -82,19 +81,18 @@ class RollbackReport:
 
     table: str
     version: int
-    """The commit whose rows the table has."""
+    """The commit whose rows are restored."""
     seen_version: int
-    """The newest commit when the rollback began."""
+    """The latest commit when the rollback began."""
     rows_deleted: int
-    """Rows that go; with a primary key, keys that go."""
+    """Deleted rows; in a primary-key table deleted keys."""
     rows_added: int
-    """Rows that come back; with a primary key, keys that come back. Keys that are there with other values are counted
-    in neither."""
+    """Restored rows; in a primary-key table restored keys. Keys with changed values count in neither."""
     dry_run: bool = False
 
 
 def rollback_to_version(table: TableHandle, version: int | str, *, dry_run: bool = False) -> RollbackReport:
-    """Give the table the rows that it had after a commit; see `Table.rollback_to_version`."""
+    """Restore the rows of a commit; see `Table.rollback_to_version`."""
     now = table.refresh()
     target = state_at(table.log, table.storage, version_of(now, version))
     _require_same_form(now, target)
@@ -104,7 +102,7 @@ def rollback_to_version(table: TableHandle, version: int | str, *, dry_run: bool
 
 
 def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
-    """Roll back to the newest commit of a time or before; see `Table.rollback_to_timestamp`."""
+    """Roll back to the latest commit at or before a time; see `Table.rollback_to_timestamp`."""
     now = table.refresh()
     for record in newest_first(table.storage, now):
         if record.time_ms <= timestamp_ms:
@@ -122,7 +120,7 @@ def read_version(table: TableHandle, version: int | str, columns: Sequence[str] 
 
 
 def pin_version(table: TableHandle, version: int | str) -> ReadSnapshot:
-    """Pin the rows as of a commit or a tag. Raises as `read_version`."""
+    """Return the read snapshot of a commit or a tag. Raises as `read_version`."""
     pin = take_latest_snapshot(state_at(table.log, table.storage, version_of(table.refresh(), version)))
     _require_log_kept(table, pin)
     return pin
@@ -143,7 +141,7 @@ def _require_same_form(now: TableState, target: TableState) -> None:
         )
 
 
-# -- tables without a primary key -----------------------------------------------------------------------------------
+# -- log tables --------------------------------------------------------------------------------------------------------
 
 
 def _rollback_log_table(table: TableHandle, now: TableState, target: TableState, *, dry_run: bool) -> RollbackReport:
@@ -182,7 +180,7 @@ def _rollback_log_table(table: TableHandle, now: TableState, target: TableState,
 def _rollback_past_truncation(
     table: TableHandle, now: TableState, target: TableState, *, dry_run: bool
 ) -> RollbackReport:
-    """Roll back beyond a commit that removed all rows at once: the record does so again, and adds the rows of then."""
+    """Roll back to a version before a truncation: the record truncates again and adds the rows of the version."""
     pin = take_latest_snapshot(target)
     _require_log_kept(table, pin)
     rows = read_pin(table, pin, Projection.of(target.schema, None, None))
@@ -201,7 +199,7 @@ def _rollback_past_truncation(
 def _require_offsets(
     table: TableHandle, now: TableState, target: TableState, removed: Mapping[int, OffsetRuns]
 ) -> None:
-    """Require that rows that go have offsets in the lake, too: another engine may have written their files again."""
+    """Raise unless the rows to delete have offsets in the lake, too: another engine may have rewritten their files."""
     if not have_offsets(table, now, removed):
         raise _unsupported_error(
             now, target, "rows that were appended since lost their offsets, as another engine wrote them again"
@@ -209,7 +207,7 @@ def _require_offsets(
 
 
 def _count_other_drops(state: TableState) -> int:
-    """Return how many rows went with partitions of the lake that are not counted among those of the state."""
+    """Return the rows dropped with lake partitions that are not counted in the state's rows."""
     return state.lake.dropped_others if state.lake is not None else 0
 
 
@@ -223,11 +221,11 @@ def _unsupported_error(now: TableState, target: TableState, why: str) -> Invalid
 def _find_deleted_since(
     table: TableHandle, now: TableState, target: TableState
 ) -> tuple[dict[int, OffsetRuns], list[tuple[int, DeleteRows]]]:
-    """Return bucket → the offsets that records behind ``target`` deleted, and the deletions of rows of lake files with
-    the numbers of their records. States forget them once the lake has told them.
+    """Return bucket → offsets deleted after ``target``, and the deletions of lake file rows with their record numbers.
 
-    Rows of partitions that were dropped while the log had them are among them. Raises `InvalidOptionError` where the
-    lake lost rows that no record names, `SnapshotExpiredError` where the records are no longer kept.
+    States forget deletions once the lake has applied them, so the records are read. Rows of partitions that were
+    dropped while the log had them are included. Raises `InvalidOptionError` if the lake lost rows that no record names,
+    `SnapshotExpiredError` if the records are no longer retained.
     """
     parts: dict[int, list[OffsetRuns]] = {}
     named = [
@@ -273,8 +271,9 @@ def _find_deleted_since(
 def _find_lost_rows(
     table: TableHandle, now: TableState, target: TableState, record: Record, dropped: PartitionDropRows
 ) -> Mapping[int, OffsetRuns]:
-    """Return the rows of a dropped partition that its record does not name. Raises `InvalidOptionError` where the lake
-    no longer tells them.
+    """Return the rows of a dropped partition that its record does not name.
+
+    Raises `InvalidOptionError` if the lake can no longer tell them.
     """
     actions = (action for part in record.attempts for action in part.actions)
     pair = next((action for action in actions if isinstance(action, TieredSnapshot)), None)
@@ -290,8 +289,9 @@ def _require_named(
     pairs: Sequence[tuple[TieredSnapshot, bool]],
     drops: Callable[[TieredSnapshot | None, TieredSnapshot], bool],
 ) -> None:
-    """Require that records name the rows that the lake lost since: ``pairs``, the newest first, with whether theirs
-    does.
+    """Raise unless records name the rows that the lake lost since.
+
+    ``pairs`` are tiered snapshots, latest first, each with whether its record names the rows.
     """
     before = target.lake
     for pair, is_named in reversed(pairs):
@@ -314,9 +314,10 @@ def _drops_rows(
 def _require_files(
     table: TableHandle, now: TableState, target: TableState, of_files: Sequence[tuple[int, DeleteRows]]
 ) -> None:
-    """Require that rows of lake files which were deleted since were the table's ``target``: their file is of the lake
-    snapshot of then, or was written by a round of rows that were there. In another file they may be rows that were
-    appended since, and lost their offsets.
+    """Raise unless deleted rows of lake files were in the table at ``target``.
+
+    Their file must be in the target's lake snapshot, or be written by a round from rows of that time. Rows in another
+    file may have been appended since and lost their offsets.
     """
     if not of_files:
         return
@@ -337,7 +338,7 @@ def _require_files(
 
 
 def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.Table:
-    """Read rows of lake files as the snapshot had them in which they were deleted.
+    """Read rows of lake files from the snapshot in which they were deleted.
 
     Raises `SnapshotExpiredError`, `CorruptDataError`.
     """
@@ -356,7 +357,7 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
 
 
 def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -> StagedRows:
-    """Stage the rows that come back, marked as those of an operation that read the table."""
+    """Stage the restored rows, marked as written by an operation that read the table."""
     log_writer = LogTableWriter(table)
     state, fitted, missing = log_writer.fit_rows(rows)
     if state.schema_id != now.schema_id:
@@ -369,7 +370,7 @@ def _stage_returning_rows(table: TableHandle, now: TableState, rows: pa.Table) -
 def _read_deleted_rows(
     table: TableHandle, now: TableState, target: TableState, lost: Mapping[int, OffsetRuns]
 ) -> pa.Table:
-    """Read deleted rows: from the log where it still holds all of them, else as the older state read them."""
+    """Read deleted rows from the log if it still holds all of them, else as the older state read them."""
     if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
         pin = ReadSnapshot(
             replace(now, deletions=NO_DELETIONS, dropped_rows=NO_DROPPED_ROWS),
@@ -397,7 +398,7 @@ def _read_deleted_rows(
 
 
 def _transaction(now: TableState, target: TableState) -> Transaction:
-    """Return the transaction by which the history tells a rollback from other changes of rows."""
+    """Return the transaction by which the history recognizes a rollback."""
     return Transaction(f"{ROLLBACKS}{now.version}", target.version)
 
 
@@ -422,8 +423,8 @@ def _commit_rollback(
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
-    """Raise `CommitConflictError` unless both have the same rows and columns. Tiering, merging and trimming are none of
-    a rollback's business.
+    """Raise `CommitConflictError` unless both states have the same rows and columns. Tiering and maintenance do not
+    conflict.
     """
     if state.schema_id != now.schema_id:
         raise _changed_error(state, now, "its columns changed")
@@ -443,8 +444,9 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
 def _drops_unlogged_rows(
     state: TableState, before: TieredSnapshot | None, pair: TieredSnapshot, deleted: Mapping[int, OffsetRuns]
 ) -> bool:
-    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name. Rows
-    that were adopted are not counted, so of their table any more are too many.
+    """Return whether a lake snapshot lacks more rows than the one before, apart from deletions that records name.
+
+    Adopted rows are not counted, so in an adopted table any such row is too many.
     """
     if ADOPTED in state.properties:
         return pair.dropped_rows > (before.dropped_rows if before is not None else 0)
@@ -463,11 +465,11 @@ def _count_rows(rows: Mapping[int, OffsetRuns]) -> int:
 
 
 def _require_log_kept(table: TableHandle, pin: ReadSnapshot) -> None:
-    """Require the files of the log, and of snapshots by key, that a pin of an older state reads."""
+    """Raise unless the log files and key-value snapshots of a read snapshot of an older state are retained."""
     require_kept(table.log, pin.state, list_pinned_segments(pin))
 
 
-# -- tables with a primary key --------------------------------------------------------------------------------------
+# -- primary-key tables ------------------------------------------------------------------------------------------------
 
 
 def _rollback_primary_key_table(
@@ -487,7 +489,9 @@ def _rollback_primary_key_table(
     if not dry_run:
         deleted = np.arange(removed.num_rows + older.num_rows) < removed.num_rows
         batches = shape.batches(pa.concat_tables([removed, older]), deleted)
-        engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)  # rows have their old numbers
+        engine = engine_of(
+            replace(shape.properties, identity=None), shape.schema, None
+        )  # rows keep their old identity values
         read = replace(ReadVersion.of(now), is_strict=True)
         transaction = None if older.equals(newer) else _transaction(now, target)
         keyed.commit(shape, batches, engine, transaction=transaction, read=read)

@@ -1,8 +1,8 @@
-"""Tags: names of versions of a table, which keep what readers of these versions need.
+"""Tags: named versions of a table, which retain what readers of these versions need.
 
-**Commit point:** the one record that gives the name, or takes it away. Before the first, the version's state is stored
-in an object that nobody names; cleaning takes it where the record never comes. The record is put only where every file
-of the log that the version reads is still the table's: so no cleaner has it on a list.
+**Commit point:** the one record that adds or removes the name. Before a tag is added, the version's state is stored in
+an object that no record names yet; cleaning removes it if the record never comes. The record is committed only if every
+log file of the version still belongs to the table, so no cleaner will delete it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _VERSION_MAX = 10**19
 
 @dataclass(frozen=True, slots=True)
 class TableTag:
-    """A name of a version of a table."""
+    """A named version of a table."""
 
     name: str
     version: int
     created_ms: int
     expires_ms: int | None = None
-    """Time from which on cleaning drops the tag; None for never."""
+    """Time when cleaning drops the tag; None for never."""
     lake_snapshot: int | None = None
     """The lake snapshot that the version reads."""
 
 
 def list_tags(state: TableState) -> list[TableTag]:
-    """Return the tags by name, without those that stand for branches."""
+    """Return the tags by name, without those of branches."""
     return [
         TableTag(name, tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
         for name, tag in sorted(state.tags.items())
@@ -53,9 +53,9 @@ def list_tags(state: TableState) -> list[TableTag]:
 
 
 def version_of(state: TableState, version: int | str) -> int:
-    """Return the number of a version that a number or a tag names. Raises `InvalidOptionError` for an unknown tag."""
+    """Return the commit number of a number or a tag. Raises `InvalidOptionError` for an unknown tag."""
     if isinstance(version, int) and not isinstance(version, bool):
-        return min(max(version, 0), _VERSION_MAX)  # a number that no commit has is told where commits are looked for
+        return min(max(version, 0), _VERSION_MAX)  # an unknown number is reported by the search for the commit
     if not isinstance(version, str):
         raise InvalidOptionError(f"version of {state.name} is {quote(version)}, expected a commit number or a tag")
     text = version.strip()
@@ -71,7 +71,7 @@ def version_of(state: TableState, version: int | str) -> int:
 
 
 def list_pinned_segments(pin: ReadSnapshot) -> Iterator[Segment]:
-    """Yield the segments of the log, and of snapshots by key, that a pin reads."""
+    """Yield the segments of the log and of key-value snapshots that a read snapshot uses."""
     for bucket, offsets in pin.hot.items():
         yield from (s for s in pin.state.buckets[bucket].segments if s.end_offset > offsets.start)
     for base in pin.bases.values():
@@ -79,7 +79,7 @@ def list_pinned_segments(pin: ReadSnapshot) -> Iterator[Segment]:
 
 
 def create_tag(table: TableHandle, name: str, version: int | str | None, retain_ms: int | None) -> TableTag:
-    """Give a version a name; see `Table.create_tag`."""
+    """Tag a version; see `Table.create_tag`."""
     require_no_branch(table.state, "a tag")
     name = _parse_tag_name(name)
     if retain_ms is not None and (type(retain_ms) is not int or retain_ms < 1):
@@ -95,13 +95,13 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
             break
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
-                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+                raise  # else the version was compacted or trimmed concurrently: retry with the latest
     _require_lake_snapshot(table, name, target)
     return next(tag for tag in list_tags(table.refresh()) if tag.name == name)
 
 
 def drop_tag(table: TableHandle, name: str) -> None:
-    """Take a name away; see `Table.drop_tag`."""
+    """Remove a tag; see `Table.drop_tag`."""
     name = _parse_tag_name(name)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
@@ -137,9 +137,9 @@ def _require_free_name(state: TableState, name: str) -> None:
 def keep_version(
     table: TableHandle, name: str, target: TableState, segments: Iterable[Segment], retain_ms: int | None = None
 ) -> None:
-    """Give a version a name, by which its lake snapshot, its files of the log and these ``segments`` stay.
+    """Name a version, so that its lake snapshot, its log files and these ``segments`` are retained.
 
-    Raises `SnapshotExpiredError` where the segments are no longer the table's, and no other name keeps them.
+    Raises `SnapshotExpiredError` if the segments no longer belong to the table, and no other tag retains them.
     """
     uuid, segments = table.world.ids.new_uuid(), list(segments)
     lake_snapshot = target.lake.snapshot_id if target.lake is not None else None
@@ -162,7 +162,7 @@ def keep_version(
 
 
 def _require_live(state: TableState, target: TableState, segments: Iterable[Segment]) -> None:
-    """Require that what a version reads is still the table's: what was marked for deletion may be gone any moment.
+    """Raise unless the segments of a version still belong to the table: marked files may be deleted at any time.
 
     Raises `SnapshotExpiredError`. A version that has a tag may get another.
     """
@@ -179,13 +179,13 @@ def _require_live(state: TableState, target: TableState, segments: Iterable[Segm
 
 
 def _require_not_expiring(state: TableState, target: TableState, lake_snapshot: int | None) -> None:
-    """Require that no expiry is about to take the lake snapshot; see `table.lake_maintenance.claim_of`."""
+    """Raise if an expiry is about to remove the lake snapshot; see `table.lake_maintenance.make_expiry_claim`."""
     if lake_snapshot in state.expiring:
         raise _expired_error(state.name, target.version, lake_snapshot)
 
 
 def _require_lake_snapshot(table: TableHandle, name: str, target: TableState) -> None:
-    """Require the lake snapshot once more: another engine, which knows no record, may have expired it meanwhile."""
+    """Check the lake snapshot again: another engine, which ignores the log, may have expired it concurrently."""
     tag = table.refresh().tags.get(name)
     if tag is None or tag.lake_snapshot is None:
         return

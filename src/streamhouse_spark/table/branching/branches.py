@@ -1,12 +1,12 @@
-"""Branches: changes of a table that nobody else sees before they are published.
+"""Branches: changes of a table that are invisible to its readers until they are published.
 
-A branch is a log of its own, which begins as a copy of its table's hot log, and reads the table's lake at the snapshot
-with which it began. It is never tiered, trimmed or cleaned: its records since it began are its changes, and
-`table.publication` brings them into the table.
+A branch is a separate log that starts as a copy of its table's hot log, and reads the table's lake at the snapshot of
+its creation. It is never tiered, trimmed or cleaned: its records since creation are its changes, which
+`table.branching.publication` commits to the table.
 
-**Commit point** of creating one: the record in the table's log that names it. Before it there is a log without a name,
-and a tag as a clone's, both of which cleaning takes away. Of dropping one: the record that takes the name away. Before
-it the branch's own log ends, so that no writer is told of rows that nobody will see.
+**Commit point** of creation: the record in the table's log that names the branch. Before it there is a log without a
+name and a tag like a clone's, both of which cleaning removes. Of dropping: the record that removes the name. Before it
+the branch's own log is ended, so that writers get no acknowledgement for rows that will be dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TableBranch:
 
     name: str
     version: int
-    """The commit of the table with which it began."""
+    """The commit of the table at which it was created."""
     created_ms: int
     lake_snapshot: int | None = None
     """The lake snapshot that it reads."""
@@ -69,7 +69,7 @@ def list_branches(table: TableHandle) -> list[TableBranch]:
 
 
 def create_branch(table: TableHandle, name: str) -> TableBranch:
-    """Begin a branch with the table's newest version; see `Table.create_branch`."""
+    """Create a branch of the latest version; see `Table.create_branch`."""
     name = parse_branch(name)
     for attempt in range(_TRIES):
         now = table.refresh()
@@ -80,12 +80,12 @@ def create_branch(table: TableHandle, name: str) -> TableBranch:
             return _create(table, now, name, dropped)
         except SnapshotExpiredError:
             if attempt == _TRIES - 1:
-                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+                raise  # else the version was compacted or trimmed concurrently: retry with the latest
     raise AssertionError
 
 
 def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
-    """Return a branch and its log, freshly read. Raises `TableNotFoundError`."""
+    """Return a branch and its refreshed log. Raises `TableNotFoundError`."""
     branch = require_branch(table.refresh(), parse_branch(name))
     log = CommitLog(table.storage, branch.uuid, table.world)
     if log.refresh().dropped:
@@ -94,15 +94,15 @@ def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
 
 
 def drop_branch(table: TableHandle, name: str) -> None:
-    """End a branch, and take its name away; see `Table.drop_branch`."""
+    """End a branch and remove its name; see `Table.drop_branch`."""
     branch = require_branch(table.refresh(), parse_branch(name))
-    with suppress(TableNotFoundError):  # an earlier run came so far that cleaning has taken the files away
+    with suppress(TableNotFoundError):  # an earlier run ended the log, and cleaning deleted its files
         end_log(CommitLog(table.storage, branch.uuid, table.world))
     table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
 
 
 def end_log(log: CommitLog) -> None:
-    """End the log of a branch: nobody reads or writes it any more. **Commit point:** the record."""
+    """End the log of a branch: it can no longer be read or written. **Commit point:** the record."""
     log.refresh()
     log.commit(lambda state, _: () if state.dropped else (Drop(),))
 
@@ -112,7 +112,7 @@ def _describe_branch(branch: Branch) -> TableBranch:
 
 
 def _find_dropped_branch(table: TableHandle, state: TableState, name: str) -> Branch | None:
-    """Return the branch of a name whose dropping came so far that only its name is left."""
+    """Return the branch of a name if its drop was interrupted and only the name is left."""
     branch = find_branch(state, name)
     if branch is None:
         return None
@@ -135,7 +135,7 @@ def _require_free_name(state: TableState, name: str, dropped: Branch | None) -> 
 
 
 def _require_branchable(state: TableState) -> None:
-    """Raise `InvalidOptionError` for a table whose branch could not be read, or not be published."""
+    """Raise `InvalidOptionError` for a table whose branch could not be read or published."""
     require_no_branch(state, "making a branch")
     properties = state.parsed
     if VIEW in state.properties:
@@ -162,7 +162,7 @@ def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | N
     copy_rows(table, state)
     log = begin_history(table, state, path)
     branch = _commit_name(table, base, tag_of(name, uuid), name, dropped)
-    if log.refresh().dropped:  # its creator slept for so long that cleaning took it for one without a name
+    if log.refresh().dropped:  # its creator stalled for so long that cleaning treated it as abandoned
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
         raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
     return _describe_branch(branch)

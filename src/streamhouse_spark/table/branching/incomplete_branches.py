@@ -1,7 +1,7 @@
-"""Branches whose publication or dropping ended half-way, because its process died.
+"""Branches whose publication or drop was interrupted because its process died.
 
-Nothing is wrong with the rows of such a branch or of its table. But a sealed branch takes no rows, and a log that has
-ended, or one whose branch was published, keeps files until somebody settles it.
+The rows of the branch and its table are correct. But a sealed branch accepts no rows, and an ended or published log
+retains files until the operation is finished.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from streamhouse_spark.storage.prefetch import at_once
 
 @dataclass(frozen=True, slots=True)
 class UnsettledBranch:
-    """A branch of which one of two logs says what the other does not."""
+    """A branch whose own log and table log disagree."""
 
     name: str
     is_: Literal["sealed", "dropped", "published"]
-    """``sealed``: it takes no rows, and the table does not have them. ``dropped``: its log has ended, and the table
-    still names it. ``find_publication``: the table has its rows, and its log has not ended."""
+    """``sealed``: it accepts no rows, and the table does not have them. ``dropped``: its log has ended, and the table
+    still names it. ``published``: the table has its rows, and its log has not ended."""
     since_ms: int
-    """Store time of the newest record of the branch's log; 0 where its log is gone."""
+    """Store time of the latest record of the branch's log; 0 if the log was deleted."""
 
 
 def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
-    """Find them for a table in its newest known state. Reads the log of each branch, and of each that was published
-    last under its name.
+    """Return the incomplete branches of a table in its cached state.
+
+    Reads the log of each branch, and of the last published branch of each name.
     """
     state = table.state
     named = {branch.uuid: branch.name for branch in branches_of(state)}
@@ -60,7 +61,7 @@ def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
 
 
 def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
-    """Give uuid and name of the branches that were published last under their names."""
+    """Yield uuid and name of the last published branch of each name."""
     for app_id in state.transactions:
         if app_id.startswith(PUBLICATIONS):
             name, _, uuid = app_id.removeprefix(PUBLICATIONS).partition(".")
@@ -68,7 +69,7 @@ def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
 
 
 def _read_branch_state(table: TableHandle, uuid: str) -> TableState | None:
-    """Return the newest state of a branch's log; None where that is gone."""
+    """Return the latest state of a branch's log; None if the log was deleted."""
     try:
         return CommitLog(table.storage, uuid, table.world).refresh()
     except TableNotFoundError:

@@ -1,4 +1,4 @@
-"""Publishing a branch of a table with a primary key: the net change of each key that the branch changed."""
+"""Publication of a branch of a primary-key table: the net change of each key that the branch changed."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from streamhouse_spark.table.branching.branch_diff import (
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 LOOKUP_ROWS: Final = 1 << 20
-"""Keys that are looked up at once."""
+"""Keys per lookup."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NetChange:
-    """The net change of the table: rows by bucket and key, those whose key goes marked."""
+    """The net changes: rows by bucket and key, with deleted keys marked."""
 
     batches: Mapping[int, KeyedBatch]
     num_written: int
     num_deleted: int | None
-    """None where the branch emptied the table: how many keys that had is not known here."""
+    """None if the branch was truncated: the table's number of keys is not known here."""
 
 
 def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
-    """Publish the branch, as `publication` says."""
+    """Publish the branch; see `publication`."""
     keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
     shape = keyed.shape(table.state)
@@ -84,7 +84,7 @@ def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
 
 
 def _make_read_version(changes: BranchChanges) -> ReadVersion:
-    """Return the state that the branch read, and of it the rows: none where it only wrote by key."""
+    """Return the version that the branch read. Its scope is empty if the branch only wrote by key."""
     rewrites = any(
         segment.rewrites and segment.end_offset > changes.base.buckets[bucket].end
         for bucket, log in changes.branch_state.buckets.items()
@@ -99,8 +99,8 @@ def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
 
 
 def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _NetChange) -> None:
-    """Raise `CommitConflictError` where the changes are not right behind the table's newest state, before the branch
-    is sealed.
+    """Raise `CommitConflictError` if the changes conflict with the table's latest state, before the
+    branch is sealed.
     """
     if describe_divergence(table.state, changes.base) is None:
         return
@@ -138,7 +138,7 @@ def _compute_net_change(
 
 
 def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:
-    """Return the keys that the branch changed, each once."""
+    """Return the distinct keys that the branch changed."""
     branch_state, names = changes.branch_state, list(shape.key_schema.names)
     records = InlineRecords(table.storage, branch_state.table_uuid)
     parts = [shape.key_schema.arrow.empty_table()]

@@ -1,15 +1,15 @@
-"""Publishing a branch: its changes become the table's, all of them or none, and it ends.
+"""Publication of a branch: its changes are committed to the table, all or none, and the branch ends.
 
-**Commit point:** the one record of the table that has the changes and takes the branch's name away. It is a
-transaction of the branch's, so whoever publishes again, after a crash or at the same time, adds nothing. Before it the
-branch is sealed by a record of its own log: no writer is told of rows that are not published. A crash between the two
-leaves a sealed branch, which can be read, published and dropped.
+**Commit point:** the one record of the table that has the changes and removes the branch's name. It is a transaction of
+the branch, so publishing again, after a crash or concurrently, has no effect. Before it the branch is sealed by a
+record of its own log, so that writers get no acknowledgement for unpublished rows. A crash between the two leaves a
+sealed branch, which can be read, published and dropped.
 
-The table takes the changes where it has not changed since the branch began. Where it has, it takes them only if they
-are right behind what others committed:
+A table that did not change since the branch was created accepts the changes. Otherwise it accepts them only if they do
+not conflict:
 
-* of a table without a primary key if the branch only added rows;
-* of a table with one if nobody changed a key that the branch changed, and no statement read what the other changed
+* of a log table if the branch only appended rows;
+* of a primary-key table if no key that the branch changed was changed, and no statement read what the other changed
   (`kv.conflict_detection`). The changes are then the net change of each key.
 """
 
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 MAIN: Final = "main"
 PIECE_BYTES: Final = 64 << 20
-"""Bytes of rows of one bucket that are in memory at once, and become one segment."""
+"""Bytes of rows of one bucket that are in memory at once and become one segment."""
 
 
 def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publication:
@@ -74,7 +74,7 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
     name = parse_branch(name)
     try:
         return _commit_publication(table, name)
-    except TableNotFoundError:  # perhaps because others were faster
+    except TableNotFoundError:  # it may have been published concurrently
         state = table.refresh()
         if find_branch(state, name) is not None or (entry := find_publication(state, name)) is None:
             raise
@@ -95,7 +95,7 @@ def _commit_publication(table: TableHandle, name: str) -> Publication:
 
 
 def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
-    """Publish a branch of a table without a primary key."""
+    """Publish a branch of a log table."""
     _require_publishable(table.state, changes)
     changes = seal_branch(changes, log)
     deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
@@ -119,7 +119,7 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
 
 
 def _require_publishable(state: TableState, changes: BranchChanges) -> None:
-    """Raise `CommitConflictError` where the changes are not right behind the state of the table."""
+    """Raise `CommitConflictError` if the changes conflict with the state of the table."""
     require_same_branch(state, changes.branch)
     if changes.is_additive:
         return
@@ -138,10 +138,10 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
 def stage_branch_rows(
     table: TableHandle, branch_state: TableState, added: Mapping[int, OffsetRange], *, rewrites: bool
 ) -> StagedRows:
-    """Stage the rows of these offsets of a branch without those that it deleted itself. Durable when this returns.
+    """Stage the rows that a branch added and did not delete itself. Durable when this returns.
 
-    They were checked by the constraints that the branch has, and have all columns. With ``rewrites`` they are rows of
-    an operation that read the table.
+    Each row stays in its bucket, in order. The rows were validated by the constraints of the branch and have all
+    columns. With ``rewrites`` they are marked as written by an operation that read the table.
     """
     storage, options, staged_ms = table.storage, table.segment_options(branch_state), table.storage.now_ms()
     pieces = list_if_small(
@@ -164,7 +164,7 @@ def stage_branch_rows(
 def list_if_small(
     pieces: Iterator[tuple[int, pa.Table]], bytes_max: int
 ) -> list[tuple[int, pa.Table]] | Iterator[tuple[int, pa.Table]]:
-    """Return all pieces as a list if they have at most so many bytes, else as an iterator that has them all."""
+    """Return all pieces as a list if they have at most ``bytes_max`` bytes, else as an iterator."""
     buffered, num_bytes = [], 0
     for piece in pieces:
         buffered.append(piece)
@@ -178,7 +178,7 @@ def _drain(
     buffered: list[tuple[int, pa.Table]], rest: Iterator[tuple[int, pa.Table]]
 ) -> Iterator[tuple[int, pa.Table]]:
     while buffered:
-        yield buffered.pop(0)  # so that no piece is kept in memory
+        yield buffered.pop(0)  # releases the piece
     yield from rest
 
 
