@@ -1,12 +1,10 @@
-"""Adoption of an existing lake table: its rows become the history of a new table and are not written again.
+"""Adoption of an existing lake table: its rows become the history of a new table without being rewritten.
 
-The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
-the rows by key, where the table has one (`kv.adoption_snapshot`); the claim in the lake (`lake.iceberg_adopt`,
-`lake.paimon_adopt`); the pair in
-the log; the name's pointer. **Commit point:** the pointer, as
-for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
-adoption drops that table, by the record in its log, which also stops an adopter that only slept, and takes the lake
-over.
+The new table's log starts at offset 0 after that history. The steps are: write the first record of an unnamed log; for
+a primary-key table stage key-value snapshots (`kv.adoption_snapshot`); claim the lake (`lake.iceberg.adopt`,
+`lake.paimon_adopt`); record the tiered snapshot; write the name's pointer. **Commit point:** the pointer, as for any
+created table. A crash before it leaves a lake claimed by an unnamed table. The next adoption drops that table by a
+record in its log, which also stops a stalled adopter, and takes over the lake.
 """
 
 from __future__ import annotations
@@ -55,16 +53,15 @@ _FORMAT = "table.datalake.format"
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
-    """A table that was made of a lake table, or with ``dry_run`` would be."""
+    """The table created from a lake table, or with ``dry_run`` the one that would be."""
 
     table: str
     location: str
     """Location of the lake table."""
     snapshot_id: int | None
-    """The newest snapshot of the lake table."""
+    """The latest snapshot of the lake table."""
     rows: int
-    """Rows in the lake's files, deleted ones included; of a Paimon table with a primary key all stored versions of a
-    row."""
+    """Rows in the lake's files, including deleted ones; in a Paimon primary-key table all stored versions of a row."""
     files: int
     schema: str
     """The table's columns, as Spark DDL."""
@@ -72,7 +69,7 @@ class AdoptReport:
     bucket_key: str | None
     buckets: int
     format: LakeFormat
-    """A table that was made from a lake table, or with ``dry_run`` would be."""
+    """The format of the lake table."""
     primary_key: tuple[str, ...]
 
 
@@ -87,7 +84,7 @@ def adopt_table(
     *,
     dry_run: bool,
 ) -> AdoptReport:
-    """See `Warehouse.adopt_table`."""
+    """Adopt a lake table; see `Warehouse.adopt_table`."""
     path = parse_table_name(name).require_table("adopt as")
     source = parse_table_name(lake).require_table("adopt") if lake is not None else path
     if not isinstance(properties, Mapping | None):
@@ -115,7 +112,7 @@ def _detect_format(
     """
     said = str(properties.get(_FORMAT, "")).strip().lower()
     if said:
-        return "paimon" if said == "paimon" else "iceberg"  # any other word is refused with the properties
+        return "paimon" if said == "paimon" else "iceberg"  # any other value is rejected with the properties
     if any(name.startswith("lake.") for name in settings):
         return "iceberg"
     iceberg, paimon = (
@@ -168,7 +165,7 @@ class _Adopter:
             raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {state.name}")
 
     def _find_owner(self, candidate: AdoptionCandidate, owner: str) -> TableState | None:
-        """Return the state of the table that owns the lake; None if it was dropped long ago."""
+        """Return the state of the table that owns the lake; None if it was dropped and cleaned."""
         try:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
@@ -189,7 +186,7 @@ class _Adopter:
         return names.resolve(self.storage, path).uuid == state.table_uuid
 
     def adopt(self) -> AdoptionCandidate | None:
-        """Try the adoption once. Returns None if another table took the name."""
+        """Attempt the adoption once. Returns None if another table took the name."""
         storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
@@ -205,7 +202,7 @@ class _Adopter:
         self._claim(candidate, uuid)
         if not names.point(storage, self.path, pointer, uuid, world):
             return None
-        names.create_database(storage, self.path.database, world)  # if it was dropped meanwhile
+        names.create_database(storage, self.path.database, world)  # if it was dropped concurrently
         return candidate
 
     def _make_create(self, candidate: AdoptionCandidate) -> Create:
@@ -255,7 +252,9 @@ class _Adopter:
             raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {log.state.name}")
 
     def _claim(self, candidate: AdoptionCandidate, uuid: str) -> None:
-        """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
+        """Stage key-value snapshots, if the table has a primary key, claim the lake, and record
+        both. See the module.
+        """
         storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()

@@ -1,15 +1,15 @@
-"""Clones: a table that begins as a version of another one and lives on by itself, without a copy of its lake files.
+"""Clones: an independent table that starts from a version of another one, without a copy of its lake files.
 
-**Commit point:** the name's pointer. Before it, in this order, each step leaving what cleaning takes away:
+**Commit point:** the name's pointer. The steps before it run in this order; cleaning removes what each leaves:
 
-1. The clone's log begins, with a record behind the version, and with the version's state as its checkpoint. It is a
-   table without a name, so cleaning drops, and a grace later buries it, unless it gets one.
-2. The table that is cloned keeps the version by a tag with the clone's uuid, until the clone is buried
+1. The clone's log starts with a record after the version, and with the version's state as its checkpoint. It is an
+   unnamed table, which cleaning drops and a grace period later buries, unless it gets a name.
+2. The source table retains the version by a tag with the clone's uuid, until the clone is buried
    (`log.lifecycle.clones`).
-3. Rows of the hot log are copied. They are few beside those of the lake.
-4. The clone's lake table begins with the version's snapshot, and names the files where they lie.
-5. Rows that came inside of records are moved to a segment, and a floor voids the copies of these records, which go: the
-   clone's history begins here.
+3. Rows of the hot log are copied; they are few compared to those of the lake.
+4. The clone's lake table starts from the version's snapshot and refers to the files in place.
+5. Inline rows are moved to a segment, and a floor voids the copied records, which are deleted: the clone's history
+   starts here.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _TRIES: Final = 5
 
 
 def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePath, version: int | str | None) -> None:
-    """Clone a version of a table, the newest where none is given.
+    """Clone a version of a table, by default the latest.
 
-    Raises as `Warehouse.clone_table`; then nothing was written but what cleaning takes away.
+    Raises as `Warehouse.clone_table`; then nothing was written but what cleaning removes.
     """
     for attempt in range(_TRIES):
         now = cloned.refresh()
@@ -60,11 +60,11 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
             return
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
-                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+                raise  # else the version was compacted or trimmed concurrently: retry with the latest
 
 
 def _create_clone(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
-    """Make the clone; False where its name is taken."""
+    """Create the clone. Returns False if its name is in use."""
     database, pointer = names.ready_to_name(storage, world, target)
     if not free(storage, world, target, pointer):
         return False
@@ -84,15 +84,18 @@ def _create_clone(storage: Storage, world: World, source: TableHandle, target: T
 
 
 def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
-    """Return the state of a clone before its first record. The clone of a view is a table, which nobody refreshes."""
+    """Return the state of a clone before its first record. A clone of a view is a plain table, which is never
+    refreshed.
+    """
     properties = {name: text for name, text in base.properties.items() if name != VIEW}
     location = lake_location(target, uuid, taken=True, lake_format=base.parsed.datalake_format)
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 
 def _require_clonable(source: TableHandle, now: TableState, base: TableState) -> None:
-    """Raise `InvalidOptionError` for a version that cannot be cloned, and `SnapshotExpiredError` for one whose lake
-    snapshot another engine expired, before anything is written.
+    """Raise `InvalidOptionError` for a version that cannot be cloned, before anything is written.
+
+    Raises `SnapshotExpiredError` if another engine expired its lake snapshot.
     """
     require_no_branch(now, "cloning")
     if ADOPTED in base.properties:

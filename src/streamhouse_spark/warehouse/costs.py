@@ -1,4 +1,4 @@
-"""Costs of a whole warehouse on an object store: its tables' estimates, and the requests of this process together."""
+"""Costs of a warehouse on an object store: the requests of this process, and the estimates of its tables."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from streamhouse_spark.warehouse.listing import TableSummary
 
 @dataclass(frozen=True, slots=True)
 class WarehouseCosts:
-    """Requests of this process since its start, and the estimate for everybody's, of all tables together and of each.
+    """Requests of this process since its start, and the estimates for all processes, in total and per table.
 
-    ``requests`` are also those for what is no table's: listings, tables that were dropped.
+    ``requests`` include those that belong to no table, such as listings and dropped tables.
     """
 
     requests: RequestCounts
     estimate: CostEstimate
     tables: Mapping[str, TableCosts]
     failed: Mapping[str, str]
-    """Tables that cannot be read, with the reason. They are not in the estimate."""
+    """Unreadable tables with the reason. They are not in the estimate."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,10 +44,9 @@ def warehouse_costs(
     open_table: Callable[[TableSummary], Table],
     prices: Mapping[str, Any] | None = None,
 ) -> WarehouseCosts:
-    """Count and estimate the costs of tables in their newest states; ``open_table`` gives one of them.
+    """Measure and estimate the costs of tables in their latest states; ``open_table`` opens a table.
 
-    A table that cannot be read does not stop the others. Raises as the listing, and `InvalidOptionError` for prices
-    that cannot be.
+    An unreadable table does not fail the others. Raises as the listing, and `InvalidOptionError` for invalid prices.
     """
     chosen = Prices.of(prices or {})
 

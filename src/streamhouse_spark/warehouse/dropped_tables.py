@@ -1,4 +1,4 @@
-"""Tables that were dropped and are not cleaned up yet: listing them, and bringing one back."""
+"""Dropped tables that are not cleaned yet, and how to find the one to restore."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class DroppedTable:
     """The table's last name."""
     uuid: str
     dropped_ms: int
-    """Store time of the newest record of its log: that of the drop, or of a later clean-up step. The grace of
-    `Warehouse.clean_dropped` counts from then on."""
+    """Store time of the latest record of its log: of the drop, or of a later cleaning step. The grace period of
+    `Warehouse.clean_dropped` starts here."""
     rows: int
-    """Rows written since it was created or truncated; of a table with a primary key, changes."""
+    """Rows written since it was created or truncated; for a primary-key table, changes."""
 
 
 def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
-    """List them by name, then the newest first. Unreadable ones are logged and left out: one hides no other."""
+    """Return the dropped tables by name, the latest first. Unreadable ones are logged and skipped."""
 
     def look(uuid: str) -> TableState | None:
         try:
@@ -54,9 +54,7 @@ def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
 
 
 def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
-    """Return the table that was dropped last under this name, or the one with this uuid. Raises
-    `TableNotFoundError`.
-    """
+    """Return the last dropped table of this name, or the one with this uuid. Raises `TableNotFoundError`."""
     of_name = [table for table in dropped if table.name == str(path)]
     fitting = [table for table in of_name if uuid in (None, table.uuid)]
     if fitting:

@@ -1,6 +1,4 @@
-"""The tables of databases, looked at together: on a store with requests that take long, a listing of many tables takes
-hardly more round trips than one of few.
-"""
+"""Batched listing of tables: on a high-latency store, many tables take hardly more round trips than a few."""
 
 from __future__ import annotations
 
@@ -25,27 +23,27 @@ from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 logger = logging.getLogger(__name__)
 
 TOGETHER_MAX: Final = 64
-"""Tables whose checkpoints and newest records are in memory at the same time."""
+"""Tables whose checkpoints and latest records are in memory at the same time."""
 LOGS_MAX: Final = 256
-"""Logs that are asked for before it is known which of them have names. Where there are more, the number of requests
-decides how long a listing takes, and not how many follow one another."""
+"""Logs that are prefetched before it is known which of them have names. With more logs, the number of requests
+dominates, not their latency."""
 _UNNAMED_MAX: Final = 16
 
 
 Named = tuple[TablePath, names.NamePointer | None]
-"""A name that means a table; without its pointer where that cannot be read."""
+"""A name that refers to a table; without its pointer if that is unreadable."""
 Step = Callable[[], list[TablePath] | None]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class NamePrefetch:
-    """The listings with which a look at many tables begins."""
+    """The listings with which a batch of tables starts."""
 
     folders: Sequence[str]
-    """Folders of databases, dropped ones included."""
+    """Database folders, including those of dropped databases."""
     logs: Sequence[str]
-    """The uuids of logs: a hint of what will be asked for. Some have no name, and new ones may be missing."""
+    """The uuids of logs to prefetch, as a hint: some have no name, and new ones may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,9 @@ class TableSummary:
 
 
 def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
-    """Check that there is a warehouse, unless that ``exists``, and list the folders of databases and logs, in the
-    time of one request. Raises as `names.require_warehouse`.
+    """List the folders of databases and logs, and unless it ``exists`` check for a warehouse, in one round trip.
+
+    Raises as `names.require_warehouse`.
     """
 
     def require() -> list[str]:
@@ -75,7 +74,7 @@ def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
 
 
 def _logs_to_prefetch(storage: Storage) -> list[str]:
-    """Return the logs to be asked for ahead; none where that saves nothing, or where each takes a look elsewhere."""
+    """Return the logs to prefetch; none if that saves nothing, or if each log is in another store."""
     if not isinstance(storage, ReadsMany):
         return []
     uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
@@ -101,9 +100,7 @@ def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Itera
 def list_tables_of(
     storage: Storage, world: World, database: str, require: Callable[[], object] = lambda: None
 ) -> Iterator[TableSummary]:
-    """Open all tables of a database, whether or not it exists itself, by name. ``require`` looks at something else
-    meanwhile, and may raise.
-    """
+    """Open all tables of a database, whether or not it exists, by name. ``require`` runs in parallel and may raise."""
     paths: list[TablePath] = []
     uuids: list[str] = []
     looks: list[Callable[[], object]] = [
@@ -131,7 +128,7 @@ def _uuids(named: Sequence[Named]) -> set[str]:
 
 
 def _list_existing(storage: Storage, database: str) -> list[TablePath]:
-    """Return the names of a database that exists, which is asked for together with them."""
+    """Return the names of a database if it exists; both are requested in parallel."""
     looks: list[Step] = [
         lambda: None if names.is_listed(storage, database) else [],
         lambda: names.list_paths(storage, database),
@@ -143,11 +140,11 @@ def _list_existing(storage: Storage, database: str) -> list[TablePath]:
 def _open_tables(
     storage: Storage, world: World, named: Sequence[Named], prefetched: dict[str, PrefetchedLog]
 ) -> Iterator[TableSummary]:
-    """Open tables with what was ``prefetched`` for; what others are opened with is asked for here."""
+    """Open tables with their ``prefetched`` logs; other logs are prefetched here."""
     for begin in range(0, len(named), TOGETHER_MAX):
         some = named[begin : begin + TOGETHER_MAX]
         prefetched |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in prefetched])
-        # Two names may mean one table while it is renamed: what was asked for is for one reader.
+        # Two names may refer to one table during a rename: a prefetched log has one reader.
         requests = [(path, pointer, prefetched.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
         tables = at_once(storage, partial(_summarise_table, storage, world), requests)
         yield from (table for table in tables if table is not None)
@@ -165,12 +162,12 @@ def _summarise_table(
 def _open_log(
     storage: Storage, world: World, path: TablePath, uuid: str, prefetched: PrefetchedLog | None
 ) -> TableSummary | None:
-    """Open one table; None where the name does not mean it any more."""
+    """Open a table; None if the name no longer refers to it."""
     log = CommitLog(storage, uuid, world, asked=prefetched)
     try:
         log = follow_replacements(storage, world, log)
         return TableSummary(path, log) if is_named(log.state, path) else None
-    except TableNotFoundError:  # dropped so long ago that its files are gone
+    except TableNotFoundError:  # dropped, and its files are deleted
         return None
     except StreamhouseError as error:
         logger.warning("table %s cannot be opened: %s", path, error)

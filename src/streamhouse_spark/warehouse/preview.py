@@ -28,7 +28,7 @@ def schema_of(warehouse: Warehouse, name: str) -> pa.Schema:
 def first_rows(
     warehouse: Warehouse, name: str, limit: int, *, columns: Sequence[str] | None = None, filter_: Any = None
 ) -> pa.Table:
-    """Return at most ``limit`` rows. Reads lake files and log segments only until there are enough."""
+    """Return at most ``limit`` rows. Lake files and log segments are read only until there are enough."""
     parsed = parse_table_name(name)
     view = warehouse.view(name)
     if parsed.suffix not in (None, LAKE, CHANGELOG):

@@ -1,8 +1,8 @@
-"""A warehouse in each process of a Spark job.
+"""Warehouses and tables cached per process of a Spark job.
 
-A `Connection` is decided on the driver and travels to the executors inside readers and writers. Opened stores and
-tables are kept per process, because Spark's Python workers live on from task to task and from micro-batch to
-micro-batch; a forked child begins anew.
+A `Connection` is created on the driver and travels to the executors in readers and writers. Open stores and tables are
+cached per process, because Spark's Python workers survive tasks and micro-batches. A forked child starts with an empty
+cache.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 logger = logging.getLogger(__name__)
 
 TABLES_KEPT = 64
-"""Number of tables that are kept at least, however large."""
+"""Minimum number of cached tables, however large."""
 ENTRIES_KEPT_MAX = 200_000
-"""Sum of their states' segments and other entries, of about a kilobyte each, up to which more tables are kept."""
+"""Total segments and other entries of cached states, about a kilobyte each, up to which more tables are cached."""
 NAMES_KEPT = 4096
-"""Number of names whose last meaning is kept: where requests take long, a name and what it meant are read at once."""
+"""Number of cached name resolutions: on a high-latency store a name and its last table are read in parallel."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Connection:
-    """The location and settings of a warehouse. They may hold credentials, so neither text shows them."""
+    """Location and settings of a warehouse. Both may hold credentials, so ``repr`` hides the settings."""
 
     location: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -65,27 +65,29 @@ class Connection:
         return _open_process(os.getpid(), self).warehouse
 
     def table(self, name: str) -> Table:
-        """Return the table that the name (its suffix does not count) means now, freshly read. Raises
-        `TableNotFoundError` naming the nearest one, for which all tables are listed.
+        """Return the table that the name refers to now, freshly read; a suffix is ignored.
+
+        Raises `TableNotFoundError` naming the nearest table, for which all tables are listed.
         """
         table = self.find_table(name)
         return table if table is not None else self.warehouse().table(str(parse_table_name(name).path))
 
     def find_table(self, name: str) -> Table | None:
-        """Return the table as `table` does; None where there is none."""
+        """Return the table as `table` does; None if there is none."""
         return self.find_with(name, None)[0]
 
     def find_with(self, name: str, read_extra: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
-        """Return the table as `find_table` does, and what ``read_extra`` read of it at the same time.
+        """Return the table as `find_table` does, and what ``read_extra`` read of it in parallel.
 
-        Where requests take long, the name, the table that it meant last, and what ``read_extra`` reads of that one are
-        asked for together. None where that saves nothing, another table was found, or ``read_extra`` failed.
+        On a high-latency store the name, its last table, and what ``read_extra`` reads of that are requested in
+        parallel. The second result is None if that saves nothing, the name refers to another table, or ``read_extra``
+        failed.
         """
         process = _open_process(os.getpid(), self)
         path = parse_table_name(name).path
         if path.branch is not None:
             return self._find_branch(process, path), None
-        if process.tables:  # a table that this process had open is only read on
+        if process.tables:  # a cached table is only refreshed
             prefetch = process.prefetch(path, read_extra)
             pointer = prefetch.pointer if prefetch else names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
@@ -100,7 +102,7 @@ class Connection:
                 if cached is not None and is_named(state or cached.refresh(), path):
                     process.tables.note_name(path, cached)
                     return cached, prefetch.extra if prefetch is not None else None
-            except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
+            except DifferentHistoryError as error:  # callers check their positions against the newly opened table
                 logger.warning("opening the table again: %s", error)
             opened = process.warehouse
             table = open_pointed(opened.storage, opened.settings, opened.world, path, pointer.uuid)
@@ -112,7 +114,9 @@ class Connection:
         return table, None
 
     def _find_branch(self, process: _Process, path: TablePath) -> Table | None:
-        """Return a branch; None where its table is none. Raises `TableNotFoundError` for a branch that is none."""
+        """Return a branch; None if its table does not exist. Raises `TableNotFoundError` if only the branch does not
+        exist.
+        """
         if (table := self.find_table(str(path.base))) is None:
             return None
         name = path.branch or ""
@@ -125,7 +129,7 @@ class Connection:
         return branch
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:
-        """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""
+        """Return the table of a plan, whatever its name refers to by now. Its state is read on first use."""
         process = _open_process(os.getpid(), self)
         table = process.tables.get(uuid)
         if table is None or table.log.is_stale_history:
@@ -137,10 +141,10 @@ class Connection:
 
 
 class OpenTables:
-    """Tables that this process has open, by uuid, the least recently used first.
+    """Open tables of this process by uuid, least recently used first.
 
-    All are kept up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found while somebody holds it,
-    as a tiering service holds all of its tables: it never opens one a second time.
+    Tables are cached up to `ENTRIES_KEPT_MAX` entries of their states. Evicted tables are still found while something
+    references them. A tiering service references all of its tables and never opens one twice.
     """
 
     def __init__(self) -> None:
@@ -162,7 +166,7 @@ class OpenTables:
             return self._alive.get(uuid)
 
     def note_name(self, path: TablePath, table: Table) -> None:
-        """Note that a name meant a table."""
+        """Cache that a name refers to a table."""
         with self._lock:
             self._uuid_by_path[path] = table.uuid
             self._uuid_by_path.move_to_end(path)
@@ -170,7 +174,7 @@ class OpenTables:
                 self._uuid_by_path.popitem(last=False)
 
     def find_open(self, path: TablePath) -> Table | None:
-        """Return the table that a name meant last; None if that is not open. The name may mean another by now."""
+        """Return the last table of a name; None if it is not open. The name may refer to another table by now."""
         with self._lock:
             uuid = self._uuid_by_path.get(path)
         return None if uuid is None else self.get(uuid)
@@ -196,7 +200,7 @@ def _num_entries(state: TableState | None) -> int:
 
 
 class _Process:
-    """The stores and tables of one warehouse that this process has opened."""
+    """The store and tables of one warehouse that this process has open."""
 
     def __init__(self, connection: Connection) -> None:
         author = system_author("spark" if "pyspark" in sys.modules else "python")
@@ -204,8 +208,8 @@ class _Process:
         self.tables = OpenTables()
 
     def prefetch(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
-        """Read a name, the table that it meant last, and what ``read_extra`` reads of that, in the time of one request.
-        None where that saves nothing.
+        """Read a name, its last table, and what ``read_extra`` reads of that, in one round trip; None if that saves
+        nothing.
         """
         storage = self.warehouse.storage
         cached = self.tables.find_open(path)
@@ -221,8 +225,9 @@ class _Process:
 
 
 class _PrefetchedTable(Generic[T]):
-    """The result of a look at a name, and at the table that it meant last. Of the table nothing is known where that
-    failed: whoever needs it looks again, and has the error.
+    """The results of reading a name and its last table in parallel.
+
+    If the table could not be read its fields are None; reading it again raises the error.
     """
 
     def __init__(self, table: Table) -> None:
@@ -249,5 +254,5 @@ def _open_process(_process_id: int, connection: Connection) -> _Process:
 
 
 def connect(given_options: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
-    """Return the connection that options and the driver's environment name. Raises `InvalidOptionError`."""
+    """Return the connection that options and the driver's environment specify. Raises `InvalidOptionError`."""
     return Connection.of(options.resolve_warehouse(given_options, environ), options.warehouse_settings(given_options))

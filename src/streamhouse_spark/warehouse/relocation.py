@@ -1,11 +1,11 @@
-"""Repair of a moved warehouse at its new location, or a new identity for a copy.
+"""Relocation of a moved warehouse, or a new identity for a copied one.
 
-**Commit point:** ``streamhouse.json`` with the URL where the warehouse lies now, and for a copy with a new id. Before
-it each table's lake has a commit point of its own, and of a copy each log; finished work is not repeated, so that the
-same call continues an interrupted run. Until then the warehouse counts as moved.
+**Commit point:** ``streamhouse.json`` with the current URL, and for a copy with a new id. Before it each table's lake
+has its own commit point, and in a copy each log. Finished work is not repeated, so the same call continues an
+interrupted run. Until then the warehouse counts as moved.
 
-Nothing outside the warehouse that was opened is written or deleted: files that metadata names elsewhere are read here,
-at the same path below this root.
+Nothing outside the opened warehouse is written or deleted. Files that metadata names elsewhere are read here, at the
+same path below this root.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
-"""A callback: number of tables done, number of all tables, name of the next."""
+"""A callback: number of finished tables, number of all tables, name of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelocatedTable:
     table: str
     uuid: str
-    """The table's present uuid."""
+    """The table's current uuid."""
     former_uuid: str
     lake: str | None
-    """Present location of the lake table; None for a table without one."""
+    """Current location of the lake table; None for a table without one."""
     moved_from: str | None
-    """The root that the lake's metadata named; None if it named the right one, or none."""
+    """The former root in the lake's metadata; None if it was the current one, or there was none."""
     files_written: int
 
 
@@ -77,7 +77,7 @@ class RelocateReport:
 
     warehouse: str
     moved_from: str | None
-    """The former root; None for a warehouse that was at home."""
+    """The former root; None if the warehouse was not moved."""
     copy: bool
     dry_run: bool
     tables: tuple[RelocatedTable, ...]
@@ -85,11 +85,11 @@ class RelocateReport:
 
 @dataclass(frozen=True, slots=True)
 class _Identities:
-    """The ids of a copy. They are stored first, so that each run uses the same."""
+    """The ids of a copy. They are stored first, so that each run uses the same ones."""
 
     warehouse_id: str
     tables: dict[str, str]
-    """Uuid of the original's table → that of the copy's."""
+    """Uuid of the original's table → uuid of the copy's."""
 
 
 @validate_arguments
@@ -101,25 +101,25 @@ def relocate(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RelocateReport:
-    """Make a warehouse that was moved whole where it lies, or with ``copy`` give a copy an identity of its own.
+    """Update a warehouse that was moved as a whole, or with ``copy`` give a copy its own identity.
 
-    Metadata with old locations is written anew, so that other engines open the lake tables at their new location: of
-    Iceberg tables the metadata, manifest lists, manifests and files of deleted positions of all snapshots, of Paimon
-    tables the manifests with paths of their own. Data files stay as they are. A copy gets another id, and each of its
-    tables another uuid: streams, transactions and caches of the original mean nothing there. Its logs are written again
-    under the new uuids, segments included, and the old ones go the grace after, when dropped tables are cleaned.
+    Metadata with old locations is rewritten, so that other engines can open the lake tables at their new location: for
+    Iceberg tables the metadata, manifest lists, manifests and position delete files of all snapshots, for Paimon tables
+    the manifests with absolute paths. Data files are unchanged. A copy gets a new id, and each of its tables a new
+    uuid, so that streams, transactions and caches of the original do not apply to it. Its logs are rewritten under the
+    new uuids, including segments; the old ones are deleted after the grace period, with the dropped tables.
 
-    The place that the warehouse was copied from is neither read nor written. Nothing else may write to the warehouse
-    meanwhile. Safe to repeat; after a crash the same call goes on. Tables whose lake is in a catalog outside keep it
-    there; such a warehouse cannot become a copy. ``settings`` are those of `Warehouse`.
+    The original location is neither read nor written. Nothing else may write to the warehouse in the meantime. Safe to
+    repeat; after a crash the same call continues. Lake tables in an external catalog stay there; such a warehouse
+    cannot become a copy. ``settings`` are those of `Warehouse`.
 
     **Commit point:** ``streamhouse.json``, see the module.
 
     Raises:
         WarehouseNotFoundError: there is no warehouse.
-        InvalidOptionError: ``copy`` of a warehouse that was written where it lies.
+        InvalidOptionError: ``copy`` of a warehouse at its original location.
         CorruptDataError: the copy lacks a file, or log and lake are of different times; nothing was written.
-        LakeMismatchError: ``copy`` of a table whose lake is in a catalog outside.
+        LakeMismatchError: ``copy`` of a table whose lake is in an external catalog.
         CommitConflictError, CommitStateUnknownError, StorageError: run it again.
     """
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -142,7 +142,7 @@ class _Relocation:
         file = self._warehouse_file()
         stored_identities = self._read_identities()
         if stored_identities is not None and stored_identities.warehouse_id == file.id:
-            self._storage.delete(RELOCATION_KEY)  # all but this was done
+            self._storage.delete(RELOCATION_KEY)  # everything else is done
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
         self._require_relocatable(file, stored_identities)
         states = list(self._iter_states(stored_identities))
@@ -194,9 +194,9 @@ class _Relocation:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def _iter_states(self, identities: _Identities | None) -> Iterator[TableState]:
-        """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
+        """Yield all tables that can be opened or restored; in a continued run those that it started with."""
         ours = set(identities.tables.values()) if identities is not None else set()
-        # A log that lay elsewhere leaves nothing here under its old uuid.
+        # A log in another store leaves nothing here under its old uuid.
         uuids = {*self._storage.list_names(TABLES_PREFIX), *(identities.tables if identities is not None else ())}
         for uuid in sorted(uuids - ours):
             log = CommitLog(self._storage, uuid, self._world)
@@ -204,7 +204,7 @@ class _Relocation:
                 state = log.refresh()
             except (TableNotFoundError, ObjectNotFoundError):
                 state = None
-            except CorruptDataError as error:  # one must not hide the others; its own lake stays as it is
+            except CorruptDataError as error:  # it must not hide the others; its lake is unchanged
                 logger.warning("table %s is damaged and left as it is: %s", uuid, error)
                 continue
             if identities is not None and uuid in identities.tables and (state is None or state.buried):
@@ -213,9 +213,7 @@ class _Relocation:
                 yield state
 
     def _read_finished_state(self, uuid: str, new_uuid: str) -> TableState:
-        """Return the new log's state of a table whose old log an earlier run ended: the new log has everything
-        of it.
-        """
+        """Return the new log's state of a table whose old log an earlier run ended."""
         state = CommitLog(self._storage, new_uuid, self._world).refresh()
         return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
 
@@ -232,9 +230,7 @@ class _Relocation:
         return lake
 
     def _require_whole(self, state: TableState, lake: LakeRelocation | None) -> None:
-        """Check that no file is missing, and that lake and log fit together: a copy that was made under writes may be
-        torn.
-        """
+        """Raise if a file is missing, or lake and log do not match: a copy made during writes may be torn."""
         if state.buried:
             return
         try:
@@ -311,7 +307,7 @@ class _Relocation:
             self._point_name(state, new_uuid)
 
     def _point_name(self, state: TableState, new_uuid: str) -> None:
-        """Let the name mean the table of the copy, if it means the original's."""
+        """Point the name to the copy's table, if it points to the original's."""
         path = parse_table_name(state.name).path
         pointer = names.resolve(self._storage, path)
         if pointer.uuid == state.table_uuid:
