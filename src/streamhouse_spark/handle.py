@@ -1,6 +1,6 @@
-"""`TableHandle`: a table's storage, log and identity, the base of all reads, writes and upkeep.
+"""`TableHandle`: the storage, log and identity of one table, which all reads, writes and maintenance take.
 
-`Table` is one, with the verbs of the public interface. Nothing below it knows more of a table than is here.
+`Table` is a handle with the methods of the public interface. Layers below `table` know only the handle.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 
 class TableHandle:
-    """One table, by its uuid: under the same name another may be created, which a handle never touches.
+    """One table, identified by its uuid: a handle never touches another table that is created under the same name.
 
-    Safe for use by several threads; any of them may `refresh`, so values that belong together are taken from one
-    `state`.
+    Safe for use by several threads. Any of them may `refresh`, so take related values from one `state`.
     """
 
     def __init__(
@@ -40,13 +39,12 @@ class TableHandle:
         self._world = world
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the table as its location, name, uuid and settings (which may hold credentials), without anything it
-        read.
+        """Pickle the table as its location, name, uuid and settings (which may hold credentials), without its state.
 
-        On the other side it has a clock and identities of its own, and is read when it is first used. A table that
-        was dropped meanwhile is an error there, also where another one has its name.
+        The unpickled table has its own clock and ids, and is read on first use. If the table was dropped, that is an
+        error, even if another table has its name.
         """
-        return _reopened, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
+        return _reopen, (type(self), self._storage, dict(self._settings), str(self._path), self.uuid)
 
     @property
     def name(self) -> str:
@@ -66,7 +64,7 @@ class TableHandle:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """May hold credentials: never print it."""
+        """The settings. They may hold credentials: never print them."""
         return self._settings
 
     @property
@@ -79,15 +77,15 @@ class TableHandle:
 
     @property
     def state(self) -> TableState:
-        """The state as last read; `refresh` reads on."""
+        """The cached state; `refresh` reads the latest one."""
         return self._log.state
 
     def refresh(self) -> TableState:
-        """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
+        """Read the latest state. Raises `TableNotFoundError` if the table was dropped."""
         return self._read(self._log.refresh())
 
     def look(self, at_most: int) -> TableState:
-        """Read a newer state, if there is one: see `CommitLog.look`. Raises `TableNotFoundError`."""
+        """Read at most ``at_most`` new records, see `CommitLog.look`. Raises `TableNotFoundError`."""
         return self._read(self._log.look(at_most))
 
     def _read(self, state: TableState) -> TableState:
@@ -97,7 +95,7 @@ class TableHandle:
         return state
 
     def require_there(self, state: TableState) -> TableState:
-        """Return the state. Raises `TableNotFoundError` for that of a dropped table."""
+        """Return the state. Raises `TableNotFoundError` for the state of a dropped table."""
         require_not_dropped(state)
         return state
 
@@ -107,11 +105,11 @@ class TableHandle:
 
     @property
     def has_lake(self) -> bool:
-        """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
+        """Whether rows are or were tiered: after tiering was disabled, the lake is still read."""
         return self.state.has_lake
 
     def segment_options(self, state: TableState | None = None) -> SegmentOptions:
-        """Return the form of segments for a state, the newest known by default."""
+        """Return the segment options for a state, by default the latest cached one."""
         state = state or self.state
         of = state.parsed
         written_before = state.former_partitionings
@@ -119,15 +117,17 @@ class TableHandle:
             state.schema_id, state.partition_by, of.statistics_columns, of.log_compression, written_before
         )
 
-    def open_lake(self, then: TableState | None = None) -> LakeTable:
-        """Open the lake side of this table, or the one of an older state, which lies elsewhere where the lake was built
-        anew since. Raises `InvalidOptionError` if it has none, `MissingExtraError`, `SnapshotExpiredError` where such a
-        former lake is gone.
+    def open_lake(self, older_state: TableState | None = None) -> LakeTable:
+        """Open the lake of this table, or of ``older_state``, whose lake was at another location if it was rebuilt
+        since.
+
+        Raises `InvalidOptionError` if there is no lake, `MissingExtraError`, and `SnapshotExpiredError` if a former
+        lake was deleted.
         """
         state = self.state
-        is_former = then is not None and then.lake_location != state.lake_location
-        if then is not None and is_former:
-            state = then
+        is_former = older_state is not None and older_state.lake_location != state.lake_location
+        if older_state is not None and is_former:
+            state = older_state
         if not state.has_lake:
             raise InvalidOptionError(
                 f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
@@ -145,11 +145,11 @@ class TableHandle:
 
 
 def log_url(table: TableHandle) -> str:
-    """Return the URL of the table's log: below the warehouse, or where ``table.log.location`` says."""
+    """Return the URL of the table's log: in the warehouse, or at ``table.log.location``."""
     return url_of(table.storage, table_prefix(table.uuid)).rstrip("/")
 
 
-def _reopened(
+def _reopen(
     kind: type[TableHandle], storage: Storage, settings: Mapping[str, str], name: str, uuid: str
 ) -> TableHandle:
     world = World()

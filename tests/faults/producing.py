@@ -13,7 +13,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
-from streamhouse_spark.write.producer.writer import Writer, flusher_of
+from streamhouse_spark.write.producer.writer import Writer, make_sender_thread
 
 NAME = "sales.events"
 PRODUCER = "source-1"
@@ -48,7 +48,7 @@ class Process:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(NAME)
         appends = LogTableWriter(table)
         limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
-        self.flusher = flusher_of(table, appends, producer_id, limits, delivery_timeout_ms=60_000)
+        self.flusher = make_sender_thread(table, appends, producer_id, limits, delivery_timeout_ms=60_000)
         self.writer = Writer(self.flusher, appends)
         self.answers: dict[int, Future[BucketOffsets]] = {}
 

@@ -80,7 +80,7 @@ def test_a_log_table(is_cut, faults, lake, share):
         table = opened(storage, 3)
         state = table.refresh()
         match = PartitionMatch.of({"day": MON}, state.schema, state.partition_by, "t")
-        partition_life._drop(table, ends, PartitionMatches((match,)))
+        partition_life._drop_from_lake(table, ends, PartitionMatches((match,)))
         assert ids(table.to_arrow()) == after
 
     outcomes: Counter[tuple[str, bool]] = Counter()

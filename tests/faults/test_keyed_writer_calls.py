@@ -19,7 +19,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
 from streamhouse_spark.write.producer.idempotence import Producer
-from streamhouse_spark.write.producer.writer import Writer, flusher_of
+from streamhouse_spark.write.producer.writer import Writer, make_sender_thread
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 from streamhouse_spark.write.upsert_target import UpsertTarget
 
@@ -53,7 +53,7 @@ class Process:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(name)
         destination = UpsertTarget(PrimaryKeyTable(table), LogTableWriter(table))
         limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
-        self.flusher = flusher_of(table, destination, "source-1", limits, delivery_timeout_ms=60_000)
+        self.flusher = make_sender_thread(table, destination, "source-1", limits, delivery_timeout_ms=60_000)
         self.writer = Writer(self.flusher, destination)
         self.deletes = name == LAST
 

@@ -15,7 +15,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup import point_lookup as module
 from streamhouse_spark.lookup.lookup import Lookup
-from streamhouse_spark.lookup.turns import LookupScheduler
+from streamhouse_spark.lookup.lookup_scheduler import LookupScheduler
 from streamhouse_spark.storage.local import LocalStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -80,11 +80,11 @@ def test_so_it_does_while_turns_are_waited_for_in_vain(tmp_path, monkeypatch):
     """The turn is a hint: here it belongs to somebody who never ends, or to two at once, again and again."""
 
     class Confused(LookupScheduler):
-        def leave(self) -> None:
-            super().leave()
+        def release(self) -> None:
+            super().release()
             self._is_taken = self._num_done % 3 == 0
 
-    monkeypatch.setattr(module, "TURNS", Confused())
+    monkeypatch.setattr(module, "SCHEDULER", Confused())
     assert look_up_while_others_write(str(tmp_path)) > 0
 
 

@@ -89,13 +89,13 @@ class TestPlantedBugs:
     def test_one_that_undoes_what_it_has_not_seen(self, on_host, monkeypatch):
         """Without the check, rows that others append between stay beside the older version, and nobody is told."""
         storage = new_store(keyed=False)
-        table, really = on_host(storage, 3), rollback._commit
+        table, really = on_host(storage, 3), rollback._commit_rollback
 
         def late(*given: object) -> None:
             add(on_host(storage, 4), 77)
             really(*given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(rollback, "_commit", late)
+        monkeypatch.setattr(rollback, "_commit_rollback", late)
         monkeypatch.setattr(rollback, "_require_unchanged", lambda *_: None)
         table.rollback_to_version(VERSION)
         assert ids(on_host(storage, 5)) != OLD

@@ -191,7 +191,7 @@ def test_changes_that_were_trimmed_are_a_conflict():
         state = replace(table.refresh(), buckets={0: bare})
         judge = conflict_detection.ConflictChecker(begun.base, table.storage, table.keyed.shape().layout)
         with pytest.raises(CommitConflictError, match="the log no longer tells what changed in bucket 0 from offset 1"):
-            judge.judge(state, {})
+            judge.check(state, {})
 
 
 def test_a_log_that_went_back_is_a_conflict():

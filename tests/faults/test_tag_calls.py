@@ -187,13 +187,13 @@ class TestPlantedBugs:
             ids(cleaned())
 
     def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
-        monkeypatch.setattr(lake_maintenance, "claim_of", lambda _table: None)
+        monkeypatch.setattr(lake_maintenance, "make_expiry_claim", lambda _table: None)
         with pytest.raises(SnapshotExpiredError):
             tag_before_each_call_of_an_expiry(superseded, WHOLE)
 
     def test_a_tag_that_looks_at_no_claim(self, superseded, monkeypatch):
         monkeypatch.setattr(tags, "_require_not_expiring", lambda *_: None)
-        monkeypatch.setattr(tags, "_require_lake_kept", lambda *_: None)
+        monkeypatch.setattr(tags, "_require_lake_snapshot", lambda *_: None)
         with pytest.raises(SnapshotExpiredError):
             tag_before_each_call_of_an_expiry(superseded, WHOLE)
 

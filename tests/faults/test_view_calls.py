@@ -205,7 +205,7 @@ def test_a_planted_bug_of_lookups_is_found():
 
 
 def a_truncation_is_overlooked():
-    return mock.patch.object(refresh_commit, "_reason", return_value=None)
+    return mock.patch.object(refresh_commit, "_describe_action", return_value=None)
 
 
 @pytest.mark.parametrize("bug", [lineage_is_forgotten, rows_without_a_transaction])

@@ -106,7 +106,7 @@ def a_refused_batch() -> None:
     """The store refuses one batch for good, and not the next: the rows behind it wait for the next life."""
     store = new_store()
     process = Process(store, 2, sends_each=2)
-    append = process.flusher.delivery._appends.append
+    append = process.flusher.sender._target.append
     outcomes = iter([None, StorageRefusedError("no right to write there"), None])
 
     def sometimes(*given, **named):
@@ -114,7 +114,7 @@ def a_refused_batch() -> None:
             raise error
         return append(*given, **named)
 
-    with mock.patch.object(process.flusher.delivery._appends, "append", sometimes):
+    with mock.patch.object(process.flusher.sender._target, "append", sometimes):
         process.run()
     check_answers(store, process.acknowledged())
     restarted(store)
@@ -155,7 +155,7 @@ def test_without_a_producer_an_unknown_outcome_is_told_and_not_repeated():
     store = new_store()
     process = Process(store, 2, sends_each=1, producer_id=None)
     answers = [process.writer.send([{"id": n}]) for n in range(3)]
-    append = process.flusher.delivery._appends.append
+    append = process.flusher.sender._target.append
     outcomes = iter([CommitStateUnknownError("who knows"), StorageError("not there"), None, None])
 
     def sometimes(*given, **named):
@@ -163,7 +163,7 @@ def test_without_a_producer_an_unknown_outcome_is_told_and_not_repeated():
             raise error
         return append(*given, **named)
 
-    with mock.patch.object(process.flusher.delivery._appends, "append", sometimes):
+    with mock.patch.object(process.flusher.sender._target, "append", sometimes):
         process.deliver()
     with pytest.raises(CommitStateUnknownError, match="who knows"):
         answers[0].result()
@@ -190,12 +190,12 @@ def test_a_store_that_stays_away_is_told_after_the_timeout():
 @contextmanager
 def an_answer_before_durability() -> Iterator[None]:
     def step(self: SenderThread, *, is_waiting: bool = False) -> bool:
-        batch = self.outbox.next_batch(is_waiting=is_waiting)
+        batch = self.accumulator.next_batch(is_waiting=is_waiting)
         for send in batch:
             send.answer.set_result(BucketOffsets({}))
         if batch:
-            self.delivery.deliver(batch)
-            self.outbox.done(batch)
+            self.sender.deliver(batch)
+            self.accumulator.complete(batch)
         return bool(batch)
 
     with mock.patch.object(SenderThread, "step", step):
@@ -208,34 +208,34 @@ def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
         for attempt in range(10):
             transaction = Transaction(self.producer.producer_id, sequence * 10 + attempt)
             try:
-                offsets = self._appends.append(rows, transaction, require=self.producer.require_newest)
-                return self._places(rows, nums_rows), offsets
+                offsets = self._target.append(rows, transaction, require=self.producer.require_newest)
+                return self._count_rows_of_calls(rows, nums_rows), offsets
             except StorageError:
                 continue
             except CommitStateUnknownError:
                 continue
         raise AssertionError
 
-    with mock.patch.object(BatchSender, "_appended", appended):
+    with mock.patch.object(BatchSender, "_write_with_retries", appended):
         yield
 
 
 @contextmanager
 def rows_leave_in_another_order() -> Iterator[None]:
-    original = RecordAccumulator._batch
+    original = RecordAccumulator._take_batch
 
-    def batch(self: RecordAccumulator, *, takes_both: bool) -> list[Send]:
-        first, *others = original(self, takes_both=takes_both)
+    def batch(self: RecordAccumulator, *, mixes_deletions: bool) -> list[Send]:
+        first, *others = original(self, mixes_deletions=mixes_deletions)
         return [*others[:-1], first, *others[-1:]]
 
-    with mock.patch.object(RecordAccumulator, "_batch", batch):
+    with mock.patch.object(RecordAccumulator, "_take_batch", batch):
         yield
 
 
 @contextmanager
 def answers_are_swapped() -> Iterator[None]:
-    original = sender._shares
-    with mock.patch.object(sender, "_shares", lambda *given: original(*given)[::-1]):
+    original = sender._split_offsets
+    with mock.patch.object(sender, "_split_offsets", lambda *given: original(*given)[::-1]):
         yield
 
 
@@ -250,7 +250,7 @@ def rows_behind_a_failure_are_written() -> Iterator[None]:
     def fail(self: SenderThread, batch: list[Send], error: Exception) -> None:
         for send in batch:
             send.answer.set_exception(error)
-        self.outbox.done(batch, error)
+        self.accumulator.complete(batch, error)
 
     with mock.patch.object(SenderThread, "_fail", fail):
         yield

@@ -11,7 +11,12 @@ import pyarrow as pa
 from streamhouse_spark import BucketOffsets, Table, Transaction
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import engine_of
-from streamhouse_spark.write.upsert import drop_ignored_deletions, in_no_order, require_written_once, targets_of
+from streamhouse_spark.write.upsert import (
+    drop_ignored_deletions,
+    order_deletions_first,
+    require_unique_keys,
+    resolve_targets,
+)
 
 Bools = npt.NDArray[np.bool_]
 
@@ -27,7 +32,7 @@ def change(
 ) -> BucketOffsets:
     """Apply upserts and deletes in their order; ``rows`` has all columns of the newest known schema."""
     shape = table.keyed.shape()
-    engine = engine_of(shape.properties, shape.schema, targets_of(shape, columns))
+    engine = engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
     batches = shape.batches(*drop_ignored_deletions(shape, rows, deleted))
     return table.keyed.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
 
@@ -35,7 +40,7 @@ def change(
 def rewrite(table: Table, rows: pa.Table, deleted: Bools, *, read: ReadVersion) -> BucketOffsets:
     """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; they have no order."""
     shape = table.keyed.shape()
-    batches = shape.batches(*in_no_order(shape, rows, deleted))
+    batches = shape.batches(*order_deletions_first(shape, rows, deleted))
     for batch in batches.values():
-        require_written_once(shape, batch)
+        require_unique_keys(shape, batch)
     return table.keyed.commit(shape, batches, engine_of(shape.properties, shape.schema), read=read)

@@ -12,7 +12,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge
-from streamhouse_spark.kv.net_changes import changes_of
+from streamhouse_spark.kv.net_changes import compute_changes
 from streamhouse_spark.kv.value_codec import ValueFormat
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -34,7 +34,7 @@ def write(stored, batch, engine=LAST_ROW, schemas=None, schema_id=1, **options):
     ]
     grouped = KeyedBatch.of(encode_keys(columns[:1]), columns, np.array([d for d, _ in batch], np.bool_))
     before = [stored.get(key) for key in encode_lmdb_keys(grouped.keys)]
-    changes = changes_of(grouped, engine, values, before, **options)
+    changes = compute_changes(grouped, engine, values, before, **options)
     assert len(changes.columns) == len(columns)
     stored.update(changes.values.by_key)
     rows = zip(*(column.to_pylist() for column in changes.columns), strict=True)

@@ -126,7 +126,7 @@ class Life:
         """The record of the drop is made by a round, which may delete rows too."""
         self.untold = self.version
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partitions, "_record", lambda *_: False)
+            patch.setattr(partitions, "_record_drop", lambda *_: False)
             self.drop()
         tier(self.table)
 

@@ -42,7 +42,7 @@ class Bucket:
             tuple(pa.array([row and row[i] for row in before], t) for i, t in enumerate(self.types)),
             np.array([row is not None for row in before], np.bool_),
         )
-        merged = self.engine_of(targets).merged(grouped, old)
+        merged = self.engine_of(targets).merge(grouped, old)
         assert [column.type for column in merged.columns] == self.types
         for column in merged.columns:
             column.validate(full=True)

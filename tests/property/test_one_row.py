@@ -58,7 +58,7 @@ def test_rows(case):
     codec = RowCodec(types)
     packed = codec.pack(columns, first=b"1234").to_pylist()
     reader = RowDecoder(names, types, [names[i] for i in wanted])
-    expected = codec.unpack(Packed.of(packed).behind(4), wanted)
+    expected = codec.unpack(Packed.of(packed).skip_bytes(4), wanted)
     found = [reader.read(data, 4) for data in packed]
     assert [list(row) for row in found] == [[names[i] for i in wanted]] * len(packed)
     for place, column in zip(wanted, expected, strict=True):
@@ -74,7 +74,7 @@ def test_keys_and_buckets(data, types, num_buckets):
     values = [data.draw(KEYS[t]) for t in types]
     place = data.draw(st.sampled_from([None, *range(len(types))]))
     columns = [pa.array([value], t) for value, t in zip(values, types, strict=True)]
-    found = KeyEncoder(types, place, num_buckets).encoded(values)
+    found = KeyEncoder(types, place, num_buckets).encode(values)
     expected = encode_lmdb_keys(encode_keys(columns))[0]
     bucket = 0 if place is None else int(iceberg_buckets(columns[place], num_buckets)[0])
     if found is None:  # left to Arrow
@@ -86,11 +86,11 @@ def test_keys_and_buckets(data, types, num_buckets):
 @pytest.mark.parametrize("value", [True, 1.0, None, b"x", "\ud800", 1 << 63, -(1 << 63) - 1])
 @pytest.mark.parametrize("data_type", KEYS, ids=str)
 def test_values_that_are_no_plain_keys_are_left_to_arrow(data_type, value):
-    assert KeyEncoder([data_type], None, 1).encoded([value]) is None
+    assert KeyEncoder([data_type], None, 1).encode([value]) is None
 
 
 @pytest.mark.parametrize("data_type", [t for t in KEYS if t != pa.string()], ids=str)
 def test_the_range_of_integers(data_type):
     half = 1 << data_type.bit_width - 1
-    found = [KeyEncoder([data_type], None, 1).encoded([value]) for value in (-half - 1, -half, half - 1, half)]
+    found = [KeyEncoder([data_type], None, 1).encode([value]) for value in (-half - 1, -half, half - 1, half)]
     assert [key is None for key in found] == [True, False, False, True]

@@ -308,7 +308,7 @@ def test_files_that_are_dropped_whole_by_the_newest_spec():
         lake = table.open_lake()
         tier(table)
         report = lake.drop_partitions(chosen, below=table.refresh().ends)
-        table_partitions._record(table, table.open_lake())
+        table_partitions._record_drop(table, table.open_lake())
         return report.rows
 
     plants = ((table_partitions, "_delete_rows", whole), (lake_drop, "_partition_values", by_the_newest))

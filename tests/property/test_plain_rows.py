@@ -88,13 +88,13 @@ def test_a_plain_row_is_the_row_that_its_conversion_gives(data):
     with table.writer() as writer:
         taken, alone = [], []
         for row in rows:
-            found = plain_rows.taken(row, table.state)
+            found = plain_rows.buffer(row, table.state)
             if found is None:
                 event("not plain")
                 continue
             event("plain")
             try:
-                converted = writer._given([row])
+                converted = writer._convert([row])
             except SchemaMismatchError as error:
                 raise AssertionError(f"{row} is refused where it is converted: {error}") from error
             plain, _ = found

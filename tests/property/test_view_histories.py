@@ -191,17 +191,17 @@ def equal_rows_begin_at_one():
 
 def lost_rows_are_overlooked():
     """Of a table without a key, rows that were deleted, and tables that were emptied."""
-    return mock.patch.object(refresh_commit, "_reason", return_value=None)
+    return mock.patch.object(refresh_commit, "_describe_action", return_value=None)
 
 
 def another_table_of_the_name_is_overlooked():
-    real = refresh_commit._why_not_changes
+    real = refresh_commit._source_refresh_reason
 
     def overlooked(source, then, now):
         found = real(source, then, now)
         return None if found is not None and "made again" in found else found
 
-    return mock.patch.object(refresh_commit, "_why_not_changes", overlooked)
+    return mock.patch.object(refresh_commit, "_source_refresh_reason", overlooked)
 
 
 def a_step_that_skips_a_version():

@@ -154,13 +154,13 @@ def test_a_stream_of_changes(spark, wh, trimmed, checkpoint):
 
 @pytest.mark.long
 def test_a_kept_query_is_not_computed_anew(spark, table, monkeypatch):
-    really = refresh_commit._between
+    really = refresh_commit._read_records
 
     def between(source, after, newest):
         """The records of archived changes are no longer kept."""
         return None if after < source.refresh().archive.last_commit else really(source, after, newest)
 
-    monkeypatch.setattr(refresh_commit, "_between", between)
+    monkeypatch.setattr(refresh_commit, "_read_records", between)
     write(table, range(6), 1)
     query = f"SELECT n, count(*) AS c FROM streamhouse.{table.name} GROUP BY n"
     view = sh.materialize(spark, f"{table.name}_kept", query)

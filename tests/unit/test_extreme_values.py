@@ -34,7 +34,7 @@ from streamhouse_spark.query.partition_match import PartitionMatch
 from streamhouse_spark.query.predicates import exactly, may_match
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.key_parsing import as_keys
+from streamhouse_spark.write.key_parsing import parse_keys
 
 UTC = pa.timestamp("us", "UTC")
 INT32, INT64 = 1 << 31, 1 << 63
@@ -373,5 +373,5 @@ def test_errors_show_values_that_python_lacks(warehouse_path):
     with pytest.raises(ConstraintViolatedError, match=r"v = '\+5881580-07-11'"):
         table.append(rows_of("DATE", [FAR_DAY]))
     with pytest.raises(SchemaMismatchError, match="a key of t is"):
-        as_keys([(FAR_DAY, FAR_DAY)], ["v"], "t")
+        parse_keys([(FAR_DAY, FAR_DAY)], ["v"], "t")
     assert str(PartitionMatch.of({"v": FAR_DAY}, table.state.schema, ["v"], "t")) == "v = '+5881580-07-11'"

@@ -445,7 +445,7 @@ def of_many_changes() -> Iterator[None]:
 @contextmanager
 def told_often() -> Iterator[None]:
     """A few records without rows are enough to record the versions again."""
-    with mock.patch.object(refresh_commit, "STANDS_STILL_MAX", 2):
+    with mock.patch.object(refresh_commit, "IDLE_RECORDS_MAX", 2):
         yield
 
 

@@ -1,8 +1,8 @@
-"""Stage the rows that a table with a primary key begins with when it is made from a lake table.
+"""Initial rows of a primary-key table that adopts a lake table.
 
-The rows of a bucket become a snapshot by key. It stands behind one change, the insertion of the first row, which is
-trimmed at once. So a bucket with rows looks like any other whose log was trimmed: tablets and streams begin with the
-snapshot, and the bucket can be truncated.
+The rows of a bucket become a key-value snapshot. It follows one change, the insert of the first row, which is trimmed
+at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the snapshot,
+and the bucket can be truncated.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class BucketBootstrap:
-    """The staged rows of one bucket. They are durable, and no record names them yet."""
+    """The staged rows of one bucket: durable, but not named by a record yet."""
 
     bucket: int
     first: StagedSegment
-    """The insertion of the first row."""
+    """The insert of the first row."""
     rows: tuple[Segment, ...]
 
 
 def stage_rows(
     storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
 ) -> BucketBootstrap:
-    """Write the bucket's rows in the order of their keys; they are sorted in memory.
+    """Write the bucket's rows in key order; they are sorted in memory.
 
-    Raises `LakeMismatchError` where a key is null or occurs more than once.
+    Raises `LakeMismatchError` for a null or duplicate key.
     """
-    ordered = _by_key(state, rows)
+    ordered = _sort_by_key(state, rows)
     change = pa.array([int(ChangeType.INSERT)], pa.int8())
     inserted = pa.Table.from_arrays(
         [change, *ordered.slice(0, 1).columns], schema=state.written_schema(state.schema_id).arrow
     )
     segments: list[Segment] = []
-    for part in _parts(ordered):
+    for part in _split_into_segments(ordered):
         staged = stage_object(storage, state.table_uuid, world.ids.new_uuid(), part, bucket, options)
         first = segments[-1].end_offset if segments else 0
         segments.append(staged.segment.placed(first, state.version, state.time_ms))
@@ -59,20 +59,20 @@ def stage_rows(
 
 
 def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> tuple[Action, ...]:
-    """Return the action that gives the ``adopted`` rows to a table without changes. Each of these buckets then ends at
-    offset 1.
+    """Return the actions that give the ``adopted`` rows to a table without changes. Each bucket
+    then ends at offset 1.
     """
     if not adopted:
         return ()
-    placed = tuple(one.first.segment.placed(0, state.version + 1, time_ms) for one in adopted)
+    placed = tuple(bucket_rows.first.segment.placed(0, state.version + 1, time_ms) for bucket_rows in adopted)
     return (
-        Append(placed, tuple(one.first.inline_rows for one in adopted)),
-        *(KvSnapshot(one.bucket, 0, 1, one.rows) for one in adopted),
-        Trim({one.bucket: 1 for one in adopted}),
+        Append(placed, tuple(bucket_rows.first.inline_rows for bucket_rows in adopted)),
+        *(KvSnapshot(bucket_rows.bucket, 0, 1, bucket_rows.rows) for bucket_rows in adopted),
+        Trim({bucket_rows.bucket: 1 for bucket_rows in adopted}),
     )
 
 
-def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
+def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
     columns = [arrow_chunking.one_array(rows.column(state.schema.names.index(name))) for name in state.primary_key]
     names = ", ".join(state.primary_key)
     if any(column.null_count for column in columns):
@@ -91,5 +91,5 @@ def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
     return arrow_chunking.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)
 
 
-def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+def _split_into_segments(rows: pa.Table) -> Iterator[pa.Table]:
     return arrow_chunking.slices(rows, SEGMENT_BYTES)

@@ -1,13 +1,12 @@
-"""Aggregate functions of merge engine ``aggregation``: folds of a column's values, key by key. Pure and vectorised.
+"""Aggregate functions of the merge engine ``aggregation``: vectorized folds of a column's values per key. Pure.
 
-A fold gets the values of all keys in one array, each key's together and in their order, and returns a value for each
-key. It may get its own result again as the first value, because results are stored.
+A fold gets the values of all keys in one array, grouped by key and in order, and returns one value per key. The first
+value of a key may be an earlier result of the fold, because results are stored.
 
-Numbers are folded as Spark does: nulls count for nothing, NaN is larger than any other number (so it is the maximum
-where there is one, and the minimum where there is nothing else), and zeros of both signs are equal. A ``sum`` or
-``product`` of integers or decimals that does not fit into the column is ``AGGREGATE_OVERFLOW``: that write is refused,
-and the stored value stays; floats become infinite instead. Products of decimals are rounded to their scale step by
-step, half up.
+Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if present,
+and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or ``product`` of
+integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored value is kept;
+floats become infinite. Decimal products are rounded half up to their scale after each step.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, Sche
 
 Places = npt.NDArray[np.int64]
 Fold = Callable[[pa.Array, Places, int], pa.Array]
-"""``fold(values, keys, num_keys)`` returns the value of each key, null for a key without values. ``keys`` ascend."""
+"""``fold(values, keys, num_keys)`` returns one value per key, null for a key without values. ``keys`` ascend."""
 
 DELIMITER: Final = ","
 _DIVISOR_DIGITS: Final = 9
@@ -57,28 +56,28 @@ def ignore_nulls(fold: Fold) -> Fold:
 
 
 def _arrow_fold(function: str) -> Fold:
-    """Return the fold that applies Arrow's aggregate ``function``. It ignores nulls."""
+    """Return the fold that applies Arrow's aggregate ``function``, ignoring nulls."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         groups = pa.table({"key": keys, "value": values}).group_by("key", use_threads=False)
-        found = groups.aggregate([("value", function)]).combine_chunks()
+        aggregated = groups.aggregate([("value", function)]).combine_chunks()
         place = np.full(num_keys, -1, np.int64)
-        place[found["key"].to_numpy()] = np.arange(len(found))
-        column = pa.chunked_array(found[f"value_{function}"]).combine_chunks()
+        place[aggregated["key"].to_numpy()] = np.arange(len(aggregated))
+        column = pa.chunked_array(aggregated[f"value_{function}"]).combine_chunks()
         return column.take(pa.array(place, mask=place < 0))
 
     return folded
 
 
-def _extreme(function: str, of_floats: np.ufunc) -> Fold:
+def _extreme_fold(function: str, of_floats: np.ufunc) -> Fold:
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         if not pa.types.is_floating(values.type):
             return _arrow_fold(function)(values, keys, num_keys)
         place = np.full(num_keys, -1, np.int64)
         starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]]))
         place[keys[starts]] = np.arange(len(starts))
-        found = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
-        return pa.array(found, values.type).take(pa.array(place, mask=place < 0))
+        extremes = of_floats.reduceat(values.to_numpy(zero_copy_only=False), starts) if len(starts) else np.zeros(0)
+        return pa.array(extremes, values.type).take(pa.array(place, mask=place < 0))
 
     return ignore_nulls(folded)
 
@@ -90,21 +89,21 @@ def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         return _fit_sum(_arrow_fold("sum")(wide, keys, num_keys), data_type, "sum")
     if pa.types.is_floating(data_type):
         return _arrow_fold("sum")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
-    # Arrow's sum wraps around without a word: the halves of 64 bits are summed each for itself.
+    # Arrow's sum wraps around silently, so the halves of 64 bits are summed separately.
     integers = values.cast(pa.int64())
     raw = integers.fill_null(0).to_numpy()
     high = _arrow_fold("sum")(pa.array(raw >> 32), keys, num_keys).fill_null(0).to_numpy()
     low = _arrow_fold("sum")(pa.array(raw & 0xFFFFFFFF), keys, num_keys).fill_null(0).to_numpy()
     carried = high + (low >> 32)
     if ((carried > 2**31 - 1) | (carried < -(2**31))).any():
-        raise _overflow(data_type, "sum")
+        raise _overflow_error(data_type, "sum")
     total = (carried << 32) | (low & 0xFFFFFFFF)
     valid = _arrow_fold("count")(integers, keys, num_keys).fill_null(0).to_numpy() > 0
     return _fit_sum(pa.array(total, mask=~valid), data_type, "sum")
 
 
 def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
-    """Multiply the values of each key, the n-th values of all keys at once. Decimals are rounded to their scale, half
+    """Multiply the values of each key, the n-th values of all keys at a time. Decimals are rounded to their scale, half
     up.
     """
     data_type = values.type
@@ -120,7 +119,7 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         place = np.full(num_keys, -1, np.int64)
         place[keys[chosen]] = chosen
         times = factors.take(pa.array(place, mask=place < 0))
-        # Two numbers of 38 digits make one of 76 at most, which fits. Arrow's type of it would need one more.
+        # The product of two 38-digit numbers has at most 76 digits and fits. Arrow's result type would need one more.
         exact = pc.multiply(
             _cast_decimal_bits(product, pa.decimal256(37, scale)), _cast_decimal_bits(times, pa.decimal256(37, scale))
         )
@@ -130,9 +129,7 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
 
 
 def _round_decimals(values: pa.Array, scale: int) -> pa.Array:
-    """Round decimals to half as many digits behind the point, half away from zero. `pyarrow.compute.round` gets halves
-    wrong here.
-    """
+    """Round decimals to half their scale, half away from zero. `pyarrow.compute.round` rounds halves wrong here."""
     if not scale:
         return values
     half, whole = 5 * 10 ** (scale - 1), pa.decimal256(75, 0)
@@ -146,14 +143,14 @@ def _round_decimals(values: pa.Array, scale: int) -> pa.Array:
 
 
 def _cast_decimal_bits(values: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Return the same 256 bits of each value as decimals of ``data_type``, whatever number of digits it has."""
+    """Reinterpret the 256 bits of each value as decimals of ``data_type``, whatever its precision."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     return pa.Array.from_buffers(data_type, len(values), values.buffers(), offset=values.offset)
 
 
-def _list(delimiter: str) -> Fold:
-    """Return the fold that joins texts with ``delimiter``. Nulls are left out."""
+def _list_fold(delimiter: str) -> Fold:
+    """Return the fold that joins texts with ``delimiter``, ignoring nulls."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         counts = np.bincount(keys, minlength=num_keys)
@@ -164,20 +161,20 @@ def _list(delimiter: str) -> Fold:
     return folded
 
 
-def _bitmaps(name: str) -> Fold:
-    """Return the fold that unites serialized roaring bitmaps."""
+def _bitmap_fold(name: str) -> Fold:
+    """Return the fold that unions serialized roaring bitmaps."""
 
     def folded(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
         bitmap = _bitmap_class(name)
         unions: dict[int, Any] = {}
         for key, value in zip(keys.tolist(), values.to_pylist(), strict=True):
             try:
-                found = bitmap.deserialize(value)
+                decoded = bitmap.deserialize(value)
             except Exception as error:
                 raise SchemaMismatchError(
                     f"a value for {name} is no roaring bitmap: {error}; write valid ones"
                 ) from error
-            unions[key] = unions[key] | found if key in unions else found
+            unions[key] = unions[key] | decoded if key in unions else decoded
         return pa.array([unions[k].serialize() if k in unions else None for k in range(num_keys)], pa.binary())
 
     return folded
@@ -195,10 +192,10 @@ def _fit_sum(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Arra
     try:
         return values.cast(data_type)
     except pa.ArrowInvalid as error:
-        raise _overflow(data_type, function) from error
+        raise _overflow_error(data_type, function) from error
 
 
-def _overflow(data_type: pa.DataType, function: str) -> SchemaMismatchError:
+def _overflow_error(data_type: pa.DataType, function: str) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"the {function} of a key's values does not fit into {data_type}; nothing was written; give the column a wider "
         "type and write again, or create a table with one and copy the rows",
@@ -221,7 +218,7 @@ def _is_ordered(data_type: pa.DataType) -> bool:
     )
 
 
-_TAKES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
+_ACCEPTED_TYPES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
     "sum": ("numbers", _is_number),
     "product": ("numbers", _is_number),
     "max": ("numbers, texts, dates and timestamps", _is_ordered),
@@ -237,33 +234,33 @@ _TAKES: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
     "rbm32": ("binaries", pa.types.is_binary),
     "rbm64": ("binaries", pa.types.is_binary),
 }
-FUNCTIONS: Final = tuple(_TAKES)
+FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
 DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
 def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
-    """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError` for an unknown fold, and for a
-    type that the fold cannot take.
+    """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError` for an unknown name or
+    unsupported type.
     """
-    if name not in _TAKES:
+    if name not in _ACCEPTED_TYPES:
         raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
-    takes, accepts = _TAKES[name]
+    takes, accepts = _ACCEPTED_TYPES[name]
     if not accepts(data_type):
         raise InvalidOptionError(
             f"fields.{column}.agg is {name}, which takes {takes}, and column '{column}' has type {data_type}",
         )
     if name in ("listagg", "string_agg"):
-        return ignore_nulls(_list(delimiter))
+        return ignore_nulls(_list_fold(delimiter))
     if name in ("rbm32", "rbm64"):
-        return ignore_nulls(_bitmaps(name))
+        return ignore_nulls(_bitmap_fold(name))
     return _FOLDS[name]
 
 
 _FOLDS: Final[Mapping[str, Fold]] = {
     "sum": _sum,
     "product": ignore_nulls(_product),
-    "max": _extreme("max", np.maximum),  # which is NaN where one of both is
-    "min": _extreme("min", np.fmin),  # which is NaN where both are
+    "max": _extreme_fold("max", np.maximum),  # NaN if either is
+    "min": _extreme_fold("min", np.fmin),  # NaN only if both are
     "last_value": last_value,
     "last_value_ignore_nulls": ignore_nulls(last_value),
     "first_value": first_value,

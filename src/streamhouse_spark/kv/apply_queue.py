@@ -1,8 +1,8 @@
-"""Committed changes that are due on a tablet of this host: stored in the log, and applied behind the writer's answer.
+"""Committed changes that wait to be applied to this host's tablets, after the writer's call returned.
 
-The log has them, so nothing waits for them but the next use of the tablet: whoever asks it for rows does first what is
-due, or waits until the thread of this module has done it. Work that nobody does (a process was killed, a disk failed)
-is done again by the next use, from the log. So it may also be dropped, as a child of a fork does, whose parent has it.
+The log has the changes, so only the next use of the tablet waits for them: it applies queued work itself, or waits for
+the thread of this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by
+the next use. It may therefore be dropped, as in a forked child, whose parent still has it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final
 from streamhouse_spark.core.fork_safety import new_lock, renew_in_children
 
 BYTES_MAX: Final = 64 << 20
-"""Bytes of rows that may be due in this process, over all tablets. What exceeds them is applied before the answer."""
+"""Bytes of rows queued in this process, over all tablets. More are applied before the call returns."""
 
 Work = Callable[[], None]
 
 
 class ApplyQueue:
-    """Work that is due on one tablet, in the order of the log. Safe for threads.
+    """Queued work of one tablet, in log order. Thread-safe.
 
-    Work does not raise, and may use the tablet, which then is as the work before left it.
+    Work must not raise. It may use the tablet, which has all earlier work applied.
     """
 
     def __init__(self) -> None:
@@ -36,24 +36,24 @@ class ApplyQueue:
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
-        """Leave all work to the parent, where it began or will begin."""
+        """Leave all work to the parent process."""
         self._work.clear()
         self._is_busy = False
 
     def add(self, work: Work, num_bytes: int) -> None:
-        """Do ``work`` behind what is due already: soon, by another thread, if little is due; else now."""
+        """Queue ``work``: another thread does it soon if little is queued, else this call does it now."""
         self._work.append((work, num_bytes))
-        if _applier.has_taken(self, num_bytes):
+        if _applier.try_enqueue(self, num_bytes):
             return
         self.finish()
 
     def finish(self) -> None:
-        """Return when nothing is due: do what nobody began, and wait for what another thread is doing."""
+        """Do all queued work that has not started, and wait for work in progress."""
         if not self._work and not self._is_busy:
             return
         with self._lock:
             if self._is_busy:
-                return  # this thread's own work uses the tablet
+                return  # reentrant: this thread's work uses the tablet
             self._is_busy = True
             try:
                 while self._work:
@@ -67,7 +67,7 @@ class ApplyQueue:
 
 
 class _Applier:
-    """The thread of this process that does what is due on all tablets."""
+    """The thread of this process that applies the queues of all tablets."""
 
     def __init__(self) -> None:
         self.renew_in_child()
@@ -81,8 +81,8 @@ class _Applier:
         self._thread: threading.Thread | None = None
         self._is_ending = False
 
-    def has_taken(self, due: ApplyQueue, num_bytes: int) -> bool:
-        """Note the bytes in any case. Returns False for more than may be due, and where no thread can begin."""
+    def try_enqueue(self, due: ApplyQueue, num_bytes: int) -> bool:
+        """Count the bytes. Returns False if too much is queued or no thread can start."""
         with self._lock:
             self._num_bytes += num_bytes
             if self._num_bytes > BYTES_MAX or self._is_ending or not self._is_running():
@@ -96,7 +96,7 @@ class _Applier:
             self._num_bytes = max(0, self._num_bytes - num_bytes)
 
     def end(self) -> None:
-        """Do what is due; from now on everything is done at once."""
+        """Apply all queues; afterwards work is done at once."""
         with self._lock:
             self._is_ending = True
         self.finish()
@@ -112,10 +112,10 @@ class _Applier:
             thread = threading.Thread(target=self._run, args=(self._tablets,), name="streamhouse-apply", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the process may have no more threads, or ends
+            except RuntimeError:  # the process is out of threads, or exiting
                 return False
             self._thread = thread
-            # Files whose writer ends in the middle are thrown away. Children of multiprocessing ask no `atexit`.
+            # Files of a writer that ends in the middle are discarded. Children of multiprocessing do not run `atexit`.
             Finalize(None, self.end, exitpriority=50)
         return True
 
@@ -129,5 +129,5 @@ _applier = _Applier()
 
 
 def finish_all() -> None:
-    """Return when nothing is due on any tablet of this process."""
+    """Apply the queues of all tablets of this process."""
     _applier.finish()

@@ -1,6 +1,6 @@
-"""Changes of one bucket, computed for one bucket position and staged to be committed there.
+"""Changes of a bucket, computed at one bucket position and staged to be committed there.
 
-Nothing here is visible before a record names it. The commit compares `StagedChanges.at` with the bucket's position.
+They become visible when a record names them. The commit compares `StagedChanges.at` with the position of the bucket.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from streamhouse_spark.keys.key_codec import encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.net_changes import Changes, EncodedRows, changes_of, unseen_changes
+from streamhouse_spark.kv.net_changes import Changes, EncodedRows, compute_changes, make_blind_changes
 from streamhouse_spark.kv.table_config import KeyedProperties
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.packed_objects import group_into_objects, stage_group
@@ -37,34 +37,33 @@ from streamhouse_spark.schema.constraints.check_constraint import Check, require
 from streamhouse_spark.storage.base import Storage
 
 BucketPosition = tuple[int, int]
-"""The range of a bucket: its beginning, since it was last truncated, and its end. Equal ranges of one table mean equal
-rows."""
+"""Offset range of a bucket: its begin since the last truncation, and its end. Equal ranges of a
+table mean equal rows."""
 
-EMPTY: Final[BucketPosition] = (0, 0)
-"""The first position of every bucket. A bucket that ends where it begins has no rows, wherever that is."""
+EMPTY_POSITION: Final[BucketPosition] = (0, 0)
+"""The first position of every bucket. A bucket whose begin equals its end is empty, at any offset."""
 
 
 class StaleStateError(Exception):
-    """Another process applied changes that are newer than the planned state: refresh the state and try again."""
+    """Another process applied changes newer than the planned state: refresh the state and retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """Changes of a bucket, and their segment where there are any."""
+    """Staged changes of a bucket, with their segment if there are any."""
 
     at: BucketPosition
-    """Position of the bucket for which the changes are right."""
+    """Position of the bucket at which the changes are valid."""
     segment: StagedSegment | None
     values: EncodedRows | None
-    """The changes as values for a tablet; None where another process computed them, or nobody looked at the stored
-    rows."""
+    """The changes as tablet values; None if another process computed them, or the stored rows were not read."""
     staged_ms: int
-    """Store time at which staging began."""
-    is_unseen: bool = False
-    """Whether they are right at every position, because nobody looked at the stored rows."""
+    """Store time when staging began."""
+    is_blind: bool = False
+    """Whether they are valid at every position, because the stored rows were not read."""
 
-    def is_kept(self, state: TableState, time_ms: int) -> bool:
-        """Tell whether a record at this time may name their segment: see `streamhouse_spark.log.staging.is_kept`."""
+    def is_committable(self, state: TableState, time_ms: int) -> bool:
+        """Return whether a record at this time may name their segment, see `streamhouse_spark.log.staging.is_kept`."""
         return self.segment is None or is_kept(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -75,10 +74,9 @@ class StagedChanges:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChanges:
-    """Changes of a bucket that another process staged for the committing one, which decides about them.
+    """Changes of a bucket that another process staged for the committing process, which validates them.
 
-    They are the bucket's net changes only together with all rows that the write has for the bucket, under the schema
-    and the properties that they were made by.
+    They are the net changes of all rows that the write has for the bucket, by this schema and these properties.
     """
 
     bucket: int
@@ -87,31 +85,31 @@ class PreparedChanges:
     schema_id: int
     properties: KeyedProperties
     staged_ms: int
-    """Store time at which staging began."""
-    is_unseen: bool = False
+    """Store time when staging began."""
+    is_blind: bool = False
     """As in `StagedChanges`."""
 
-    def is_by(self, schema_id: int, properties: KeyedProperties) -> bool:
-        """Tell whether a commit by this schema and these properties would make the same changes from the same rows."""
+    def matches_schema(self, schema_id: int, properties: KeyedProperties) -> bool:
+        """Return whether a commit by this schema and these properties computes the same changes from the same rows."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
-    def fits(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
-        """Tell whether a record at ``time_ms`` may add them behind the bucket position ``at``.
+    def is_valid_at(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
+        """Return whether a record at ``time_ms`` may add the changes at the bucket position ``at``.
 
         False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
         """
         has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
-        if (has_rows or had_rows) and at != self.at and not self.is_unseen:
+        if (has_rows or had_rows) and at != self.at and not self.is_blind:
             return False
-        return self.placed(at).is_kept(state, time_ms)
+        return self.at_position(at).is_committable(state, time_ms)
 
-    def placed(self, at: BucketPosition) -> StagedChanges:
-        return StagedChanges(at, self.segment, None, self.staged_ms, self.is_unseen)
+    def at_position(self, at: BucketPosition) -> StagedChanges:
+        return StagedChanges(at, self.segment, None, self.staged_ms, self.is_blind)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeStager:
-    """Computes and stages the changes that batches make to one table with a primary key, by one of its schemas."""
+    """Computes and stages the changes of batches to one primary-key table, by one of its schemas."""
 
     storage: Storage
     world: World
@@ -119,57 +117,65 @@ class ChangeStager:
     layout: KeyedLayout
     engine: MergeEngine
     tablet_of: Callable[[int], Tablet]
-    """Returns the tablet of a bucket on this host."""
+    """Returns this host's tablet of a bucket."""
     before_images: bool = True
     checks: tuple[Check, ...] = ()
-    """Constraints that the rows keep as they will be stored: merged, with defaults."""
+    """Constraints on the rows as they will be stored: merged, with defaults."""
 
     @property
-    def sees_whole_buckets(self) -> bool:
-        """Whether the changes of a bucket depend on all its rows, and not on those of the batch's keys alone."""
+    def reads_whole_buckets(self) -> bool:
+        """Whether the changes of a bucket depend on all its rows, not only on those of the batch's keys."""
         return False
 
-    def staged(
+    def stage(
         self,
         batches: Mapping[int, KeyedBatch],
         places: Mapping[int, BucketPosition],
         state: TableState,
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
-        """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
-        say so. A ``state`` with attempts that are not stored yet needs their ``overlay``.
+        """Stage the changes that ``batches`` make to their buckets at ``places``. An empty position means an empty
+        bucket.
 
-        Durable when this returns, or small enough for the record. Raises `ConstraintViolatedError`,
-        `StaleStateError`, `OffsetsTrimmedError` or `StorageError` where rows cannot be read or changes cannot be
-        stored, `OverlayMissError` as the overlay.
+        A ``state`` with attempts that are not stored yet needs their ``overlay``. The changes are durable when this
+        returns, or small enough for the record. Raises `ConstraintViolatedError`, `OverlayMissError`, and
+        `StaleStateError`, `OffsetsTrimmedError` or `StorageError` if rows cannot be read or changes cannot be stored.
         """
         staged_ms = self.storage.now_ms()
-        changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}
-        for found in changes.values() if self.checks else ():
-            self._require_checked(found, state.name)
-        segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
+        changes = {
+            bucket: self._compute_changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()
+        }
+        for bucket_changes in changes.values() if self.checks else ():
+            self._require_checked(bucket_changes, state.name)
+        segments = self._stage_segments(
+            {bucket: bucket_changes for bucket, bucket_changes in changes.items() if len(bucket_changes)}, state
+        )
         return {
             bucket: StagedChanges(
-                places[bucket], segments.get(bucket), found.values, staged_ms, is_unseen=found.values is None
+                places[bucket],
+                segments.get(bucket),
+                bucket_changes.values,
+                staged_ms,
+                is_blind=bucket_changes.values is None,
             )
-            for bucket, found in changes.items()
+            for bucket, bucket_changes in changes.items()
         }
 
-    def _changes(
+    def _compute_changes(
         self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition, overlay: WriteOverlay | None
     ) -> Changes:
-        if self._may_go_unseen(batch):
-            return unseen_changes(batch)
+        if self._is_blind_write(batch):
+            return make_blind_changes(batch)
         values: list[bytes | None] = [None] * len(batch)
         if at[0] != at[1]:
             keys, stored = encode_lmdb_keys(batch.keys), state if overlay is None else overlay.stored
-            if state is stored or is_filled(bucket_position(stored, bucket)):
-                values = self._values(bucket, keys, stored)
+            if state is stored or may_have_rows(bucket_position(stored, bucket)):
+                values = self._read_values(bucket, keys, stored)
             if overlay is not None:
-                values = overlay.over(bucket, at[1], keys, values)
+                values = overlay.overlay_values(bucket, at[1], keys, values)
         self._require_new(batch, values, state)
         try:
-            return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
+            return compute_changes(batch, self.engine, self.layout.values, values, before_images=self.before_images)
         except RowsTooLargeError as error:
             raise SchemaMismatchError(
                 f"table {state.name}: {error.num_bytes} bytes of one primary key in bucket {bucket}, over the rows of "
@@ -178,29 +184,29 @@ class ChangeStager:
             ) from None
 
     def _require_checked(self, changes: Changes, table: str) -> None:
-        """Raise `ConstraintViolatedError` for a row that a constraint forbids, before anything is stored."""
+        """Raise `ConstraintViolatedError` for a row that violates a constraint, before anything is stored."""
         stays = (changes.types == ChangeType.INSERT) | (changes.types == ChangeType.UPDATE_AFTER)
         rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
         require_checked(self.checks, rows.filter(pa.array(stays)), table)
 
-    def _may_go_unseen(self, batch: KeyedBatch) -> bool:
-        """Tell whether the changes of a batch need no look at the stored rows: whole rows over whatever is there.
+    def _is_blind_write(self, batch: KeyedBatch) -> bool:
+        """Return whether the changes of a batch need no stored row: it upserts whole rows without before images.
 
-        A deletion needs one, because its change has the deleted row, and an absent row has no change.
+        A deletion needs the stored row, because its change contains it and an absent row has no change.
         """
         is_of_upserts = batch.inserted is None and not batch.deleted.any()
         is_blind = is_of_upserts and self.engine.replaces and not self.before_images
-        return is_blind and not self.sees_whole_buckets
+        return is_blind and not self.reads_whole_buckets
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
-        """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""
+        """Raise `SchemaMismatchError` if an operation inserts an existing key that it does not delete."""
         if batch.inserted is None:
             return
-        there = np.fromiter((value is not None for value in values), np.bool_, len(batch))
-        taken = batch.inserted & there & ~batch.has_deletion
-        if not taken.any():
+        exists = np.fromiter((value is not None for value in values), np.bool_, len(batch))
+        conflicting = batch.inserted & exists & ~batch.has_deletion
+        if not conflicting.any():
             return
-        row = int(batch.starts[np.argmax(taken)])
+        row = int(batch.starts[np.argmax(conflicting)])
         names = self.layout.values.schema.names
         of_key = {names[place]: python_value(batch.columns[place][row]) for place in self.layout.key_indexes}
         key = ", ".join(f"{name} = {value!r}" for name, value in of_key.items())
@@ -210,25 +216,27 @@ class ChangeStager:
             f"{INSERT_EXISTING} to upsert, so that the new row takes the place of the other"
         )
 
-    def _values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
+    def _read_values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
-        found = tablet.find(keys)
-        if found.extent[:2] != bucket_position(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
+        lookup = tablet.find(keys)
+        if lookup.extent[:2] != bucket_position(state, bucket) or not belongs_to_table(
+            tablet, lookup.extent, self.storage, state
+        ):
             raise StaleStateError
-        return found.values
+        return lookup.values
 
-    def _segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
-        """Write the changes as segments. Small ones travel in the record; the objects of others are written side by
-        side.
+    def _stage_segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
+        """Write the changes as segments. Small ones travel in the record; the objects of the others are written in
+        parallel.
         """
         schema = state.written_schema(self.layout.schema_id).arrow
-        found: dict[int, StagedSegment] = {}
+        segments: dict[int, StagedSegment] = {}
         large: list[tuple[int, pa.Table]] = []
         for bucket, c in changes.items():
             rows = pa.Table.from_arrays([pa.array(c.types), *c.columns], schema=schema)
             if rows.nbytes <= inline_share(INLINE_BYTES_MAX, state.num_buckets):
-                found[bucket] = stage_inline(rows, bucket, self.options)
+                segments[bucket] = stage_inline(rows, bucket, self.options)
             else:
                 large.append((bucket, rows))
         groups = [
@@ -240,12 +248,12 @@ class ChangeStager:
             return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
 
         for staged in in_parallel(store, groups):
-            found |= {one.segment.bucket: one for one in staged}
-        return found
+            segments |= {segment.segment.bucket: segment for segment in staged}
+        return segments
 
 
-def is_filled(at: BucketPosition) -> bool:
-    """Tell whether a bucket may have rows at this position."""
+def may_have_rows(at: BucketPosition) -> bool:
+    """Return whether a bucket may have rows at this position."""
     return at[0] < at[1]
 
 

@@ -1,19 +1,17 @@
-"""Whether the writes of an operation that read the table are still right after commits by others.
+"""Conflict detection for operations that read the table (UPDATE, DELETE, MERGE), by key.
 
-UPDATE, DELETE and MERGE decide about each key by that key's row, as it was in the state that they read (`ReadVersion`).
-So their writes are right behind everything that was committed since, and are added there unchanged, unless
+Such an operation decides about each key by the key's row in the state that it read (`ReadVersion`). Its changes are
+valid unchanged after all records committed since, unless
 
-* a key that they **write** changed: then the operation would write over a row that it never saw, or insert one beside
-  it;
-* another **operation that read the table** changed a row that they read, before or after the change: each of the two
-  would have missed what the other did, which no order of them explains. Such changes are marked in their segments
-  (`Segment.rewrites`). A write by key needs no look: its result does not depend on rows of other keys, so it may as
-  well stand behind the operation;
-* the table was truncated, or it is another one.
+* a key that it **writes** changed: it would overwrite a row that it never saw, or insert a duplicate;
+* **another such operation** changed a row that it may have read, before or after the change. Each would have missed the
+  other's effect, so no serial order explains both. Such changes are marked in their segments (`Segment.rewrites`).
+  Plain upserts never conflict this way, because their result does not depend on rows of other keys;
+* the table was truncated or replaced.
 
-That is the level of isolation that Delta Lake calls WriteSerializable, with keys in the place of files. An operation
-that read the table more than once (a subquery about the table that it writes) decides about a key by other rows too:
-with `ReadVersion.is_strict` every change of a row is a conflict.
+This is Delta Lake's WriteSerializable isolation level, with keys in place of files. An operation that reads the table
+more than once, such as a subquery on the written table, also decides by other rows: with `ReadVersion.is_strict` every
+change of a row is a conflict.
 """
 
 from __future__ import annotations
@@ -38,52 +36,52 @@ from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 24
-"""Changes of others that an operation looks through before it gives up."""
+"""Concurrent changes that an operation examines before it fails."""
 _SHOWN_CHARS_MAX: Final = 200
 
 
 @dataclass(slots=True)
 class ConflictChecker:
-    """One operation's view of the commits of others. Every change is examined once, however many attempts there are."""
+    """One operation's check of concurrent commits. Each change is examined once, across all attempts."""
 
     read: ReadVersion
     storage: Storage
     layout: KeyedLayout
-    """The schema by which the operation's keys are written."""
-    _judged: dict[int, int] = field(default_factory=dict)
-    """Bucket → end of the offsets that were already examined."""
+    """The schema of the operation's keys."""
+    _checked_ends: dict[int, int] = field(default_factory=dict)
+    """Bucket → end of the offsets that were already checked."""
     _num_changes: int = 0
 
-    def judge(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
-        """Raise `CommitConflictError` if the operation, which writes ``batches``, is in conflict with ``state``.
+    def check(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
+        """Raise `CommitConflictError` if the operation, which writes ``batches``, conflicts with ``state``.
 
-        Reads the keys of new changes in the written buckets, and the rows that other operations changed; reads nothing
-        if there are neither. Asks for a batch only if its bucket moved.
+        Reads the keys of new changes in the written buckets, and the rows that other operations changed, if there are
+        any. Uses a batch only if its bucket moved.
         """
-        self.read.require_there(state)
+        self.read.require_same_table(state)
         if self.read.is_strict:
             self.read.require(state)
         records = InlineRecords(self.storage, state.table_uuid)
         for bucket, (_, ended) in self.read.buckets.items():
-            new = OffsetRange(self._judged.get(bucket, ended), state.buckets[bucket].end)
+            new = OffsetRange(self._checked_ends.get(bucket, ended), state.buckets[bucket].end)
             if not new:
                 continue
             try:
                 split = plan_range(state, bucket, new)
             except OffsetsTrimmedError:
-                what = f"the log no longer tells what changed in bucket {bucket} from offset {new.start} on"
-                raise changed_since_read_error(state, what) from None
+                reason = f"the log no longer tells what changed in bucket {bucket} from offset {new.start} on"
+                raise changed_since_read_error(state, reason) from None
             if bucket in batches:
                 self._require_unwritten(state, split, batches[bucket], records)
             self._require_unread(state, split, records)
-            self._judged[bucket] = new.end
+            self._checked_ends[bucket] = new.end
 
-    def keeps(self, bucket: int, made_at: tuple[int, int], at: tuple[int, int]) -> bool:
-        """Tell whether changes computed at the position ``made_at`` are the same at ``at``, a position that was judged.
+    def is_unchanged(self, bucket: int, staged_at: tuple[int, int], at: tuple[int, int]) -> bool:
+        """Return whether changes staged at the position ``staged_at`` are still right at the checked position ``at``.
 
-        They are, because nobody changed the rows of the operation's keys since it read them.
+        They are, because no record since the read changed a row of the operation's keys.
         """
-        return made_at[0] == at[0] and self.read.buckets[bucket][1] <= made_at[1] <= at[1]
+        return staged_at[0] == at[0] and self.read.buckets[bucket][1] <= staged_at[1] <= at[1]
 
     def _require_unwritten(self, state: TableState, split: LogSplit, batch: KeyedBatch, records: InlineRecords) -> None:
         self._num_changes += len(split.offsets)
@@ -91,26 +89,30 @@ class ConflictChecker:
             raise changed_since_read_error(
                 state, f"{self._num_changes} changes are too many to look through, {CHANGES_MAX} are not"
             )
-        for found in self._rows(state, split, records, only_keys=True):
-            hits = batch.has(encode_keys(found.batch.columns))
+        for changes in self._read_rows(state, split, records, only_keys=True):
+            hits = batch.has(encode_keys(changes.batch.columns))
             if hits.any():
                 place = int(np.argmax(hits))
                 raise changed_since_read_error(
-                    state, f"{self._shown(found, place)}, which it writes, was changed at {_at(found, place)}"
+                    state,
+                    f"{self._describe_row(changes, place)}, which it writes, was changed at "
+                    f"{_describe_position(changes, place)}",
                 )
 
     def _require_unread(self, state: TableState, split: LogSplit, records: InlineRecords) -> None:
-        """Raise if the operation may have read a row that another operation changed, before or after the change."""
+        """Raise if another operation changed a row that this one may have read."""
         rewritten = replace(split, segments=tuple(s for s in split.segments if s.rewrites))
-        for found in self._rows(state, rewritten, records, only_keys=self.read.scope is None):
-            if self.read.scope is None or self.read.scope(state, found.batch):
-                row = f"{self._shown(found, 0)}, which it may have read,"
-                raise changed_since_read_error(state, f"{row} was changed by another such statement at {_at(found, 0)}")
+        for changes in self._read_rows(state, rewritten, records, only_keys=self.read.scope is None):
+            if self.read.scope is None or self.read.scope(state, changes.batch):
+                row = f"{self._describe_row(changes, 0)}, which it may have read,"
+                raise changed_since_read_error(
+                    state, f"{row} was changed by another such statement at {_describe_position(changes, 0)}"
+                )
 
-    def _rows(
+    def _read_rows(
         self, state: TableState, split: LogSplit, records: InlineRecords, *, only_keys: bool
     ) -> Iterator[LogBatch]:
-        """Return the rows of a split, without the change column."""
+        """Yield the rows of a split without the change type."""
         schema = self.layout.values.schema
         names = self._key_names if only_keys else schema.names
         return read_split(self.storage, split, state.written_schema(self.layout.schema_id), names, records=records)
@@ -119,13 +121,13 @@ class ConflictChecker:
     def _key_names(self) -> tuple[str, ...]:
         return tuple(self.layout.values.schema.names[place] for place in self.layout.key_indexes)
 
-    def _shown(self, found: LogBatch, place: int) -> str:
-        values = (f"{name} = {python_value(found.batch.column(name)[place])!r}" for name in self._key_names)
+    def _describe_row(self, changes: LogBatch, place: int) -> str:
+        values = (f"{name} = {python_value(changes.batch.column(name)[place])!r}" for name in self._key_names)
         text = ", ".join(values)
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
-def _at(found: LogBatch, place: int) -> str:
-    """Describe the position of a change. Merged segments no longer tell the commits of their rows."""
-    offset = f"offset {found.base_offset + place} of bucket {found.bucket}"
-    return offset if len(found.segment.time_runs[1]) > 1 else f"{offset} (commit {found.segment.commit})"
+def _describe_position(changes: LogBatch, place: int) -> str:
+    """Describe the position of a change. Compacted segments no longer have the commits of their rows."""
+    offset = f"offset {changes.base_offset + place} of bucket {changes.bucket}"
+    return offset if len(changes.segment.time_runs[1]) > 1 else f"{offset} (commit {changes.segment.commit})"

@@ -1,7 +1,7 @@
-"""Snapshots by key on shared storage: new hosts begin with them, and the log can be trimmed up to them.
+"""Key-value snapshots on shared storage: new hosts start from them, and the log can be trimmed up to them.
 
-A snapshot of a bucket is its rows at one offset, as segments in the order of their keys. **Commit point:** the record
-that names them, for all buckets of one call; before it there are files that nobody names.
+A snapshot of a bucket is its rows at one offset, as segments in key order. **Commit point:** the record that names the
+snapshots of all buckets of one call; before it they are orphan files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet, TabletState
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -31,7 +31,7 @@ from streamhouse_spark.log.staging import is_kept
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MIN: Final = 1 << 20
-"""So many changes, and as many as the last snapshot has rows, make a new one due."""
+"""A new snapshot is due after this many changes, and at least as many as the last snapshot has rows."""
 SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 3
 
@@ -39,16 +39,16 @@ TRIES_MAX: Final = 3
 def due_buckets(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
-    """Return the buckets that need a new snapshot: to spare new hosts a long replay, or to trim the log. Pure."""
-    kept = {bucket: s.offset for bucket, s in state.snapshots.items()}
-    # Bytes that could be trimmed if every bucket had a snapshot at its end.
+    """Return the buckets that need a new snapshot, to shorten the replay of new hosts or to trim the log. Pure."""
+    snapshot_offsets = {bucket: s.offset for bucket, s in state.snapshots.items()}
+    # Offsets up to which the log could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
     trimmed = plan_trim(
         replace(state, snapshots=newest), now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition
     )
     due = []
     for bucket, log in state.buckets.items():
-        offset = kept.get(bucket, state.first_offset(bucket))
+        offset = snapshot_offsets.get(bucket, state.first_offset(bucket))
         num_rows = state.snapshots[bucket].num_rows if bucket in state.snapshots else 0
         if log.end - offset >= max(CHANGES_MIN, num_rows) or trimmed.get(bucket, 0) > offset:
             due.append(bucket)
@@ -63,10 +63,10 @@ def write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
-    """Publish the current rows of ``buckets``. Returns how many buckets have a newer snapshot than before.
+    """Write snapshots of the current rows of ``buckets``. Returns the number of buckets with a newer snapshot.
 
-    Repeating it is harmless, and so is doing it in several places: an older snapshot never replaces a newer one. Raises
-    `CommitConflictError` if columns were altered again and again meanwhile; nothing was published then.
+    Safe to repeat and to run concurrently: an older snapshot never replaces a newer one. Raises `CommitConflictError`
+    if columns are altered repeatedly; then nothing was published.
     """
     if not buckets:
         return 0
@@ -77,7 +77,7 @@ def write_snapshots(
         return [
             snapshot
             for snapshot in written
-            if _is_news(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
+            if _is_newer(current, snapshot) and is_kept(current, (s.uuid for s in snapshot.segments), began_ms, time_ms)
         ]
 
     committed = log.commit(plan, staged_ms=began_ms)
@@ -92,15 +92,15 @@ def _write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> list[KvSnapshot]:
-    """Write the rows of the buckets at the newest state to files, and again if another process of this host applied
-    changes under columns that were altered since that state.
+    """Write the rows of the latest state to files. Retries if another process of this host applied changes of a newer
+    schema.
     """
     for _ in range(TRIES_MAX):
         state = log.refresh()
         newest = options.of_schema(state.schema_id, state.schemas)
         source = _Source(state, storage, world, newest, KeyedLayout.of(state))
         try:
-            return [source.snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
+            return [source.write_snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
         except UnknownSchemaError:
             continue
     raise CommitConflictError(
@@ -109,9 +109,9 @@ def _write_snapshots(
     )
 
 
-def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
-    known = state.snapshots.get(snapshot.bucket)
-    is_newer = known is None or known.offset < snapshot.offset
+def _is_newer(state: TableState, snapshot: KvSnapshot) -> bool:
+    current = state.snapshots.get(snapshot.bucket)
+    is_newer = current is None or current.offset < snapshot.offset
     bucket = snapshot.bucket
     of_table = state.first_offset(bucket) == snapshot.begins < snapshot.offset <= state.buckets[bucket].end
     return is_newer and of_table
@@ -119,7 +119,7 @@ def _is_news(state: TableState, snapshot: KvSnapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The state, storage and clock that the snapshots of one call are made from."""
+    """The state, storage and clock of the snapshots of one call."""
 
     state: TableState
     storage: Storage
@@ -127,19 +127,19 @@ class _Source:
     options: SegmentOptions
     layout: KeyedLayout
 
-    def snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
+    def write_snapshot(self, bucket: int, tablet: Tablet) -> KvSnapshot:
         """Write the bucket's rows to durable segments that no record names yet."""
         state = self.state
         for _ in range(TRIES_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            found, extent = self._scanned(bucket, tablet)
-            if extent.applied >= state.buckets[bucket].end and belongs(tablet, extent, self.storage, state):
-                return found
+            snapshot, extent = self._write_segments(bucket, tablet)
+            if extent.applied >= state.buckets[bucket].end and belongs_to_table(tablet, extent, self.storage, state):
+                return snapshot
         raise DamagedError(
             f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
         )
 
-    def _scanned(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, TabletState]:
+    def _write_segments(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, TabletState]:
         state, values = self.state, self.layout.values
         segments: list[Segment] = []
         waiting: list[pa.RecordBatch] = []

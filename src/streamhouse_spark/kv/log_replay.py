@@ -1,4 +1,4 @@
-"""Bringing a tablet up to a state of the log."""
+"""Replay of the log into a tablet."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_sp
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MAX: Final = 1 << 20
-"""Changes that one transaction of a tablet takes. A tablet no further behind than this never shows a part of a
-commit."""
+"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedLayout:
-    """Turns a table's rows into keys and values, by one of its schemas."""
+    """Converts a table's rows to keys and values, by one of its schemas."""
 
     schema_id: int
     values: ValueFormat
@@ -45,7 +44,7 @@ class KeyedLayout:
 
     @property
     def identity(self) -> dict[str, object]:
-        """The text under which tablets are kept. Rows of other keys do not count."""
+        """Identity of the tablets. Rows of another key are discarded."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
@@ -53,36 +52,36 @@ class KeyedLayout:
 
 
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
-    """Apply the log's changes of ``bucket`` beyond the tablet, up to the end in ``state``.
+    """Apply the log's changes of ``bucket`` to the tablet, up to the end in ``state``.
 
-    A new tablet begins with the bucket's snapshot, and so does one that is so far behind that this is quicker. Other
-    threads and processes may do the same meanwhile. Rows of another history of the table are forgotten first. Raises
-    `OffsetsTrimmedError` if the log no longer has the changes that the tablet needs.
+    A new tablet starts from the bucket's snapshot, as does one for which that is faster than a replay. Safe to run
+    concurrently in threads and processes. Rows of another history of the table are discarded first. Raises
+    `OffsetsTrimmedError` if the log no longer has the needed changes.
     """
     log = state.buckets[bucket]
-    found = forget_other_history(tablet, storage, state)
-    if found.begins < state.first_offset(bucket):
-        tablet.truncate(state.first_offset(bucket), after=found.history, history=history_of(state))
-        found = forget_other_history(tablet, storage, state)
+    extent = forget_other_history(tablet, storage, state)
+    if extent.begins < state.first_offset(bucket):
+        tablet.truncate(state.first_offset(bucket), after=extent.history, history=history_of(state))
+        extent = forget_other_history(tablet, storage, state)
     if (snapshot := state.snapshots.get(bucket)) is not None:
-        behind = snapshot.offset - found.applied
-        if behind > 0 and (found.applied < log.start or behind >= snapshot.num_rows):
-            _restore(tablet, layout, storage, state, snapshot, found)
-            found = forget_other_history(tablet, storage, state)
-    while found.applied < log.end:
-        if found.applied < log.start:
+        lag = snapshot.offset - extent.applied
+        if lag > 0 and (extent.applied < log.start or lag >= snapshot.num_rows):
+            _restore(tablet, layout, storage, state, snapshot, extent)
+            extent = forget_other_history(tablet, storage, state)
+    while extent.applied < log.end:
+        if extent.applied < log.start:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {found.applied}, the log "
+                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {extent.applied}, the log "
                 f"begins at {log.start}",
             )
-        _replay(tablet, layout, storage, state, bucket, found)
-        found = forget_other_history(tablet, storage, state)
+        _replay(tablet, layout, storage, state, bucket, extent)
+        extent = forget_other_history(tablet, storage, state)
 
 
 def _replay(
     tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, extent: TabletState
 ) -> None:
-    """Apply changes from the tablet's extent on, until all are applied or another thread or process applied some."""
+    """Apply changes after the tablet's extent, until all are applied or another thread or process applied some."""
     applied, after, history = extent.applied, extent.history, history_of(state)
     end = state.buckets[bucket].end
     offsets = OffsetRange(applied, end)
@@ -90,12 +89,12 @@ def _replay(
     records = InlineRecords(storage, state.table_uuid)
     written = state.written_schema(layout.schema_id)
     changes: dict[bytes, bytes | None] = {}
-    for found in check_dense(read_split(storage, split, written, records=records), offsets):
-        changes.update(_changes(found, layout))
-        if len(changes) >= CHANGES_MAX and found.offsets.end < end:
-            if not tablet.apply(changes, applied, found.offsets.end, after=after, history=history):
+    for batch in check_dense(read_split(storage, split, written, records=records), offsets):
+        changes.update(_last_changes(batch, layout))
+        if len(changes) >= CHANGES_MAX and batch.offsets.end < end:
+            if not tablet.apply(changes, applied, batch.offsets.end, after=after, history=history):
                 return
-            applied, changes, after = found.offsets.end, {}, history or after
+            applied, changes, after = batch.offsets.end, {}, history or after
     tablet.apply(changes, applied, end, after=after, history=history)
 
 
@@ -108,8 +107,8 @@ def _restore(
     extent: TabletState,
 ) -> None:
     def items() -> Iterator[tuple[list[bytes], list[bytes]]]:
-        for found in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
-            columns = found.batch.columns
+        for batch in read_split(storage, snapshot_split(state, snapshot), layout.values.schema):
+            columns = batch.batch.columns
             yield encode_lmdb_keys(layout.keys(columns)), layout.values.pack(columns)
 
     tablet.restore(
@@ -122,9 +121,9 @@ def _restore(
     )
 
 
-def _changes(found: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
+def _last_changes(changes: LogBatch, layout: KeyedLayout) -> dict[bytes, bytes | None]:
     """Return the last change of each key in a batch of changes."""
-    types, *columns = found.batch.columns
+    types, *columns = changes.batch.columns
     after = pc.not_equal(types, int(ChangeType.UPDATE_BEFORE))
     types, columns = types.filter(after), [column.filter(after) for column in columns]
     deleted = types.to_numpy() == np.int8(ChangeType.DELETE)

@@ -1,8 +1,8 @@
-"""Merge engines: how the rows of a batch are merged with the stored rows. Pure, over Arrow columns.
+"""Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
 
-The engines are Apache Fluss's: the last row wins (the default), ``first_row``, ``versioned`` and ``aggregation``. A
-partial update names its target columns; the others stay as they are, and have their defaults where the row is new. A
-deletion with target columns makes these null, and removes the row where no other column but the key has a value.
+The engines are Apache Fluss's: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A partial
+update names its target columns; other columns keep their values, or get their defaults in a new row. A partial deletion
+sets the target columns to null, and deletes the row if no other column but the key has a value.
 """
 
 from __future__ import annotations
@@ -24,84 +24,83 @@ from streamhouse_spark.schema.generated_columns.generated_column import Generate
 class MergeEngine(Protocol):
     @property
     def replaces(self) -> bool:
-        """Whether a row of a batch takes the place of the stored one, whatever that is."""
+        """Whether a row of a batch replaces the stored row unconditionally."""
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         """Return the rows of the batch's keys after the batch, given the ``old`` ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnwiseMerge:
-    """Merges each column on its own: its fold over the old value and those of the batch. The default, and
-    ``aggregation``.
+    """Merges each column by its fold over the old value and those of the batch. The default, and ``aggregation``.
 
-    ``targets`` are the positions of the columns that a partial update names; None stands for all.
+    ``targets`` are the indexes of the columns of a partial update; None means all.
     """
 
     key_columns: frozenset[int]
     folds: Mapping[int, Fold]
-    """Position → fold; the default is that the last value wins, null or not."""
+    """Index → fold; by default the last value wins, null or not."""
     targets: Collection[int] | None = None
     defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
-    """Position → default of a column that a partial update does not name, for new rows; without one null."""
+    """Index → default in new rows of a column that a partial update does not name; else null."""
 
     @property
     def replaces(self) -> bool:
         return self.targets is None and not self.folds
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        kept = self._kept(batch, old)
-        there = batch.has_active | kept
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        survives = self._surviving_rows(batch, old)
+        exists = batch.has_active | survives
         columns = []
         for i, (values, before) in enumerate(zip(batch.columns, old.columns, strict=True)):
             if i in self.key_columns:
-                columns.append(_where(there, _choose_values(batch, values, batch.starts)))
+                columns.append(_null_absent(exists, _choose_values(batch, values, batch.starts)))
             elif self._is_target(i):
                 columns.append(self._fold_column(i, batch, values, before, old.there & ~batch.has_deletion))
             else:
-                columns.append(self._keep_column(i, before, kept, there & ~kept))
-        return KeyedRows(tuple(columns), there)
+                columns.append(self._keep_column(i, before, survives, exists & ~survives))
+        return KeyedRows(tuple(columns), exists)
 
     def _is_target(self, column: int) -> bool:
         return self.targets is None or column in self.targets
 
-    def _keep_column(self, column: int, before: pa.Array, kept: Bools, is_new: Bools) -> pa.Array:
-        values = _where(kept, before)
+    def _keep_column(self, column: int, before: pa.Array, survives: Bools, is_new: Bools) -> pa.Array:
+        values = _null_absent(survives, before)
         if column in self.defaults and is_new.any():
             values = pc.if_else(pa.array(is_new), self.defaults[column], values)
         return values
 
-    def _kept(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
-        """Return which rows stay, whatever the batch writes behind its deletions."""
+    def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows) -> Bools:
+        """Return which old rows remain after the batch's deletions, whatever the batch writes after them."""
         if not batch.has_deletion.any():
             return old.there
-        others = np.zeros(len(batch), np.bool_)
+        has_other_values = np.zeros(len(batch), np.bool_)
         for i, before in enumerate(old.columns):
             if i not in self.key_columns and not self._is_target(i):
-                others |= _valid(before)
-        there: Bools = old.there & (~batch.has_deletion | others)
-        return there
+                has_other_values |= _validity(before)
+        survives: Bools = old.there & (~batch.has_deletion | has_other_values)
+        return survives
 
     def _fold_column(
         self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools
     ) -> pa.Array:
-        """Fold the column over the old values, where the fold begins with them, and the rows that count."""
+        """Fold the active values of the column, starting from the old values where ``begins``."""
         fold = self.folds.get(column, last_value)
         if fold is last_value:  # the old value never counts, nor do rows before the last
-            return _where(batch.has_active, _choose_values(batch, values, batch.ends - 1))
+            return _null_absent(batch.has_active, _choose_values(batch, values, batch.ends - 1))
         old_keys = np.flatnonzero(begins)
         rows = np.flatnonzero(batch.active)
         keys = np.concatenate([old_keys, batch.key_of_row[rows]])
         order = np.argsort(keys, kind="stable")  # the old value comes first
-        both = pa.concat_arrays([before.take(pa.array(old_keys)), values.take(pa.array(rows))])
-        return fold(both.take(pa.array(order)), keys[order], len(batch))
+        combined = pa.concat_arrays([before.take(pa.array(old_keys)), values.take(pa.array(rows))])
+        return fold(combined.take(pa.array(order)), keys[order], len(batch))
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratingMerge:
-    """Merges rows, and then computes the generated columns of what they became."""
+    """Merges rows and then computes the generated columns of the result."""
 
-    merge: ColumnwiseMerge
+    inner: ColumnwiseMerge
     generated: tuple[Generated, ...]
     schema: pa.Schema
 
@@ -109,49 +108,49 @@ class GeneratingMerge:
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        found = self.merge.merged(batch, old)
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        merged = self.inner.merge(batch, old)
         rows = recompute_generated_columns(
-            self.generated, pa.RecordBatch.from_arrays(list(found.columns), names=self.schema.names), "the table"
+            self.generated, pa.RecordBatch.from_arrays(list(merged.columns), names=self.schema.names), "the table"
         )
-        return KeyedRows(tuple(_where(found.there, column) for column in rows.columns), found.there)
+        return KeyedRows(tuple(_null_absent(merged.there, column) for column in rows.columns), merged.there)
 
 
 @dataclass(frozen=True, slots=True)
 class NumberingMerge:
-    """Merges rows; those that are there keep their number in the identity column, new ones have that of the batch."""
+    """Merges rows; existing rows keep their identity value, new ones have that of the batch."""
 
-    merge: MergeEngine
+    inner: MergeEngine
     identity: int
-    """Position of the identity column."""
+    """Index of the identity column."""
 
     @property
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        found = self.merge.merged(batch, old)
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        merged = self.inner.merge(batch, old)
         new = _choose_values(batch, batch.columns[self.identity], batch.ends - 1)
-        columns = list(found.columns)
-        columns[self.identity] = _where(found.there, pc.coalesce(old.columns[self.identity], new))
-        return KeyedRows(tuple(columns), found.there)
+        columns = list(merged.columns)
+        columns[self.identity] = _null_absent(merged.there, pc.coalesce(old.columns[self.identity], new))
+        return KeyedRows(tuple(columns), merged.there)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRowMerge:
-    """Keeps the first row of a key; there are no deletions."""
+    """Keeps the first row of a key. There are no deletions."""
 
     @property
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
         return _choose_rows(batch, old, np.where(old.there, -1, batch.starts))
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedMerge:
-    """Keeps the row with the largest version, of equal ones the last. Rows without a version are ignored."""
+    """Keeps the row with the largest version, the last of equal ones. Rows without a version are ignored."""
 
     version_column: int
 
@@ -159,19 +158,19 @@ class VersionedMerge:
     def replaces(self) -> bool:
         return False
 
-    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        versions, known = _versions(batch.columns[self.version_column])
-        old_versions, old_known = _versions(old.columns[self.version_column])
-        rows = np.flatnonzero(known)
+    def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        versions, is_versioned = _versions(batch.columns[self.version_column])
+        old_versions, is_old_versioned = _versions(old.columns[self.version_column])
+        rows = np.flatnonzero(is_versioned)
         rows = rows[np.lexsort((rows, versions[rows], batch.key_of_row[rows]))]
         newest = np.full(len(batch), -1, np.int64)
-        newest[batch.key_of_row[rows]] = rows  # of each key, the last assignment counts
-        wins = (newest >= 0) & (~old.there | ~old_known | (versions[newest] >= old_versions))
+        newest[batch.key_of_row[rows]] = rows  # the last assignment per key wins
+        wins = (newest >= 0) & (~old.there | ~is_old_versioned | (versions[newest] >= old_versions))
         return _choose_rows(batch, old, np.where(wins, newest, -1))
 
 
 def _choose_rows(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
-    """Return for each key the named row of the batch, or the old row for -1."""
+    """Return for each key the row of the batch at ``rows``, or the old row for -1."""
     new = rows >= 0
     places = np.where(new, rows + len(batch), np.arange(len(batch)))
     columns = (
@@ -182,21 +181,21 @@ def _choose_rows(batch: KeyedBatch, old: KeyedRows, rows: Places) -> KeyedRows:
 
 
 def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Array:
-    """Return for each key the value of its named row."""
+    """Return for each key the value at its row."""
     return values if len(values) == len(batch) else values.take(pa.array(rows))
 
 
-def _where(there: Bools, values: pa.Array) -> pa.Array:
+def _null_absent(exists: Bools, values: pa.Array) -> pa.Array:
     """Return the values, null for absent rows."""
-    return values if there.all() else values.take(pa.array(np.arange(len(values)), mask=~there))
+    return values if exists.all() else values.take(pa.array(np.arange(len(values)), mask=~exists))
 
 
-def _valid(values: pa.Array) -> Bools:
+def _validity(values: pa.Array) -> Bools:
     valid: Bools = values.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 
 def _versions(values: pa.Array) -> tuple[Places, Bools]:
-    """Return integers and timestamps as 64-bit integers, and which of them are known."""
+    """Return integers and timestamps as 64-bit integers, and which of them are not null."""
     integers = values.view(pa.int64()) if pa.types.is_timestamp(values.type) else values.cast(pa.int64())
-    return integers.fill_null(0).to_numpy(), _valid(values)
+    return integers.fill_null(0).to_numpy(), _validity(values)

@@ -1,4 +1,4 @@
-"""The net changes of a batch: the rows of the changelog, and the values for a tablet. Pure."""
+"""The net changes of a batch: rows of the changelog, and values for the tablet. Pure."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ from streamhouse_spark.kv.value_codec import StoredValues, ValueFormat, bytes_of
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Values of a piece of a batch, one a key, of which some are changed."""
+    """Values of part of a batch, one per key, some of them changed."""
 
     keys: pa.BinaryArray
     values: pa.BinaryArray
-    is_there: npt.NDArray[np.bool_]
+    exists: npt.NDArray[np.bool_]
     is_changed: npt.NDArray[np.bool_]
 
     def items(self) -> Iterator[tuple[bytes, bytes | None]]:
-        found: list[bytes | None] = [*bytes_of(self.values)]
-        for gone in np.flatnonzero(~self.is_there).tolist():
-            found[gone] = None
-        return compress(zip(encode_lmdb_keys(self.keys), found, strict=True), self.is_changed.tolist())
+        values: list[bytes | None] = [*bytes_of(self.values)]
+        for deleted in np.flatnonzero(~self.exists).tolist():
+            values[deleted] = None
+        return compress(zip(encode_lmdb_keys(self.keys), values, strict=True), self.is_changed.tolist())
 
 
 class EncodedRows:
-    """Stored key → its value from now on, None where it is deleted.
+    """Stored key → its new value, None for a deleted key.
 
-    They become a map when it is asked for, which is mostly behind the answer of a write: a map of 100,000 values takes
-    as long to make as the changes themselves.
+    The map is built on first use, mostly after the write returned: for 100,000 values it takes as long as the changes.
     """
 
     def __init__(self, parts: Sequence[_Packed]) -> None:
         self.parts = tuple(parts)
 
     @classmethod
-    def joined(cls, found: Sequence[EncodedRows]) -> EncodedRows:
-        return cls([part for one in found for part in one.parts])
+    def concat(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
+        return cls([part for encoded in parts for part in encoded.parts])
 
     @cached_property
     def by_key(self) -> Mapping[bytes, bytes | None]:
@@ -57,26 +56,27 @@ class EncodedRows:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The net changes of a batch in one bucket: at most one for each key, in the order of the keys.
+    """The net changes of a batch in one bucket: at most one per key, in key order.
 
-    An ``update_before`` stands directly before its ``update_after``. A key whose row stays as it is has no change.
+    An ``update_before`` directly precedes its ``update_after``. An unchanged row has no change.
     """
 
     types: npt.NDArray[np.int8]
     """A `ChangeType` for each row of the changelog."""
     columns: tuple[arrow_chunking.Column, ...]
-    """All columns of the table; in chunks where they are larger than a slice."""
+    """All columns of the table; chunked if they are larger than a slice."""
     values: EncodedRows | None
-    """The values for a tablet; None where the stored rows were not looked at."""
+    """The values for the tablet; None for a blind write."""
 
     def __len__(self) -> int:
         return len(self.types)
 
 
-def unseen_changes(batch: KeyedBatch) -> Changes:
-    """Write the last row of each key of ``batch``, which deletes none, over a stored row that nobody looked at.
+def make_blind_changes(batch: KeyedBatch) -> Changes:
+    """Return changes that write the last row of each key of ``batch``, which has no deletions, without reading stored
+    rows.
 
-    Each is an ``update_after``, whether its key is new or not, and whether the row differs or not.
+    Each is an ``update_after``, whether or not the key is new or the row differs.
     """
     last = batch.ends - 1
     is_each = len(last) == len(batch.deleted)
@@ -84,7 +84,7 @@ def unseen_changes(batch: KeyedBatch) -> Changes:
     return Changes(np.full(len(batch), ChangeType.UPDATE_AFTER, np.int8), columns, None)
 
 
-def changes_of(
+def compute_changes(
     batch: KeyedBatch,
     engine: MergeEngine,
     values: ValueFormat,
@@ -92,28 +92,28 @@ def changes_of(
     *,
     before_images: bool = True,
 ) -> Changes:
-    """Compute the changes that ``batch`` makes to the rows of its keys, whose stored values are given, piece by piece.
+    """Compute the changes that ``batch`` makes to the stored values of its keys, piece by piece.
 
     Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
-    `RowsTooLargeError` where the rows of one key are too large, or would become so.
+    `RowsTooLargeError` if the rows of one key are too large, or become so.
     """
     lengths = arrow_chunking.value_lengths(old_values)
-    found = []
+    parts_changes = []
     for first, piece in batch.pieces(lengths):
         part = slice(first, first + len(piece))
         stored = StoredValues.of(old_values[part], lengths[part])
-        found.append(_changes_of(piece, engine, values, stored, before_images=before_images))
-    if len(found) == 1:
-        return found[0]
-    columns = zip(*(part.columns for part in found), strict=True)
+        parts_changes.append(_compute_piece(piece, engine, values, stored, before_images=before_images))
+    if len(parts_changes) == 1:
+        return parts_changes[0]
+    columns = zip(*(part.columns for part in parts_changes), strict=True)
     return Changes(
-        np.concatenate([part.types for part in found]),
+        np.concatenate([part.types for part in parts_changes]),
         tuple(arrow_chunking.concat_columns(parts, parts[0].type) for parts in columns),
-        EncodedRows.joined([part.values for part in found if part.values is not None]),
+        EncodedRows.concat([part.values for part in parts_changes if part.values is not None]),
     )
 
 
-def _changes_of(
+def _compute_piece(
     batch: KeyedBatch,
     engine: MergeEngine,
     values: ValueFormat,
@@ -121,22 +121,23 @@ def _changes_of(
     *,
     before_images: bool,
 ) -> Changes:
-    old = values.rows_of(stored)
-    new = engine.merged(batch, old)
-    _require_small(batch, new)
-    packed = values.packed(new.columns)
+    old = values.unpack_stored(stored)
+    new = engine.merge(batch, old)
+    _require_row_size(batch, new)
+    packed = values.pack_array(new.columns)
     differs = pc.not_equal(values.repack(stored, old), packed).to_numpy(zero_copy_only=False)
     changed = np.where(new.there, differs | ~old.there, old.there)
-    types, places = _in_order(np.flatnonzero(changed), old, new, before_images=before_images)
+    types, places = _order_changes(np.flatnonzero(changed), old, new, before_images=before_images)
     columns = tuple(
         pa.concat_arrays([before, after]).take(places) for before, after in zip(old.columns, new.columns, strict=True)
     )
     return Changes(types, columns, EncodedRows([_Packed(batch.keys, packed, new.there, changed)]))
 
 
-def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
-    """Raise `RowsTooLargeError` where a merged row is too large: a partial update or an aggregation may make it larger
-    than each row that came in.
+def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
+    """Raise `RowsTooLargeError` for a merged row that is too large.
+
+    A partial update or an aggregation may produce a larger row than those that came in.
     """
     if sum(column.nbytes for column in new.columns) > arrow_chunking.ROW_BYTES_MAX:
         sizes = sum((arrow_chunking.row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
@@ -144,10 +145,10 @@ def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:
             raise RowsTooLargeError(int(batch.starts[np.argmax(sizes)]), largest)
 
 
-def _in_order(
+def _order_changes(
     keys: npt.NDArray[np.int64], old: KeyedRows, new: KeyedRows, *, before_images: bool
 ) -> tuple[npt.NDArray[np.int8], pa.Array]:
-    """Return the type of each row of the changelog, and its index among the old rows followed by the new ones."""
+    """Return the type of each row of the changelog, and its index in the old rows followed by the new ones."""
     was, stays = old.there[keys], new.there[keys]
     first = np.where(was, np.where(stays, ChangeType.UPDATE_BEFORE, ChangeType.DELETE), ChangeType.INSERT)
     second = np.full(len(keys), ChangeType.UPDATE_AFTER)

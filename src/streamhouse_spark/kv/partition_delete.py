@@ -1,9 +1,9 @@
-"""Deleting all rows of some partitions of a table with a primary key, through the changelog.
+"""Deletes all rows of some partitions of a primary-key table, through the changelog.
 
-**Commit point:** the one record that adds the deletions of all buckets. A bucket's deletions are those of the rows that
-it has where it ends, so the record adds them only where it still ends there; a bucket that moved is looked through
-again, within the commit's own attempt. So no row of the partitions is left after the commit, whoever wrote it. Rows are
-read from this host's tablets in steps, and their deletions staged as segments: memory is bounded by one.
+**Commit point:** the one record with the deletions of all buckets. The deletions of a bucket cover the rows up to its
+end, so the record adds them only if it still ends there; a bucket that moved is scanned again within the commit
+attempt. So no row of the partitions remains after the commit, whoever wrote it. Rows are read from this host's tablets
+in steps and their deletions staged as segments, so memory is bounded by one segment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamhouse_spark.kv.change_staging import BucketPosition, StaleStateError,
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.log_replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -40,19 +40,19 @@ DAMAGED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Deletions:
-    """The staged deletions of one bucket, right while the bucket is at this position."""
+    """The staged deletions of a bucket, valid while it is at this position."""
 
     at: BucketPosition
     segments: tuple[StagedSegment, ...]
     staged_ms: int
-    """Store time at which staging began."""
+    """Store time when staging began."""
 
     @property
     def num_rows(self) -> int:
         return sum(staged.segment.num_rows for staged in self.segments)
 
-    def fit(self, state: TableState, bucket: int, time_ms: int) -> bool:
-        """Tell whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
+    def is_valid(self, state: TableState, bucket: int, time_ms: int) -> bool:
+        """Return whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == bucket_position(state, bucket) and is_kept(state, uuids, self.staged_ms, time_ms)
 
@@ -65,16 +65,16 @@ class PartitionDelete:
     storage: Storage
     world: World
     options: Callable[[TableState], SegmentOptions]
-    """Returns the form of segments for a state."""
+    """Returns the segment options for a state."""
     tablet_of: Callable[[int], Tablet]
-    """Returns the tablet of a bucket on this host."""
-    chosen: PartitionMatches
+    """Returns this host's tablet of a bucket."""
+    partitions: PartitionMatches
 
     def run(self) -> int:
-        """Delete the rows and return how many there were: all of them are gone, durably and for everybody, or none.
+        """Delete the rows, durably and atomically, and return their number.
 
-        Raises `CommitConflictError` where others keep writing faster than the rows can be looked through; nothing was
-        deleted then. Other errors are those of `CommitLog.commit`.
+        Raises `CommitConflictError` if other writers commit faster than the rows can be scanned; nothing was deleted
+        then. Other errors are those of `CommitLog.commit`.
         """
         staged: dict[int, _Deletions] = {}
         schema_ids: set[int] = set()
@@ -88,18 +88,20 @@ class PartitionDelete:
             schema_ids.add(state.schema_id)
             layout = KeyedLayout.of(state)
             for bucket in state.buckets:
-                if bucket not in staged or not staged[bucket].fit(state, bucket, time_ms):
-                    staged[bucket] = self._deletions(state, layout, bucket)
+                if bucket not in staged or not staged[bucket].is_valid(state, bucket, time_ms):
+                    staged[bucket] = self._stage_deletions(state, layout, bucket)
 
         def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             stage(state, time_ms)
-            return _actions(staged, state, time_ms)
+            return _make_append_actions(staged, state, time_ms)
 
         for _ in range(TRIES_MAX):
             try:
-                # Before the commit's attempt, for which others wait: that looks through buckets that moved since only.
+                # Before the commit attempt, for which other threads wait; it only rescans buckets that moved since.
                 stage(self.log.refresh(), self.storage.now_ms())
-                self.log.commit(plan, staged_ms=min((found.staged_ms for found in staged.values()), default=None))
+                self.log.commit(
+                    plan, staged_ms=min((of_bucket.staged_ms for of_bucket in staged.values()), default=None)
+                )
             except (StaleStateError, UnknownSchemaError):
                 self.log.refresh()
                 continue
@@ -109,7 +111,7 @@ class PartitionDelete:
             "deleted, drop the partition again"
         )
 
-    def _deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
+    def _stage_deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
         """Stage the deletions of all rows of the partitions that the bucket has at its end in ``state``."""
         at, staged_ms = bucket_position(state, bucket), self.storage.now_ms()
         if at[0] == at[1]:
@@ -117,11 +119,11 @@ class PartitionDelete:
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, layout, self.storage, state, bucket)
-            found = _Scan(self, state, layout, bucket)
-            extent = tablet.scan(found.take)
-            is_of_table = belongs(tablet, extent, self.storage, state)
+            scan = _Scan(self, state, layout, bucket)
+            extent = tablet.scan(scan.take)
+            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
             if extent[:2] == at and is_of_table:
-                return _Deletions(at, found.finish_staging(), staged_ms)
+                return _Deletions(at, scan.finish_staging(), staged_ms)
             if extent.applied > at[1] and is_of_table:
                 raise StaleStateError
         raise DamagedError(
@@ -131,7 +133,7 @@ class PartitionDelete:
 
 
 class _Scan:
-    """Reads a bucket's rows in steps and stages the deletions of the chosen ones."""
+    """Scans a bucket's rows in steps and stages the deletions of the selected rows."""
 
     def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
         self._delete = delete
@@ -140,7 +142,7 @@ class _Scan:
         self._bucket = bucket
         self._options = delete.options(state)
         self._schema = state.written_schema(layout.schema_id).arrow
-        self._deciding = [state.schema.column(name) for name in delete.chosen.columns]
+        self._deciding = [state.schema.column(name) for name in delete.partitions.columns]
         self._waiting: list[pa.RecordBatch] = []
         self._staged: list[StagedSegment] = []
 
@@ -148,7 +150,7 @@ class _Scan:
         stored = [value for _, value in items]
         partitions, _ = self._layout.values.unpack_all(stored, self._deciding)
         names = [column.name for column in self._deciding]
-        chosen = np.flatnonzero(self._delete.chosen.mask(pa.table(partitions, names=names)))
+        chosen = np.flatnonzero(self._delete.partitions.mask(pa.table(partitions, names=names)))
         if not len(chosen):
             return
         columns, _ = self._layout.values.unpack_all([stored[place] for place in chosen.tolist()])
@@ -174,13 +176,13 @@ class _Scan:
         self._staged.append(stage_object(storage, table_uuid, uuid, rows, self._bucket, self._options))
 
 
-def _actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:
+def _make_append_actions(staged: dict[int, _Deletions], state: TableState, time_ms: int) -> Sequence[Action]:
     segments, inline = [], []
     for deletions in staged.values():
         end = deletions.at[1]
-        for found in deletions.segments:
-            placed = found.segment.placed(end, state.version + 1, time_ms)
-            segments.append(replace(placed, rewrites=True))  # which rows are deleted was read
-            inline.append(found.inline_rows)
-            end += found.segment.num_rows
+        for deletion in deletions.segments:
+            placed = deletion.segment.placed(end, state.version + 1, time_ms)
+            segments.append(replace(placed, rewrites=True))  # the table was read to select the deleted rows
+            inline.append(deletion.inline_rows)
+            end += deletion.segment.num_rows
     return (Append(tuple(segments), tuple(inline)),) if segments else ()

@@ -1,9 +1,8 @@
-"""Replacing the rows of some partitions of a table with a primary key, through the changelog.
+"""Replaces the rows of some partitions of a primary-key table, through the changelog.
 
-The rows that a bucket has in the partitions are deleted, and the new ones written behind that, as one batch: so a key
-has at most one change, its net one, and a row that comes again as it was has none. The changes of a bucket are those
-of the rows that it has where it ends, so the record adds them only where it still ends there; a bucket that moved is
-looked through again. No row of the partitions from before the record is left, whoever wrote it.
+The bucket's rows in the partitions are deleted and the new rows written in one batch. So a key has at most one net
+change, and an unchanged row has none. The changes cover the rows up to the bucket's end, so the record adds them only
+if it still ends there; a bucket that moved is scanned again. No older row of the partitions remains, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from streamhouse_spark.kv.change_staging import (
     StagedChanges,
     StaleStateError,
     bucket_position,
-    is_filled,
+    may_have_rows,
 )
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.log_replay import catch_up
-from streamhouse_spark.kv.tablet_lineage import belongs
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table
 from streamhouse_spark.kv.write_overlay import WriteOverlay
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.overwrite_filter import Choose
@@ -37,38 +36,38 @@ DAMAGED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class PartStager(ChangeStager):
-    """Computes and stages the changes by which batches replace the chosen rows of their buckets.
+class PartitionOverwriteStager(ChangeStager):
+    """Computes and stages the changes with which batches replace the selected rows of their buckets.
 
-    Raises as `ChangeStager.staged`. Every bucket needs a batch: one without rows where there are no new ones.
+    Raises as `ChangeStager.stage`. Every bucket needs a batch, which may be empty.
     """
 
     choose: Choose = field(kw_only=True)
-    """Chooses by partition columns."""
+    """Selects rows by partition columns."""
     partition_by: tuple[str, ...] = field(kw_only=True)
 
     @property
-    def sees_whole_buckets(self) -> bool:
+    def reads_whole_buckets(self) -> bool:
         return True
 
-    def staged(
+    def stage(
         self,
         batches: Mapping[int, KeyedBatch],
         places: Mapping[int, BucketPosition],
         state: TableState,
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
-        found: dict[int, StagedChanges] = {}
-        for bucket, at in places.items():  # one after another: a bucket's rows are in memory
+        staged: dict[int, StagedChanges] = {}
+        for bucket, at in places.items():  # one after another: the rows of a bucket are held in memory
             batch = self._with_deletions(bucket, batches[bucket], state, at)
-            found |= ChangeStager.staged(self, {bucket: batch}, {bucket: at}, state, overlay)
-        return found
+            staged |= ChangeStager.stage(self, {bucket: batch}, {bucket: at}, state, overlay)
+        return staged
 
     def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
-        """Return the batch behind deletions of all chosen rows that the bucket has at a position."""
-        if not is_filled(at):
+        """Return the batch preceded by deletions of all selected rows that the bucket has at a position."""
+        if not may_have_rows(at):
             return batch
-        rows = self._key_rows(bucket, state, at)
+        rows = self._read_key_rows(bucket, state, at)
         if not rows.num_rows:
             return batch
         columns: list[arrow_chunking.Column] = [
@@ -80,16 +79,16 @@ class PartStager(ChangeStager):
         keys = self.layout.keys([arrow_chunking.one_array(c) if i in of_key else c for i, c in enumerate(columns)])
         return KeyedBatch.of(keys, columns, deleted)
 
-    def _key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
-        """Return the columns of the key, nulls in the others: of a deletion no more is needed."""
+    def _read_key_rows(self, bucket: int, state: TableState, at: BucketPosition) -> pa.Table:
+        """Return the key columns of the selected rows, with nulls in the others: a deletion needs no more."""
         tablet = self.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             catch_up(tablet, self.layout, self.storage, state, bucket)
-            found = _Found(self)
-            extent = tablet.scan(found.take)
-            is_of_table = belongs(tablet, extent, self.storage, state)
+            scan = _KeyCollector(self)
+            extent = tablet.scan(scan.take)
+            is_of_table = belongs_to_table(tablet, extent, self.storage, state)
             if extent[:2] == at == bucket_position(state, bucket) and is_of_table:
-                return found.rows()
+                return scan.rows()
             if extent.applied > at[1] and is_of_table:
                 raise StaleStateError
         raise DamagedError(
@@ -98,10 +97,10 @@ class PartStager(ChangeStager):
         )
 
 
-class _Found:
-    """Collects the keys of the chosen rows of a bucket, step by step."""
+class _KeyCollector:
+    """Collects the keys of the selected rows of a bucket, step by step."""
 
-    def __init__(self, stager: PartStager) -> None:
+    def __init__(self, stager: PartitionOverwriteStager) -> None:
         self._stager = stager
         self._schema = stager.layout.values.schema
         self._deciding = [self._schema.column(name) for name in stager.partition_by]
@@ -120,9 +119,9 @@ class _Found:
     def rows(self) -> pa.Table:
         empty = pa.schema([(column.name, column.type) for column in self._key]).empty_table()
         keys = pa.concat_tables([empty, *self._keys])
-        given = set(keys.column_names)
+        key_names = set(keys.column_names)
         columns = [
-            keys.column(c.name) if c.name in given else pa.chunked_array([pa.nulls(keys.num_rows, c.type)])
+            keys.column(c.name) if c.name in key_names else pa.chunked_array([pa.nulls(keys.num_rows, c.type)])
             for c in self._schema.columns
         ]
         return pa.Table.from_arrays(columns, names=list(self._schema.names))

@@ -1,4 +1,4 @@
-"""The position of each bucket that an operation read, for UPDATE, DELETE and MERGE: they depend on those rows."""
+"""The read version of an UPDATE, DELETE or MERGE: the position of each bucket in the state that it read."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from streamhouse_spark.log.commits.state import TableState
 READING: Final = "an UPDATE, DELETE or MERGE read the table"
 
 Scope = Callable[[TableState, pa.RecordBatch], bool]
-"""Returns whether an operation may have read rows such as these, which have the columns of the state's schema. False
-only if its filters exclude all of them."""
+"""Returns whether an operation may have read rows such as these, which have the state's columns. False only if its
+filters exclude all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadVersion:
-    """The range of each bucket in the one state that an operation read.
+    """The offset range of each bucket in the one state that an operation read.
 
-    Every change of a row has an offset of its own, and every truncation moves a beginning, so equal ranges mean equal
-    rows. Merging, tiering, trimming and new properties move neither and are no conflict.
-    `streamhouse_spark.kv.conflict_detection` judges the changes between these ends and newer ones.
+    Every change of a row has an offset, and every truncation moves a begin, so equal ranges mean equal rows.
+    Compaction, tiering, trimming and property changes move neither and never conflict.
+    `streamhouse_spark.kv.conflict_detection` checks the changes after these ends.
     """
 
     table_uuid: str
     buckets: Mapping[int, tuple[int, int]]
-    """Bucket → its first offset since the table was last truncated, and its end."""
+    """Bucket → its first offset since the last truncation, and its end."""
     is_strict: bool = False
-    """Whether every change of a row is a conflict: the operation read the table more than once, maybe in other states,
-    so that its write of a key may depend on the rows of other keys."""
+    """Whether every change of a row is a conflict. The operation read the table more than once, maybe in different
+    states, so a written row may depend on rows of other keys."""
     scope: Scope | None = field(default=None, compare=False)
-    """Filter of the rows that were read; None for all. It does not travel as text."""
+    """Filter of the rows that were read; None for all. Not serialized."""
     history: HistoryPoint | None = field(default=None, compare=False)
-    """The newest record of the state."""
+    """The latest record of the state."""
     lake_snapshot_id: int | None = field(default=None, compare=False)
     """The state's lake snapshot; None before the first."""
     lake_mark: str | None = field(default=None, compare=False)
-    """The mark that tells that snapshot from another of its number, see `LakeTable.mark_of`."""
+    """Change-detection mark of that snapshot, see `LakeTable.mark_of`."""
     looked_at: frozenset[int] = field(default=frozenset(), compare=False)
-    """Later lake snapshots in which the rows were seen to have their offsets. They do not travel as text."""
+    """Later lake snapshots that were checked to have the rows at their offsets. Not serialized."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadVersion:
@@ -54,10 +54,10 @@ class ReadVersion:
         snapshot_id = state.lake.snapshot_id if state.lake is not None else None
         return cls(state.table_uuid, places, history=state.anchors.newest, lake_snapshot_id=snapshot_id)
 
-    def require_there(self, state: TableState) -> None:
+    def require_same_table(self, state: TableState) -> None:
         """Raise `CommitConflictError` if ``state`` is of another table, or the table was truncated since it was read.
 
-        Raises `DifferentHistoryError` if the state is seen to be of another history of that table.
+        Raises `DifferentHistoryError` if the state is of another history of the table.
         """
         if self.history is not None and state.anchors.relation(self.history) is HistoryRelation.OTHER:
             raise different_history_error(state.name, self.history, READING)
@@ -75,7 +75,7 @@ class ReadVersion:
 
     def require(self, state: TableState) -> None:
         """Raise `CommitConflictError` if the rows of ``state`` are not those that were read."""
-        self.require_there(state)
+        self.require_same_table(state)
         for bucket, (_, ended) in self.buckets.items():
             if (ends := state.buckets[bucket].end) != ended:
                 why = "it reads the table more than once" if self.is_strict else "what else it reads is newer"
@@ -96,16 +96,16 @@ class ReadVersion:
 
     @classmethod
     def from_text(cls, text: str) -> ReadVersion:
-        found = json.loads(text)
-        places = {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]}
-        history = HistoryPoint.from_json(found["history"]) if "history" in found else None
-        lake = {name: found.get(name) for name in ("lake_snapshot_id", "lake_mark")}
-        return cls(found["table"], places, history=history, **lake)
+        fields = json.loads(text)
+        places = {bucket: (begins, ends) for bucket, begins, ends in fields["buckets"]}
+        history = HistoryPoint.from_json(fields["history"]) if "history" in fields else None
+        lake = {name: fields.get(name) for name in ("lake_snapshot_id", "lake_mark")}
+        return cls(fields["table"], places, history=history, **lake)
 
 
-def changed_since_read_error(state: TableState, what: str) -> CommitConflictError:
-    """Return the conflict of an operation with changes that were committed after its read."""
+def changed_since_read_error(state: TableState, reason: str) -> CommitConflictError:
+    """Return the error for an operation that conflicts with changes committed after its read."""
     return CommitConflictError(
-        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {what}; nothing was "
+        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {reason}; nothing was "
         "written, run the statement again"
     )

@@ -1,9 +1,9 @@
-"""Rows as bytes, and back: the values of a KV tablet. Vectorised over Arrow arrays both ways.
+"""Encoding of rows as bytes for tablets, vectorized over Arrow arrays in both directions.
 
-A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian. A
-nested column is such bytes again: a struct is a row; a list is ``[u32 count][u32 length of each element][elements]``
-with each element a row of one column; a map is a list of entries. A value under a null is zero, or has no bytes, so
-equal rows have equal bytes (for floats: the same bits).
+A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian.
+Nested columns are encoded recursively: a struct is a row; a list is ``[u32 count][u32 length of each
+element][elements]`` with each element a row of one column; a map is a list of entries. A null value is zero or has no
+bytes, so equal rows have equal bytes (for floats: the same bits).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH = np.dtype("<u4")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Byte strings within one buffer: string i is ``data[starts[i]:ends[i]]``. In order, without overlap."""
+    """Byte strings in one buffer, in order and without overlap: string i is ``data[starts[i]:ends[i]]``."""
 
     data: Bytes
     starts: Int64Array
@@ -43,15 +43,15 @@ class Packed:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def behind(self, num_bytes: int) -> Packed:
+    def skip_bytes(self, num_bytes: int) -> Packed:
         """Return each string without its first ``num_bytes`` bytes."""
         return Packed(self.data, self.starts + num_bytes, self.ends)
 
-    def where(self, chosen: npt.NDArray[Any]) -> Packed:
+    def select(self, chosen: npt.NDArray[Any]) -> Packed:
         return Packed(self.data, self.starts[chosen], self.ends[chosen])
 
-    def fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the value of ``dtype`` at the beginning of each string."""
+    def read_fixed(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the value of ``dtype`` at the start of each string."""
         if not len(self):
             return np.empty(0, dtype)
         width = dtype.itemsize
@@ -59,7 +59,9 @@ class Packed:
 
 
 class RowCodec:
-    """Packs rows of these column types. Fixed once data is stored: the order and the types are the format."""
+    """Encodes rows of these column types. Order and types are the storage format, so they are fixed once data is
+    stored.
+    """
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         self._types = list(types)
@@ -73,7 +75,7 @@ class RowCodec:
     # -- packing --------------------------------------------------------------------------------------------------
 
     def pack(self, columns: Sequence[pa.Array], *, first: bytes = b"") -> pa.BinaryArray:
-        """Return the bytes of each row behind the bytes ``first``. All of them together must stay below 2 GiB."""
+        """Return the bytes of each row, prefixed with ``first``. Their total must stay below 2 GiB."""
         num_rows = len(columns[0])
         header = np.zeros(num_rows, self._header)
         cells: list[pa.Array] = []
@@ -93,22 +95,22 @@ class RowCodec:
 
     # -- unpacking ------------------------------------------------------------------------------------------------
 
-    def unpack(self, rows: Packed, wanted: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return the wanted columns of the rows, all by default."""
-        header = rows.fixed(self._header)
+    def unpack(self, rows: Packed, indexes: Sequence[int] | None = None) -> list[pa.Array]:
+        """Return the columns at ``indexes``, all by default."""
+        header = rows.read_fixed(self._header)
         spans = self._spans(rows, header)
-        found = []
-        for i in range(len(self._types)) if wanted is None else wanted:
+        columns = []
+        for i in range(len(self._types)) if indexes is None else indexes:
             null = (header["null"][:, i >> 3] >> np.uint8(i & 7)) & np.uint8(1)
             if i in self._fixed:
-                values = _fixed_array(header[f"c{i}"].copy(), self._types[i])  # where it is aligned, also of one row
-                found.append(_with_nulls(values, null) if null.any() else values)
+                values = _fixed_array(header[f"c{i}"].copy(), self._types[i])  # a copy is aligned, also that of one row
+                columns.append(_with_nulls(values, null) if null.any() else values)
             else:
-                found.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
-        return found
+                columns.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
+        return columns
 
     def _spans(self, rows: Packed, header: npt.NDArray[Any]) -> dict[int, Packed]:
-        """Return the spans of bytes of each column without fixed width."""
+        """Return the byte spans of each variable-width column."""
         spans = {}
         start = rows.starts + self._header.itemsize
         for i in self._cells:
@@ -122,7 +124,7 @@ class RowCodec:
 
 
 class _Cell(ABC):
-    """Packs one column whose values have different lengths."""
+    """Encodes one variable-width column."""
 
     def __init__(self, data_type: pa.DataType) -> None:
         self._type = data_type
@@ -133,11 +135,11 @@ class _Cell(ABC):
 
     @abstractmethod
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
-        """Return the values for the bytes."""
+        """Return the values of the bytes."""
 
 
 class _Bytes(_Cell):
-    """Packs strings and binaries as they are."""
+    """Encodes strings and binaries as they are."""
 
     def pack(self, column: pa.Array) -> pa.BinaryArray:
         values = column.view(pa.binary()) if pa.types.is_string(column.type) else column
@@ -147,15 +149,15 @@ class _Bytes(_Cell):
         bounds = np.empty(2 * len(cells) + 1, np.int32)
         bounds[0:-1:2], bounds[1::2] = cells.starts, cells.ends
         bounds[-1] = bounds[-2] if len(cells) else 0
-        both = pa.BinaryArray.from_buffers(
+        with_gaps = pa.BinaryArray.from_buffers(
             pa.binary(), 2 * len(cells), [None, pa.py_buffer(bounds), pa.py_buffer(cells.data)]
         )
-        values = both.take(pa.array(np.arange(0, 2 * len(cells), 2), mask=null if null.any() else None))
+        values = with_gaps.take(pa.array(np.arange(0, 2 * len(cells), 2), mask=null if null.any() else None))
         return values.view(self._type)
 
 
 class _Struct(_Cell):
-    """Packs a struct as a row of its fields."""
+    """Encodes a struct as a row of its fields."""
 
     def __init__(self, data_type: pa.StructType) -> None:
         super().__init__(data_type)
@@ -168,12 +170,12 @@ class _Struct(_Cell):
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
         if not null.any():
             return pa.StructArray.from_arrays(self._rows.unpack(cells), fields=list(self._type))
-        there = pa.StructArray.from_arrays(self._rows.unpack(cells.where(~null)), fields=list(self._type))
-        return there.take(pa.array(np.cumsum(~null) - 1, mask=null))
+        non_null = pa.StructArray.from_arrays(self._rows.unpack(cells.select(~null)), fields=list(self._type))
+        return non_null.take(pa.array(np.cumsum(~null) - 1, mask=null))
 
 
 class _List(_Cell):
-    """Packs a list: its count, the length of each element, and the elements as rows of one column."""
+    """Encodes a list as its count, the length of each element, and the elements as rows of one column."""
 
     def __init__(self, data_type: pa.ListType) -> None:
         super().__init__(data_type)
@@ -194,7 +196,7 @@ class _List(_Cell):
         return _empty_nulls(packed, column) if column.null_count else packed
 
     def unpack(self, cells: Packed, null: npt.NDArray[np.bool_]) -> pa.Array:
-        elements, counts = self._element_spans(cells.where(~null))
+        elements, counts = self._element_spans(cells.select(~null))
         all_counts = np.zeros(len(null), np.int32)
         all_counts[~null] = counts
         bounds = np.concatenate([np.zeros(1, np.int32), np.cumsum(all_counts, dtype=np.int32)])
@@ -204,20 +206,20 @@ class _List(_Cell):
 
     @staticmethod
     def _element_spans(cells: Packed) -> tuple[Packed, Int64Array]:
-        counts = cells.fixed(_LENGTH).astype(np.int64)
-        behind = np.cumsum(counts)
+        counts = cells.read_fixed(_LENGTH).astype(np.int64)
+        counts_end = np.cumsum(counts)
         row = np.repeat(np.arange(len(counts)), counts)
-        place = np.arange(int(behind[-1]) if len(behind) else 0) - (behind - counts)[row]  # within its list
+        place = np.arange(int(counts_end[-1]) if len(counts_end) else 0) - (counts_end - counts)[row]  # within its list
         at = cells.starts[row] + _LENGTH.itemsize * (place + 1)
-        lengths = Packed(cells.data, at, at + _LENGTH.itemsize).fixed(_LENGTH).astype(np.int64)
+        lengths = Packed(cells.data, at, at + _LENGTH.itemsize).read_fixed(_LENGTH).astype(np.int64)
         before = np.cumsum(lengths) - lengths
-        first = before[np.minimum(behind - counts, max(len(before) - 1, 0))] if len(before) else behind
+        first = before[np.minimum(counts_end - counts, max(len(before) - 1, 0))] if len(before) else counts_end
         starts = (cells.starts + _LENGTH.itemsize * (counts + 1) - first)[row] + before
         return Packed(cells.data, starts, starts + lengths), counts
 
 
 class _Map(_Cell):
-    """Packs a map as the list of its entries."""
+    """Encodes a map as the list of its entries."""
 
     def __init__(self, data_type: pa.MapType) -> None:
         super().__init__(data_type)
@@ -309,7 +311,7 @@ def _offsets(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
 
 
 def _fixed_size(values: npt.NDArray[Any], width: int) -> pa.BinaryArray:
-    """Return the bytes of each value of a fixed width."""
+    """Return the bytes of each fixed-width value."""
     return _slices(pa.py_buffer(np.ascontiguousarray(values)), np.arange(0, (len(values) + 1) * width, width))
 
 
@@ -319,7 +321,7 @@ def _repeat_bytes(value: bytes, count: int) -> pa.BinaryArray:
 
 @cache
 def _empty() -> pa.Scalar:
-    """Return the value of no bytes, made at its first use: the first value that Arrow converts loads pandas."""
+    """Return the empty value, created on first use: the first value that Arrow converts loads pandas."""
     return pa.scalar(b"", pa.binary())
 
 

@@ -1,8 +1,8 @@
-"""One row of a tablet without Arrow: its key from Python values, its columns as Python values.
+"""Encoding of one key, and decoding of one row, without Arrow.
 
-Building an Arrow table costs more than finding a row does. This is the same format as `keys.key_codec`,
-`log.bucketing_iceberg` and `kv.row_codec` have for whole columns, value by value; tests compare the two. Rare cases
-(other key types, nested columns) are left to them.
+Building an Arrow table costs more than finding a row. This implements the formats of `keys.key_codec`,
+`log.buckets.iceberg_hash` and `kv.row_codec` for single values; tests compare them. Rare cases (other key types, nested
+columns) are left to Arrow.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ _TEXT_BYTES_MAX: Final = 64
 
 
 class KeyEncoder:
-    """Encodes keys of integers and texts, and finds the bucket of a row. It declines values that only Arrow can
-    encode.
-    """
+    """Encodes keys of integers and texts and finds their bucket. It declines values that only Arrow can encode."""
 
     def __init__(self, types: Sequence[pa.DataType], bucket_index: int | None, num_buckets: int) -> None:
-        """Prepare for key columns of ``types``. ``bucket_index`` is the index of the bucket key among them; None for
-        one bucket.
+        """Prepare for key columns of ``types``. ``bucket_index`` is the index of the bucket key in them; None for one
+        bucket.
         """
-        found = [_key_encoder(data_type) for data_type in types]
-        self._encoders = [encoder for encoder in found if encoder is not None]
-        self._is_usable = len(self._encoders) == len(found)
+        encoders = [_key_encoder(data_type) for data_type in types]
+        self._encoders = [encoder for encoder in encoders if encoder is not None]
+        self._is_usable = len(self._encoders) == len(encoders)
         self._bucket_place = bucket_index
         self._num_buckets = num_buckets
 
-    def encoded(self, values: Sequence[Any]) -> tuple[bytes, int] | None:
-        """Return the stored key and the bucket; None for values that are not plainly of the columns' types."""
+    def encode(self, values: Sequence[Any]) -> tuple[bytes, int] | None:
+        """Return the stored key and its bucket; None if a value is not plainly of its column's type."""
         if not self._is_usable or len(values) != len(self._encoders):
             return None
         parts = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
@@ -65,7 +63,7 @@ class KeyEncoder:
 def _key_encoder(data_type: pa.DataType) -> Callable[[Any], bytes | None] | None:
     if pa.types.is_signed_integer(data_type):
         return _integer_encoder(data_type.bit_width // 8)
-    return _text if pa.types.is_string(data_type) else None
+    return _encode_text if pa.types.is_string(data_type) else None
 
 
 def _integer_encoder(width: int) -> Callable[[Any], bytes | None]:
@@ -79,7 +77,7 @@ def _integer_encoder(width: int) -> Callable[[Any], bytes | None]:
     return encode
 
 
-def _text(value: Any) -> bytes | None:
+def _encode_text(value: Any) -> bytes | None:
     if type(value) is not str:
         return None
     try:
@@ -116,11 +114,11 @@ Decoder = Callable[[Any], Any]
 
 
 class RowDecoder:
-    """Reads the columns of one packed row as `python_value` of Arrow gives them."""
+    """Decodes the columns of one packed row to the values that `python_value` returns for Arrow."""
 
-    def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], wanted: Sequence[str]) -> None:
-        """Prepare for rows of a `RowCodec`, whose columns are ``names`` and ``types``. ``wanted`` picks and orders some
-        of them.
+    def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], columns: Sequence[str]) -> None:
+        """Prepare for rows of a `RowCodec` with columns ``names`` of ``types``; ``columns`` selects and orders some of
+        them.
         """
         formats = {i: code for i, t in enumerate(types) if (code := _format(t)) is not None}
         cells = [i for i in range(len(types)) if i not in formats]
@@ -133,16 +131,16 @@ class RowDecoder:
         place_of = {name: place for place, name in enumerate(names)}
         self._fixed: list[tuple[str, int, int, Decoder | None]] = []
         self._cells: list[tuple[str, int, int, Decoder]] = []
-        for name in wanted:
+        for name in columns:
             column = place_of[name]
             if column in formats:
                 self._fixed.append((name, 1 << column, fixed_place[column], _fixed_decoder(types[column])))
             else:
                 self._cells.append((name, 1 << column, cell_place[column], _cell_decoder(types[column])))
-        self._empty = dict.fromkeys(wanted)
+        self._empty = dict.fromkeys(columns)
 
     def read(self, data: bytes, start: int) -> dict[str, Any]:
-        """Return the row whose bytes begin at ``start``."""
+        """Return the row whose bytes start at ``start``."""
         header = self._header.unpack_from(data, start)
         nulls = int.from_bytes(header[0], "little")
         row = self._empty.copy()
@@ -155,13 +153,13 @@ class RowDecoder:
             spans = [(end, end := end + length) for length in header[1 + self._num_fixed :]]
             for name, bit, place, decode in self._cells:
                 if not nulls & bit:
-                    first, behind = spans[place]
-                    row[name] = decode(data[first:behind])
+                    first, last = spans[place]
+                    row[name] = decode(data[first:last])
         return row
 
 
 def _format(data_type: pa.DataType) -> str | None:
-    """Return the ``struct`` format of a column of fixed width."""
+    """Return the ``struct`` format of a fixed-width column."""
     if pa.types.is_boolean(data_type):
         return "?"
     if pa.types.is_decimal128(data_type):
@@ -176,7 +174,7 @@ def _format(data_type: pa.DataType) -> str | None:
 
 
 def _fixed_decoder(data_type: pa.DataType) -> Decoder | None:
-    """Return the function that converts a result of ``struct``; None where the result is the value."""
+    """Return the function that converts a ``struct`` result; None if the result is the value."""
     if pa.types.is_date32(data_type):
         return python_date
     if pa.types.is_timestamp(data_type):
@@ -203,13 +201,13 @@ def _cell_decoder(data_type: pa.DataType) -> Decoder:
 
 
 class ValueDecoder:
-    """Reads values of a tablet that several schemas of the table wrote."""
+    """Decodes tablet values that several schemas of the table wrote."""
 
     def __init__(self, readers: Mapping[int, RowDecoder]) -> None:
-        """Take the readers of the schemas that have all wanted columns, by schema id."""
+        """Take the row decoders by schema id, of the schemas that have all requested columns."""
         self._readers = readers
 
     def read(self, value: bytes) -> dict[str, Any] | None:
-        """Return the row; None where another schema wrote it."""
+        """Return the row; None if another schema wrote it."""
         reader = self._readers.get(int.from_bytes(value[:4], "little"))
         return None if reader is None else reader.read(value, 4)

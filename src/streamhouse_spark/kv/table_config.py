@@ -1,4 +1,4 @@
-"""The properties of a table with a primary key, under Apache Fluss's names, and the merge engine that they mean."""
+"""Properties of primary-key tables, named as in Apache Fluss, and the merge engine that they select."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ class Aggregate(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyedProperties:
     primary_key: tuple[str, ...]
-    """``primary.key``: columns that are NOT NULL and of scalar types; the partition columns are among them. Fixed."""
+    """``primary.key``: NOT NULL columns of scalar types, including the partition columns. Fixed."""
     merge_engine: EngineName = "last_row"
     """``table.merge-engine``: how a row is merged with the stored row of its key; by default it replaces that row.
     Fixed."""
     version_column: str | None = None
-    """``table.merge-engine.versioned.ver-column``: the row with the larger value stays. Fixed."""
+    """``table.merge-engine.versioned.ver-column``: the row with the larger value wins. Fixed."""
     delete_behavior: DeleteBehavior = "allow"
-    """``table.delete.behavior``: whether deletions delete, do nothing, or are an error. Without it, ``allow`` where the
-    last row wins, ``ignore`` with a merge engine."""
+    """``table.delete.behavior``: whether deletions are applied, ignored, or rejected. By default ``allow`` if the last
+    row wins, ``ignore`` with a merge engine."""
     changelog_image: ChangelogImage = "full"
-    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them, where upserts of whole
-    rows look at no stored row. Fixed."""
+    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them; upserts of whole rows
+    then read no stored row. Fixed."""
     insert_existing: InsertExisting = "error"
-    """``table.merge-into.insert-existing``: the effect of a MERGE that inserts a row under an existing key."""
+    """``table.merge-into.insert-existing``: the effect of a MERGE that inserts an existing key."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
-    is not null. Fixed."""
+    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; other columns keep their last non-null value.
+    Fixed."""
     checks: tuple[Check, ...] = ()
-    """``table.constraint.<name>``: conditions that are false for no row of the table."""
+    """``table.constraint.<name>``: conditions that are not false for any row of the table."""
     generated: tuple[Generated, ...] = ()
-    """``table.generated.<column>``: expressions that give columns their values. Fixed."""
+    """``table.generated.<column>``: expressions that compute columns. Fixed."""
     identity: Identity | None = None
-    """``table.identity.<column>``: the column whose values are numbers that the table hands out. Fixed."""
+    """``table.identity.<column>``: the identity column. Fixed."""
 
 
 def parse_keyed_properties(
@@ -82,38 +82,38 @@ def parse_keyed_properties(
 ) -> KeyedProperties:
     """Parse the typed properties of a table that has ``primary.key``.
 
-    Raises `InvalidOptionError` for an impossible value, a column that cannot have its role, and properties that
-    contradict each other.
+    Raises `InvalidOptionError` for an invalid value, a column that cannot have its role, and contradicting properties.
     """
-    primary_key = _primary_key(properties, schema, partition_by)
+    primary_key = _parse_primary_key(properties, schema, partition_by)
     engine: EngineName = "last_row"
     if MERGE_ENGINE in properties:
-        engine = cast("EngineName", _word(properties, MERGE_ENGINE, "", get_args(EngineName)[1:]))
-    image = cast("ChangelogImage", _word(properties, CHANGELOG_IMAGE, "full", get_args(ChangelogImage)))
+        engine = cast("EngineName", _parse_choice(properties, MERGE_ENGINE, "", get_args(EngineName)[1:]))
+    image = cast("ChangelogImage", _parse_choice(properties, CHANGELOG_IMAGE, "full", get_args(ChangelogImage)))
     if engine == "aggregation" and image == "wal":
         values.reject(CHANGELOG_IMAGE, "wal", f"full, because {MERGE_ENGINE} is aggregation")
     return KeyedProperties(
         primary_key=primary_key,
         merge_engine=engine,
-        version_column=_version_column(properties, schema, primary_key, engine),
-        delete_behavior=_delete_behavior(properties, engine),
+        version_column=_parse_version_column(properties, schema, primary_key, engine),
+        delete_behavior=_parse_delete_behavior(properties, engine),
         changelog_image=image,
-        insert_existing=cast("InsertExisting", _word(properties, INSERT_EXISTING, "error", get_args(InsertExisting))),
-        aggregates=_aggregates(properties, schema, primary_key, engine),
+        insert_existing=cast(
+            "InsertExisting", _parse_choice(properties, INSERT_EXISTING, "error", get_args(InsertExisting))
+        ),
+        aggregates=_parse_aggregates(properties, schema, primary_key, engine),
         checks=parse_checks(properties, schema),
         generated=parse_generated(properties, schema),
-        identity=_identity(properties, schema, engine),
+        identity=_parse_identity_column(properties, schema, engine),
     )
 
 
 def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str] | None = None) -> MergeEngine:
     """Return the merge engine for writes of all columns, or for partial updates of the columns ``targets``.
 
-    Raises `InvalidOptionError` where the engine has no partial updates, or where ``targets`` are not columns beside the
-    key.
+    Raises `InvalidOptionError` if the engine does not support partial updates, or ``targets`` are not non-key columns.
     """
     place_of = {column.name: place for place, column in enumerate(schema.columns)}
-    chosen = None if targets is None else _targets(keyed, schema, targets)
+    chosen = None if targets is None else _resolve_targets(keyed, schema, targets)
     if keyed.merge_engine == "first_row":
         return FirstRowMerge()
     if keyed.merge_engine == "versioned":
@@ -135,14 +135,14 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
 
 
 def _with_generated_columns(merge: ColumnwiseMerge, keyed: KeyedProperties, schema: TableSchema) -> MergeEngine:
-    """Return a merge that computes generated columns anew, where it makes a row of several, and keeps numbers."""
-    found: MergeEngine = merge
+    """Return a merge that also recomputes generated columns, if it combines rows, and keeps identity values."""
+    engine: MergeEngine = merge
     if keyed.generated and not merge.replaces:
-        found = GeneratingMerge(merge, keyed.generated, schema.arrow)
-    return found if keyed.identity is None else NumberingMerge(found, schema.names.index(keyed.identity.name))
+        engine = GeneratingMerge(merge, keyed.generated, schema.arrow)
+    return engine if keyed.identity is None else NumberingMerge(engine, schema.names.index(keyed.identity.name))
 
 
-def _identity(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
+def _parse_identity_column(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
     identity = parse_identity(properties, schema)
     if identity is not None and (identity.takes_given or engine == "versioned"):
         clause = "BY DEFAULT" if identity.takes_given else f"with {MERGE_ENGINE} versioned"
@@ -153,7 +153,7 @@ def _identity(properties: Mapping[str, str], schema: TableSchema, engine: Engine
     return identity
 
 
-def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
+def _resolve_targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
     if keyed.merge_engine in ("first_row", "versioned"):
         raise InvalidOptionError(
             f"a partial update names columns {sorted(targets)}, and {MERGE_ENGINE} {keyed.merge_engine} takes whole "
@@ -169,7 +169,9 @@ def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[st
     return chosen
 
 
-def _primary_key(properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]) -> tuple[str, ...]:
+def _parse_primary_key(
+    properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str]
+) -> tuple[str, ...]:
     names = tuple(schema.column(name).name for name in values.parse_names(properties.get(PRIMARY_KEY, "")))
     if not names or len(set(names)) != len(names):
         _reject_role(f"{PRIMARY_KEY} is {properties.get(PRIMARY_KEY, '')!r}", "name one or more columns, each once")
@@ -191,7 +193,7 @@ def _primary_key(properties: Mapping[str, str], schema: TableSchema, partition_b
     return names
 
 
-def _version_column(
+def _parse_version_column(
     properties: Mapping[str, str], schema: TableSchema, primary_key: tuple[str, ...], engine: EngineName
 ) -> str | None:
     text = properties.get(VERSION_COLUMN)
@@ -209,46 +211,46 @@ def _version_column(
     return column.name
 
 
-def _delete_behavior(properties: Mapping[str, str], engine: EngineName) -> DeleteBehavior:
+def _parse_delete_behavior(properties: Mapping[str, str], engine: EngineName) -> DeleteBehavior:
     default = "allow" if engine == "last_row" else "ignore"
-    found = cast("DeleteBehavior", _word(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
-    if found == "allow" and engine in ("first_row", "versioned"):
-        values.reject(DELETE_BEHAVIOR, found, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
-    return found
+    behavior = cast("DeleteBehavior", _parse_choice(properties, DELETE_BEHAVIOR, default, get_args(DeleteBehavior)))
+    if behavior == "allow" and engine in ("first_row", "versioned"):
+        values.reject(DELETE_BEHAVIOR, behavior, f"ignore or disable, because {MERGE_ENGINE} is {engine}")
+    return behavior
 
 
-def _aggregates(
+def _parse_aggregates(
     properties: Mapping[str, str], schema: TableSchema, primary_key: tuple[str, ...], engine: EngineName
 ) -> dict[str, Aggregate]:
     functions: dict[str, str] = {}
     delimiters: dict[str, str] = {}
     for name, value in properties.items():
-        if (found := FIELD.match(name)) is None:
+        if (match := FIELD.match(name)) is None:
             continue
-        column = schema.column(found["column"]).name
+        column = schema.column(match["column"]).name
         if engine != "aggregation" or column in primary_key:
             _reject_role(
                 f"property {name} is for other columns than the key of {MERGE_ENGINE} aggregation", "leave it out"
             )
-        if found["agg"]:
+        if match["agg"]:
             functions[column] = value.strip().lower()
         else:
             delimiters[column] = value
     for column in delimiters:
         if functions.get(column) not in ("listagg", "string_agg"):
             _reject_role(f"column '{column}' has a delimiter", f"set fields.{column}.agg to listagg, or leave it out")
-    found_aggregates = {c: Aggregate(f, delimiters.get(c, DELIMITER)) for c, f in functions.items()}
-    for column, aggregate in found_aggregates.items():
+    aggregates = {c: Aggregate(f, delimiters.get(c, DELIMITER)) for c, f in functions.items()}
+    for column, aggregate in aggregates.items():
         fold_of(aggregate.function, column, schema.column(column).type)
-    return found_aggregates
+    return aggregates
 
 
-def _word(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
-    found = properties.get(name, default).strip().lower()
-    if found not in words:
-        values.reject(name, found, ", ".join(words[:-1]) + f" or {words[-1]}")
-    return found
+def _parse_choice(properties: Mapping[str, str], name: str, default: str, words: Sequence[str]) -> str:
+    word = properties.get(name, default).strip().lower()
+    if word not in words:
+        values.reject(name, word, ", ".join(words[:-1]) + f" or {words[-1]}")
+    return word
 
 
-def _reject_role(what: str, advice: str) -> NoReturn:
-    raise InvalidOptionError(f"{what}; {advice}")
+def _reject_role(problem: str, advice: str) -> NoReturn:
+    raise InvalidOptionError(f"{problem}; {advice}")

@@ -1,4 +1,4 @@
-"""One bucket's current rows, by key: a local copy that is built from the log, never the truth."""
+"""Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Rea
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
 ITEMS_PER_STEP: Final = 65_536
-_MANY: Final = 4096
-"""Writes of more rows than this estimate their size first."""
+_ESTIMATE_ROWS_MIN: Final = 4096
+"""Writes of more rows estimate their size first."""
 
 _IDENTITY = b"identity"
 _APPLIED = b"applied"
@@ -24,17 +24,16 @@ _Result = TypeVar("_Result")
 
 
 class TabletState(NamedTuple):
-    """The changes that a tablet has: exactly those of ``[begins, applied)``, of a log with this history."""
+    """The changes that a tablet has applied: exactly ``[begins, applied)`` of a log with this history."""
 
     begins: int
     applied: int
     history: bytes | None = None
-    """See `streamhouse_spark.kv.tablet_lineage`, which tells the owner of the rows. None if the tablet has no record of
-    it."""
+    """Identifies the log, see `streamhouse_spark.kv.tablet_lineage`; None if the tablet has no record of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TabletLookup:
     """Values of keys at one state of the log."""
 
     extent: TabletState
@@ -50,89 +49,88 @@ class Found:
 
 
 class Tablet:
-    """The rows of a bucket after all changes of the offsets ``[begins, applied)``; empty and at 0 when it is new.
+    """The rows of a bucket after all changes ``[begins, applied)``; a new tablet is empty at offset 0.
 
-    Safe for threads, forks and other processes of this host, which may all apply changes. Each call names the offset it
-    begins at and the history it found, and both are compared in the same transaction that stores the rows, the new
-    offset and the new history. Only changes that are committed to the log may be applied, so a tablet is never ahead of
-    it, unless the log was restored from a backup, which the history tells.
+    Safe for threads, forks and other processes of this host, all of which may apply changes. Each call names the
+    expected offset and history; both are compared in the transaction that stores the rows with the new offset and
+    history. Only committed changes may be applied, so a tablet is never ahead of the log. A log that was restored from
+    a backup is detected by its history.
 
-    A tablet whose files are damaged or of another identity begins anew, empty.
+    A tablet with damaged files or another identity is recreated empty.
     """
 
     def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
-        """Open the tablet lazily. ``identity``, JSON, describes the form of keys and values: rows stored under another
-        one do not count.
+        """Open the tablet lazily. ``identity``, JSON, describes the format of keys and values; rows of another identity
+        are discarded.
         """
         self._files = files
-        self.due = ApplyQueue()
-        """Committed changes that this process applies soon. Each read applies them first."""
+        self.apply_queue = ApplyQueue()
+        """Committed changes that this process will apply. Each read applies them first."""
         self._lock = new_lock()
-        self._times_begun = 0
-        self._seen: tuple[tuple[int, int] | None, TabletState | None] = None, None
+        self._generation = 0
+        self._last_extent: tuple[tuple[int, int] | None, TabletState | None] = None, None
         self._identity = json.dumps(identity, sort_keys=True).encode()
         self._environment = (
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
         )
-        self.checked: object = None
-        """The last history that was found to be right, and the state that it was compared with: a note of
-        `tablet_history`."""
+        self.verified_lineage: object = None
+        """The last verified history and the state that it was compared with; a cache of `tablet_lineage`."""
         self._claim()
 
     def close(self) -> None:
-        self.due.finish()
+        self.apply_queue.finish()
         self._environment.close()
         self._files.release()
 
     @property
     def applied(self) -> int:
-        """Offset of the first change of the log that the rows do not have."""
+        """Offset of the first change of the log that is not applied."""
         return self._read(_read_applied_offset)
 
     @property
     def begins(self) -> int:
         """Offset at which the bucket was last truncated; 0 if it never was."""
-        return self._read(_begins)
+        return self._read(_read_begin)
 
     @property
     def extent(self) -> TabletState:
-        return self._read(_extent)
+        return self._read(_read_extent)
 
     @property
     def num_rows(self) -> int:
         return self._read(Reader.num_rows)
 
-    def find(self, keys: list[bytes]) -> Found:
-        """Return the values of the keys, all of one state. Sorted keys are found faster.
+    def find(self, keys: list[bytes]) -> TabletLookup:
+        """Return the values of the keys, all of one state. Sorted keys are faster.
 
-        A tablet that is found damaged is empty and at 0: compare `Found.applied` with the expected offset.
+        A damaged tablet is recreated empty at 0: compare `TabletLookup.applied` with the expected offset.
         """
-        return self._read(lambda reader: Found(_extent(reader), reader.values(keys)))
+        return self._read(lambda reader: TabletLookup(_read_extent(reader), reader.values(keys)))
 
-    def find_one(self, key: bytes) -> Found:
-        """Do the same as `find` for one key."""
-        return self._read(lambda reader: Found(self._extent_seen(reader), [reader.value(key)]))
+    def find_one(self, key: bytes) -> TabletLookup:
+        """Return the value of one key, as `find` does."""
+        return self._read(lambda reader: TabletLookup(self._cached_extent(reader), [reader.value(key)]))
 
-    def _extent_seen(self, reader: Reader) -> TabletState:
-        """Return its extent, which is read once of each state: that is three of the four looks at the files."""
-        version, extent = self._seen
+    def _cached_extent(self, reader: Reader) -> TabletState:
+        """Return the extent, read once per state: that saves three of four reads."""
+        version, extent = self._last_extent
         if version != reader.version or extent is None:
-            extent = _extent(reader)
-            self._seen = reader.version, extent
+            extent = _read_extent(reader)
+            self._last_extent = reader.version, extent
         return extent
 
     def find_prefixes(self, prefixes: list[bytes]) -> tuple[TabletState, list[bytes], list[int]]:
-        """Return the `extent`, the values of the keys that begin with each prefix, and how many each has; all of one
-        state.
+        """Return the `extent`, the values of the keys that start with each prefix, and their
+        counts; all of one state.
         """
-        return self._read(lambda reader: (_extent(reader), *reader.values_of_prefixes(prefixes)))
+        return self._read(lambda reader: (_read_extent(reader), *reader.values_of_prefixes(prefixes)))
 
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> TabletState:
-        """Give ``take`` the keys that begin with ``prefix`` and their values, in order, some at a time.
+        """Pass the keys that start with ``prefix`` and their values to ``take``, in order and in steps.
 
-        All of them are of one state; the result is its `extent`. Until the scan ends, overwritten values keep their
-        space. If damage is found on the way, the result is that of an empty tablet, and everything that ``take`` got
-        does not count: compare `applied` with the expected offset.
+        All are of one state, whose `extent` is returned. Overwritten values keep their space until the scan ends. If
+        damage is found, the extent of an empty tablet is returned and everything passed to ``take`` is void: compare
+        `applied` with the expected offset.
         """
 
         def read(reader: Reader) -> TabletState:
@@ -144,7 +142,7 @@ class Tablet:
                 if len(inside) < ITEMS_PER_STEP:
                     break
                 first = items[-1][0] + b"\x00"
-            return _extent(reader)
+            return _read_extent(reader)
 
         return self._read(read)
 
@@ -157,22 +155,21 @@ class Tablet:
         after: bytes | None = None,
         history: bytes | None = None,
     ) -> bool:
-        """Store the values of the keys after the log's changes ``[start, end)``: None for a deleted key.
+        """Store the values of the keys after the log's changes ``[start, end)``; None deletes a key.
 
-        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Returns whether the changes were
-        applied: not if the tablet is not at ``start`` or its history is not ``after``, because another thread or
-        process applied some.
+        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Returns False if the tablet is not at
+        ``start`` with the history ``after``, because another thread or process applied changes.
         """
         keys = sorted(changes)
         deleted = [key for key in keys if changes[key] is None] if None in changes.values() else []
         written = [key for key in keys if changes[key] is not None] if deleted else keys
 
         def write(writer: Writer) -> bool:
-            if _read_applied_offset(writer) != start or _history(writer) != after:
+            if _read_applied_offset(writer) != start or _read_history(writer) != after:
                 return False
             values: list[bytes] = list(map(changes.__getitem__, written))  # type: ignore[arg-type]  # without None
-            if len(written) > _MANY:
-                writer.expect(_room_bytes(written, values, len(written)))
+            if len(written) > _ESTIMATE_ROWS_MIN:
+                writer.expect(_estimate_bytes(written, values, len(written)))
             writer.put(written, values)
             writer.delete(deleted)
             writer.put_meta(_APPLIED, b"%d" % end)
@@ -193,18 +190,22 @@ class Tablet:
     ) -> bool:
         """Replace all rows by ``items``, steps of ascending keys and values, after the changes ``[begins, applied)``.
 
-        Returns whether it did: not if the tablet is as far already, or has another history than ``after``. **Commit
-        point:** LMDB's own, of all rows, the offset and the history. ``items`` may be called more than once; giving
-        ``num_rows`` avoids that.
+        Returns False if the tablet is already that far, or its history is not ``after``. **Commit point:** LMDB's own,
+        of all rows, the offset and the history. ``items`` may be called more than once; giving ``num_rows`` avoids
+        that.
         """
 
         def write(writer: Writer) -> bool:
-            if _begins(writer) > begins or _read_applied_offset(writer) >= applied or _history(writer) != after:
+            if (
+                _read_begin(writer) > begins
+                or _read_applied_offset(writer) >= applied
+                or _read_history(writer) != after
+            ):
                 return False
             writer.clear()
             for number, (keys, values) in enumerate(items()):
-                if number == 0 and num_rows > _MANY:
-                    writer.expect(_room_bytes(keys, values, num_rows))
+                if number == 0 and num_rows > _ESTIMATE_ROWS_MIN:
+                    writer.expect(_estimate_bytes(keys, values, num_rows))
                 writer.put(keys, values, append=True)
             writer.put_meta(_BEGINS, b"%d" % begins)
             writer.put_meta(_APPLIED, b"%d" % applied)
@@ -214,12 +215,12 @@ class Tablet:
         return self._write(write)
 
     def truncate(self, offset: int, *, after: bytes | None = None, history: bytes | None = None) -> None:
-        """Remove all rows and begin at this offset, unless the tablet begins there or later, or changed since it was
-        found.
+        """Delete all rows and begin at this offset, unless the tablet begins there or later, or its history is not
+        ``after``.
         """
 
         def write(writer: Writer) -> None:
-            if _begins(writer) < offset and _history(writer) == after:
+            if _read_begin(writer) < offset and _read_history(writer) == after:
                 writer.clear()
                 writer.put_meta(_BEGINS, b"%d" % offset)
                 writer.put_meta(_APPLIED, b"%d" % offset)
@@ -227,20 +228,22 @@ class Tablet:
 
         self._write(write)
 
-    def renew(self, found: TabletState, history: bytes) -> None:
-        """Take over a newer ``history``, if the tablet is still as it was found."""
+    def renew(self, expected: TabletState, history: bytes) -> None:
+        """Replace the history by a newer one, if the tablet still has the ``expected`` state."""
 
         def write(writer: Writer) -> None:
-            if _extent(writer) == found:
+            if _read_extent(writer) == expected:
                 _put_history(writer, history)
 
         self._write(write)
 
-    def forget(self, found: TabletState) -> None:
-        """Begin anew, empty and without a history, if the tablet is still as it was found. Others may have it open."""
+    def forget(self, expected: TabletState) -> None:
+        """Empty the tablet and its history, if it still has the ``expected`` state. Other processes
+        may have it open.
+        """
 
         def write(writer: Writer) -> None:
-            if _extent(writer) == found:
+            if _read_extent(writer) == expected:
                 writer.clear()
                 for name in (_BEGINS, _APPLIED):
                     writer.put_meta(name, b"0")
@@ -251,52 +254,52 @@ class Tablet:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Begin anew, empty; if the files were deleted, with the files that others made since.
+        """Recreate the tablet empty; if its files were deleted, adopt those that other processes created since.
 
-        Nothing is lost: the log has all rows. Raises `StorageError` if the disk has no space.
+        Nothing is lost: the log has all rows. Raises `StorageError` if the disk is full.
         """
-        self._begin_anew(self._times_begun)
+        self._recreate(self._generation)
 
-    def _begin_anew(self, times_begun: int) -> None:
-        """Begin anew unless another thread did, counted by ``times_begun``."""
+    def _recreate(self, generation: int) -> None:
+        """Recreate the tablet unless another thread did, detected by ``generation``."""
         with self._lock:
-            if self._times_begun != times_begun:
+            if self._generation != generation:
                 return
             was_deleted = self._environment.was_deleted
             self._environment.close()
             if not self._files.remove() and not was_deleted:
                 raise DamagedError(f"{self._files.folder} is damaged and other processes have it open; end them")
-            self._times_begun += 1
+            self._generation += 1
             self._claim()
 
     def _claim(self) -> None:
         self._files.claim()
         try:
-            known = self._environment.read(lambda reader: reader.meta(_IDENTITY))
-            if known is None:
+            identity = self._environment.read(lambda reader: reader.meta(_IDENTITY))
+            if identity is None:
                 self._write(lambda writer: writer.put_meta(_IDENTITY, self._identity))
                 return
         except DamagedError:
-            known = None
-        if known != self._identity:
+            identity = None
+        if identity != self._identity:
             self.reset()
 
     def _read(self, action: Callable[[Reader], _Result]) -> _Result:
-        self.due.finish()  # before any lock is held: the work takes them too
-        times_begun = self._times_begun
+        self.apply_queue.finish()  # before any lock is held: the queued work takes the same locks
+        generation = self._generation
         try:
             return self._environment.read(action)
         except DamagedError:
-            self._begin_anew(times_begun)
+            self._recreate(generation)
             return self._environment.read(action)
 
     def _write(self, action: Callable[[Writer], _Result]) -> _Result:
-        times_begun = self._times_begun
+        generation = self._generation
         try:
             return self._environment.write(action)
         finally:
-            if self._environment.was_deleted:  # others do not see these writes, and may have begun there
-                self._begin_anew(times_begun)
+            if self._environment.was_deleted:  # other processes do not see these writes and may have recreated it
+                self._recreate(generation)
             else:
                 self._files.stamp()
 
@@ -305,16 +308,16 @@ def _read_applied_offset(reader: Reader) -> int:
     return int(reader.meta(_APPLIED) or b"0")
 
 
-def _begins(reader: Reader) -> int:
+def _read_begin(reader: Reader) -> int:
     return int(reader.meta(_BEGINS) or b"0")
 
 
-def _history(reader: Reader) -> bytes | None:
+def _read_history(reader: Reader) -> bytes | None:
     return reader.meta(_HISTORY) or None
 
 
-def _extent(reader: Reader) -> TabletState:
-    return TabletState(_begins(reader), _read_applied_offset(reader), _history(reader))
+def _read_extent(reader: Reader) -> TabletState:
+    return TabletState(_read_begin(reader), _read_applied_offset(reader), _read_history(reader))
 
 
 def _put_history(writer: Writer, history: bytes | None) -> None:
@@ -322,9 +325,7 @@ def _put_history(writer: Writer, history: bytes | None) -> None:
         writer.put_meta(_HISTORY, history)
 
 
-def _room_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
-    """Estimate the bytes that ``num_rows`` rows like these take: half as much again as their own, and LMDB's
-    overhead.
-    """
+def _estimate_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
+    """Estimate the bytes of ``num_rows`` rows like these: 1.5 times their own, and LMDB's overhead."""
     some = range(0, len(keys), 1 + len(keys) // 1000)
     return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))

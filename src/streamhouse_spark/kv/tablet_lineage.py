@@ -1,8 +1,7 @@
-"""The history of a tablet's rows: a table that was restored from a backup, or copied, has the uuid and the offsets of
-another.
+"""The lineage of a tablet's rows. A restored or copied table has the uuid and offsets of another log.
 
-A tablet names the newest record of the state that it was applied from (`log.commits.history_epochs`), in the same
-transaction as its rows. They are the table's where that record is one of the table's log.
+A tablet stores, in the transaction of its rows, the latest record of the state that it was applied from
+(`log.commits.history_epochs`). Its rows are valid if that record is in the table's log.
 """
 
 from __future__ import annotations
@@ -15,49 +14,47 @@ from streamhouse_spark.log.commits.record import read_attempt
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
-RENEWED_AFTER: Final = 4 * SPACING
-"""Age after which the history of an unchanged bucket is renewed, in records: later, storage would have to be asked."""
+RENEW_AFTER_RECORDS: Final = 4 * SPACING
+"""Age in records after which the history of an unchanged bucket is renewed; later, checking it would need a request."""
 
 
 def history_of(state: TableState) -> bytes | None:
-    """Return the history that a tablet with the rows of ``state`` keeps. None if the state knows no record, as the
-    tablet then.
-    """
+    """Return the history to store with the rows of ``state``; None if the state has no record."""
     newest = state.anchors.newest
     return f"{newest.number} {newest.attempt}".encode() if newest is not None else None
 
 
-def belongs(tablet: Tablet, extent: TabletState, storage: Storage, state: TableState) -> bool:
-    """Tell whether rows found with ``extent`` are of the log of ``state``, perhaps of newer records of it.
+def belongs_to_table(tablet: Tablet, extent: TabletState, storage: Storage, state: TableState) -> bool:
+    """Return whether rows with this ``extent`` are of the log of ``state``, possibly of later records.
 
-    Asks storage for one record if the state cannot tell: after another process of this host applied newer records, and
-    once if the bucket did not change for long.
+    Reads one record if the state does not suffice: after another process of this host applied later records, and once
+    if the bucket did not change for long.
     """
     history = extent.history
     if history is None:
         return extent[:2] == (0, 0) or not state.anchors.marks
     newest = state.anchors.newest
-    if tablet.checked == (history, newest):
+    if tablet.verified_lineage == (history, newest):
         return True
-    if not _is_of(tablet.checked, history, storage, state):
+    if not _is_same_history(tablet.verified_lineage, history, storage, state):
         return False
-    if not is_ahead(extent, state):  # else the log may be restored to just this state, and nobody would notice
-        tablet.checked = (history, newest)
+    if not is_ahead(extent, state):  # else the log may have been restored to just this state
+        tablet.verified_lineage = (history, newest)
     return True
 
 
 def is_ahead(extent: TabletState, state: TableState) -> bool:
-    """Tell whether the rows are of a newer record than the state's: reading the log on is then cheaper than asking for
+    """Return whether the rows are of a later record than the state's. Refreshing the log is then cheaper than reading
     that record.
     """
-    return extent.history is not None and _mark(extent.history).number > state.version
+    return extent.history is not None and _parse_history(extent.history).number > state.version
 
 
 def forget_other_history(tablet: Tablet, storage: Storage, state: TableState) -> TabletState:
-    """Return the extent of the tablet after it forgot rows of another log."""
-    while not belongs(tablet, extent := tablet.extent, storage, state):
+    """Discard rows of another log, and return the tablet's extent afterwards."""
+    while not belongs_to_table(tablet, extent := tablet.extent, storage, state):
         tablet.forget(extent)
-    if extent.history is not None and _mark(extent.history).number < state.version - RENEWED_AFTER:
+    if extent.history is not None and _parse_history(extent.history).number < state.version - RENEW_AFTER_RECORDS:
         renewed = history_of(state)
         if renewed is not None:
             tablet.renew(extent, renewed)
@@ -65,21 +62,21 @@ def forget_other_history(tablet: Tablet, storage: Storage, state: TableState) ->
     return extent
 
 
-def _is_of(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
-    mark = _mark(history)
-    found = state.anchors.relation(mark)
+def _is_same_history(checked: object, history: bytes, storage: Storage, state: TableState) -> bool:
+    mark = _parse_history(history)
+    relation = state.anchors.relation(mark)
     if (
-        found is HistoryRelation.UNKNOWN
+        relation is HistoryRelation.UNKNOWN
         and isinstance(checked, tuple)
         and checked[0] == history
         and checked[1] is not None
     ):
-        found = state.anchors.relation(checked[1])  # it was right for a state that this one follows
-    if found is not HistoryRelation.SAME:
+        relation = state.anchors.relation(checked[1])  # verified for a state that precedes this one
+    if relation is not HistoryRelation.SAME:
         return read_attempt(storage, state.table_uuid, mark.number) == mark.attempt
     return True
 
 
-def _mark(history: bytes) -> HistoryPoint:
+def _parse_history(history: bytes) -> HistoryPoint:
     number, attempt = history.decode().split(" ")
     return HistoryPoint(int(number), attempt)

@@ -1,4 +1,4 @@
-"""The tablets that this process has open: one object for each bucket, however many tables and threads use it."""
+"""The open tablets of this process: one object per bucket, shared by all tables and threads."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFil
 from streamhouse_spark.kv.tablet import Tablet
 
 _open: dict[Path, Tablet] = {}
-_known: dict[tuple[str | None, str, str, int], Tablet] = {}
-"""The open tablets by the parts of their names, because building a path costs more than looking up a row."""
+_by_name: dict[tuple[str | None, str, str, int], Tablet] = {}
+"""Open tablets by the parts of their names, because building a path costs more than a lookup."""
 _lock = new_lock()
 
 
 def tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
-    """Get the bucket's tablet in the cache of this host, opened if need be. Raises `StorageError` where the disk fails.
+    """Return the bucket's tablet in this host's cache, opening it if needed. Raises `StorageError` if the disk fails.
 
-    The table may have been restored since its rows were applied: see `streamhouse_spark.kv.tablet_lineage`.
-
-    Opening one evicts others that no process uses, if the cache is too large.
+    Opening one evicts unused tablets if the cache is too large. The table may have been restored since the rows were
+    applied: see `streamhouse_spark.kv.tablet_lineage`.
     """
     name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
-    known = _known.get(name)
-    if known is not None:
-        return known
+    cached = _by_name.get(name)
+    if cached is not None:
+        return cached
     folder = f"{table_uuid}-{xxhash.xxh3_64_hexdigest(warehouse_url.encode())}"
     files = TabletFiles(cache_folder(), folder, bucket)
     with _lock:
-        found = _open.get(files.folder)
-        if found is None:
+        opened = _open.get(files.folder)
+        if opened is None:
             bytes_max = cache_bytes_max()
-            found = _open[files.folder] = Tablet(files, identity)
+            opened = _open[files.folder] = Tablet(files, identity)
             evict(cache_folder(), bytes_max)
-        _known[name] = found
-        return found
+        _by_name[name] = opened
+        return opened
 
 
 def close_tablets() -> None:
-    """Close all tablets; the next use opens them again. Nobody may be using one."""
+    """Close all tablets; the next use reopens them. None may be in use."""
     with _lock:
-        _known.clear()
+        _by_name.clear()
         while _open:
             _open.popitem()[1].close()

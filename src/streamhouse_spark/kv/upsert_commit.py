@@ -1,16 +1,19 @@
-"""Writes by key: upserts and deletes become changes of the stored rows, and the changes are appended to the log.
+"""Commits upserts and deletes: computes the changes of stored rows and appends them to the log.
 
-**Commit point:** the one record that adds the changes of all buckets. A bucket's changes are right only at the offset
-that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
-faster, the changes of that bucket are worked out again. Only those that nobody looked at the rows for
-(``table.changelog.image`` WAL) are right behind any record. Long work is done and stored before the commit's attempt,
-because other threads wait for the attempt; it only compares. Small writes of several threads
-share a record: each finds the rows of those before it in an `WriteOverlay`, so its changes are those that a record of
-its own would have. Changes that other processes prepared (tasks of Spark,
-say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
-the table (`ReadVersion`) are judged by each attempt, see `streamhouse_spark.kv.conflict_detection`: if no row changed
-that they depend on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets
-follow the log: nothing is applied before it is committed, and a crash between the two is repaired by the next replay.
+**Commit point:** the one record that adds the changes of all buckets.
+
+* Changes of a bucket depend on its rows, so the record adds them only if the bucket still ends at the offset where the
+  rows were read. If another writer committed first, the changes of that bucket are recomputed. Blind writes, which read
+  no row (``table.changelog.image`` WAL), are valid at any offset.
+* Other threads wait for a commit attempt, so long work is done and stored before it; the attempt only compares
+  positions.
+* Small writes of several threads share a record (group commit). Each finds the rows of the writes before it in a
+  `WriteOverlay`, so its changes are the same as in a record of its own.
+* Changes prepared by other processes, such as Spark tasks, are added on the same condition, else recomputed here.
+* Each attempt checks an operation that read the table (`ReadVersion`) for conflicts, see
+  `streamhouse_spark.kv.conflict_detection`. If no row that it depends on changed, its changes are valid after the
+  records committed since; otherwise it fails.
+* Tablets apply changes only after the commit. A crash in between is repaired by the next replay of the log.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from streamhouse_spark.kv.change_staging import (
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.kv.tablet_lineage import belongs, history_of
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table, history_of
 from streamhouse_spark.kv.write_overlay import OverlayMissError, WriteOverlay
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -47,27 +50,27 @@ from streamhouse_spark.log.staging import ends_after, make_truncate_actions, off
 from streamhouse_spark.storage.base import Storage
 
 TRIES_MAX: Final = 100
-AHEAD_MAX: Final = 3
-"""How often a large write is staged before the commit's attempt. Where its buckets moved so often, the attempt stages
-it, so that no other writer is faster for ever."""
-AHEAD_KEYS_MIN: Final = 4_096
-AHEAD_BYTES_MIN: Final = 256 << 10
-"""Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
-record carries the changes."""
-APPLIED_LATER_MIN: Final = 256
-"""Writes of fewer changes are applied before the answer: that takes less time than to wake another thread."""
+PRESTAGE_TRIES_MAX: Final = 3
+"""Attempts to stage a large write before the commit attempt. If its buckets moved every time, the attempt itself stages
+it, so that the write cannot starve."""
+PRESTAGE_KEYS_MIN: Final = 4_096
+PRESTAGE_BYTES_MIN: Final = 256 << 10
+"""Writes below these limits are staged within the commit attempt: reading the stored rows is fast, and the record
+carries the changes."""
+ASYNC_APPLY_MIN: Final = 256
+"""Fewer changes than this are applied before the call returns, which is faster than waking another thread."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertCommitter:
-    """Writes to one table with a primary key, by one of its schemas."""
+    """Commits writes to one primary-key table, by one of its schemas."""
 
     log: CommitLog
     stager: ChangeStager
-    beside: Callable[[TableState], Sequence[Action]] | None = None
-    """Returns the actions that the record gets besides, from the state that it follows; raises to give up."""
+    extra_actions: Callable[[TableState], Sequence[Action]] | None = None
+    """Returns further actions for the record, given the state before it; raises to abort."""
 
     def write(
         self,
@@ -78,83 +81,81 @@ class UpsertCommitter:
         overwrite: bool = False,
         read: ReadVersion | None = None,
     ) -> tuple[BucketOffsets, CommitResult]:
-        """Commit the changes that the batches of some buckets make. Returns the offsets of the changes, of changed
-        buckets only.
+        """Commit the changes that the batches make to their buckets. Returns the offsets of the changed buckets.
 
-        ``prepared`` has the changes of some buckets, each computed from the bucket's whole batch at one bucket
-        position, by this writer's schema and properties. Where they still fit, neither the bucket's batch nor its
-        tablet on this host is used, so ``batches`` may be lazy.
+        ``prepared`` has changes of some buckets, each computed from the bucket's whole batch at one position, by this
+        writer's schema and properties. If they are still valid, neither the batch nor this host's tablet is read, so
+        ``batches`` may be lazy.
 
-        With ``overwrite`` the same record first empties the table: afterwards it has the rows of the batches alone.
-        With ``read`` nothing is committed if a row changed that the operation depends on. Durable and visible to
-        everybody when this returns. With a transaction that is already stored nothing is changed, and the offsets of
-        its first commit are returned.
+        With ``overwrite`` the same record truncates the table first. With ``read`` nothing is committed if a row
+        changed that the operation depends on. The changes are durable and visible when this returns. If the transaction
+        is already stored, nothing is changed and the offsets of its first commit are returned.
 
         Raises:
-            CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
-                by others, or too many races were lost; nothing was written.
-            InvalidOptionError: the table is a materialised one, to which its refreshes alone write.
+            CommitConflictError: the schema changed, read or written rows changed, or too many races were lost; nothing
+                was written.
+            InvalidOptionError: the table is materialised, and only its refreshes may write to it.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
         require_writable(self.log.state, transaction)
         rebase = None if read is None else ConflictChecker(read, self.stager.storage, self.stager.layout)
-        work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
-        committed = work.committed()
+        work = _UpsertPlan(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
+        committed = work.commit()
         offsets = offsets_of_commit(committed)
         if committed.duplicate_of is None and not work.is_in_doubt:
             for bucket in work.staged:
                 with after_commit(logger, f"applying bucket {bucket} on this host", committed.state.name):
-                    self._let_apply(bucket, work.chain(bucket), committed.state)
+                    self._schedule_apply(bucket, work.chain(bucket), committed.state)
         return offsets, committed
 
-    def _let_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
-        """Apply the committed changes of a bucket, before or behind the answer: the rows are stored, and the tablet's
-        next use in this process comes behind it.
+    def _schedule_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+        """Apply the committed changes of a bucket, before or after the call returns.
+
+        The rows are stored, and the next use of the tablet in this process applies them first.
         """
         if any(s.values is None for s in chain):
-            return  # the host that needs them next replays them: this one may never look at the bucket
+            return  # the next host that needs them replays them; this one may never read the bucket
         tablet, storage = self.stager.tablet_of(bucket), self.stager.storage
 
         def apply() -> None:
             with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
-                _apply(tablet, chain, state, storage)
+                _apply_changes(tablet, chain, state, storage)
 
         segments = [s.segment.segment for s in chain if s.segment is not None]
-        if sum(segment.num_rows for segment in segments) < APPLIED_LATER_MIN:
+        if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
             apply()
         else:
-            tablet.due.add(apply, sum(segment.memory_bytes for segment in segments))
+            tablet.apply_queue.add(apply, sum(segment.memory_bytes for segment in segments))
 
 
-def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
-    """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
-    it in the record that are not applied yet. A failing local disk must not look like a failed write.
+def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
+    """Apply the committed changes of a bucket to this host's tablet: the last of ``chain``, and unapplied earlier ones
+    of the same record. A failing local disk must not look like a failed write.
     """
     history = history_of(state)
-    if not belongs(tablet, found := tablet.extent, storage, state):
-        return  # the next use begins it anew
+    if not belongs_to_table(tablet, extent := tablet.extent, storage, state):
+        return  # the next use recreates it
     first = chain[0].at
-    if first[0] == first[1] != found.begins:
-        tablet.truncate(first[0], after=found.history, history=history)
-        found = found._replace(begins=first[0], applied=first[0], history=history)
-    new = list(dropwhile(lambda s: s.offsets.start < found.applied, chain))
+    if first[0] == first[1] != extent.begins:
+        tablet.truncate(first[0], after=extent.history, history=history)
+        extent = extent._replace(begins=first[0], applied=first[0], history=history)
+    new = list(dropwhile(lambda s: s.offsets.start < extent.applied, chain))
     if new:
         values: dict[bytes, bytes | None] = {}
         for s in new:
             values.update(s.values.by_key if s.values is not None else {})
         start, end = new[0].offsets.start, new[-1].offsets.end
-        tablet.apply(values, start, end, after=found.history, history=history)
+        tablet.apply(values, start, end, after=extent.history, history=history)
 
 
-class _StageAheadError(Exception):
-    """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
+class _PrestageError(Exception):
+    """Raised by a commit attempt for a large write that must be staged before it, because other threads wait."""
 
 
-class _Write(DependentPlan):
-    """One write and its staged changes. A large write is staged before the commit's attempt, which then only
-    compares.
+class _UpsertPlan(DependentPlan):
+    """The commit plan of one write, with its staged changes.
 
-    As a plan it may be asked by the thread of a neighbour, never by two at a time.
+    A group commit may call it from another thread, but never from two at a time.
     """
 
     def __init__(
@@ -167,41 +168,42 @@ class _Write(DependentPlan):
         overwrite: bool,
         rebase: ConflictChecker | None,
     ) -> None:
-        self._log, self._stager, self._beside = writer.log, writer.stager, writer.beside
+        self._log, self._stager, self._beside = writer.log, writer.stager, writer.extra_actions
         self._batches = batches
         self._ready = ready
         self._transaction = transaction
         self._overwrite = overwrite
         self._rebase = rebase
-        self._times_ahead = 0
+        self._times_prestaged = 0
         self.overlay: WriteOverlay | None = None
         self.earlier: tuple[Mapping[int, StagedChanges], ...] = ()
         self._times_planned = 0
-        self._has_followed = False
+        self._was_stacked = False
         self.staged: dict[int, StagedChanges] = {}
-        """Replaced by each attempt: those that followed another attempt keep what it had."""
+        """Replaced, never mutated, by each attempt: plans stacked on an earlier attempt keep its changes."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the staged changes may be others than the committed ones: a request that was given up may have
-        stored the write behind other neighbours than the last ones.
+        """Whether the committed changes may differ from the staged ones.
+
+        An abandoned request may have stored the write after other neighbours than those of the last attempt.
         """
-        return self._has_followed and self._times_planned > 1
+        return self._was_stacked and self._times_planned > 1
 
     def chain(self, bucket: int) -> list[StagedChanges]:
-        """Return the staged changes of a bucket, behind those that the record has before them."""
+        """Return the changes of a bucket in the record: those of earlier plans, then those staged here."""
         return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 
-    def committed(self) -> CommitResult:
+    def commit(self) -> CommitResult:
         for _ in range(TRIES_MAX):
             try:
                 if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
-                    self._stage_ahead()
-                is_shared = self._rebase is None and not self._overwrite and not self._stager.sees_whole_buckets
+                    self._prestage()
+                is_shared = self._rebase is None and not self._overwrite and not self._stager.reads_whole_buckets
                 return self._log.commit(
                     self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
                 )
-            except _StageAheadError:
+            except _PrestageError:
                 continue
             except StaleStateError:
                 self._log.refresh()
@@ -212,115 +214,116 @@ class _Write(DependentPlan):
 
     @property
     def _staged_ms(self) -> int | None:
-        """Store time at which the oldest staged changes began to be staged; None before the first."""
-        own = [found.staged_ms for found in self.staged.values()]
-        return min([*own, *(found.staged_ms for found in self._ready.values())], default=None)
+        """Store time when staging of the oldest staged changes began; None before the first."""
+        own = [changes.staged_ms for changes in self.staged.values()]
+        return min([*own, *(changes.staged_ms for changes in self._ready.values())], default=None)
 
-    def _stage_ahead(self) -> None:
-        """Check the write and, if it is large, stage it before the attempt. After a few times the attempt stages it."""
-        if self._times_ahead >= AHEAD_MAX:
+    def _prestage(self) -> None:
+        """Check the write and, if it is large, stage it before the attempt. Gives up after a few tries."""
+        if self._times_prestaged >= PRESTAGE_TRIES_MAX:
             return
-        self._times_ahead += 1
+        self._times_prestaged += 1
         state = self._log.refresh()
         if find_stored_transaction(state, self._transaction) is not None:
             return
-        moved = self._moved(state, self._stager.storage.now_ms())
+        moved = self._find_moved_buckets(state, self._stager.storage.now_ms())
         if self._is_large(moved):
-            self.staged.update(self._stager.staged(self._batches, moved, state))
+            self.staged.update(self._stager.stage(self._batches, moved, state))
 
     def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
         loose = self.overlay if self.earlier and self.overlay is not None else ()
-        self.staged = {b: s for b, s in self.staged.items() if s.is_unseen or b not in loose}
+        self.staged = {b: s for b, s in self.staged.items() if s.is_blind or b not in loose}
         if not earlier:
             self.overlay, self.earlier = WriteOverlay(before), ()
             return
         last = earlier[-1]
-        if not isinstance(last, _Write) or last.overlay is None:
+        if not isinstance(last, _UpsertPlan) or last.overlay is None:
             raise OverlayMissError
         for bucket, s in last.staged.items():
-            last.overlay.note(bucket, s.offsets, s.values.by_key if s.values is not None else None)
+            last.overlay.add(bucket, s.offsets, s.values.by_key if s.values is not None else None)
         self.overlay, self.earlier = last.overlay, (*last.earlier, last.staged)
 
     def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
-        moved = self._moved(state, time_ms)
-        if self._times_ahead < AHEAD_MAX and self._is_large(moved):
-            raise _StageAheadError
-        self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
+        moved = self._find_moved_buckets(state, time_ms)
+        if self._times_prestaged < PRESTAGE_TRIES_MAX and self._is_large(moved):
+            raise _PrestageError
+        self.staged.update(self._stager.stage(self._batches, moved, state, self.overlay))
         self._times_planned += 1
-        self._has_followed = self._has_followed or bool(self.earlier)
-        beside = () if self._beside is None else self._beside(state)
-        return (*self._make_truncation(state), *self._appended(state, time_ms), *beside)
+        self._was_stacked = self._was_stacked or bool(self.earlier)
+        extra_actions = () if self._beside is None else self._beside(state)
+        return (*self._make_truncation(state), *self._make_append_actions(state, time_ms), *extra_actions)
 
     def _make_truncation(self, state: TableState) -> Sequence[Action]:
         return make_truncate_actions(state) if self._overwrite else ()
 
-    def _moved(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
-        """Return the buckets without staged changes for their current position. Raises for a write that is not
-        possible, or no longer.
+    def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
+        """Return the buckets that have no staged changes for their current position. Raises if the write is no longer
+        possible.
         """
-        if state.dropped:  # also where nothing would change
+        if state.dropped:  # also if nothing would change
             raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
         if state.schema_id != self._stager.layout.schema_id:
             raise CommitConflictError(
                 f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
             )
         if self._rebase is not None:
-            self._rebase.judge(state, self._batches)
+            self._rebase.check(state, self._batches)
         emptying = make_truncate_actions(state) if self._overwrite else ()
         ends, moved = ends_after(state, emptying), {}
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
             at = (end if emptying else begins, end)
-            seen_from = partial(_comparison_position, self._rebase, bucket, at)
-            made, ready = self.staged.get(bucket), self._ready.get(bucket)
-            if ready is not None and ready.fits(state, seen_from(ready.at), time_ms):
-                self.staged[bucket] = ready.placed(at)
-            elif _is_as_made(made, seen_from, state, time_ms):
-                self.staged[bucket] = replace(made, at=at)  # by an earlier attempt
+            comparable_position = partial(_comparison_position, self._rebase, bucket, at)
+            staged, ready = self.staged.get(bucket), self._ready.get(bucket)
+            if ready is not None and ready.is_valid_at(state, comparable_position(ready.at), time_ms):
+                self.staged[bucket] = ready.at_position(at)
+            elif _is_reusable(staged, comparable_position, state, time_ms):
+                self.staged[bucket] = replace(staged, at=at)  # staged by an earlier attempt
             else:
                 moved[bucket] = at
         return moved
 
     def _is_large(self, buckets: Collection[int]) -> bool:
-        """Tell whether computing or storing the changes of these buckets takes long."""
+        """Return whether staging the changes of these buckets takes long."""
         num_keys = num_bytes = 0
-        if self._stager.sees_whole_buckets and buckets:
+        if self._stager.reads_whole_buckets and buckets:
             return True
         for bucket in buckets:
             batch = self._batches[bucket]
             num_keys += len(batch)
             num_bytes += sum(column.nbytes for column in batch.columns)
-            if num_keys > AHEAD_KEYS_MIN or num_bytes > AHEAD_BYTES_MIN:
+            if num_keys > PRESTAGE_KEYS_MIN or num_bytes > PRESTAGE_BYTES_MIN:
                 return True
         return False
 
-    def _appended(self, state: TableState, time_ms: int) -> Sequence[Action]:
+    def _make_append_actions(self, state: TableState, time_ms: int) -> Sequence[Action]:
         added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
         if not added and self._transaction is None:
             return ()
-        rewrites = self._rebase is not None or self._overwrite or self._stager.sees_whole_buckets
+        rewrites = self._rebase is not None or self._overwrite or self._stager.reads_whole_buckets
         placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)
 
 
-def _is_as_made(
-    made: StagedChanges | None, seen_from: Callable[[BucketPosition], BucketPosition], state: TableState, time_ms: int
+def _is_reusable(
+    staged: StagedChanges | None,
+    comparable_position: Callable[[BucketPosition], BucketPosition],
+    state: TableState,
+    time_ms: int,
 ) -> TypeGuard[StagedChanges]:
-    """Tell whether changes that this process computed are right at the bucket's position, and their file still
-    exists.
+    """Return whether changes that this process staged are valid at the bucket's position and their
+    file still exists.
     """
-    if made is None:
+    if staged is None:
         return False
-    if not made.is_unseen and (made.values is None or made.at != seen_from(made.at)):
+    if not staged.is_blind and (staged.values is None or staged.at != comparable_position(staged.at)):
         return False
-    return made.is_kept(state, time_ms)
+    return staged.is_committable(state, time_ms)
 
 
 def _comparison_position(
-    rebase: ConflictChecker | None, bucket: int, at: BucketPosition, made_at: BucketPosition
+    rebase: ConflictChecker | None, bucket: int, at: BucketPosition, staged_at: BucketPosition
 ) -> BucketPosition:
-    """Return the position to compare with changes that were made at ``made_at``: ``made_at`` itself if the rows they
-    depend on are unchanged.
-    """
-    return made_at if rebase is not None and rebase.keeps(bucket, made_at, at) else at
+    """Return ``staged_at`` if the rows that the staged changes depend on are unchanged since, else ``at``."""
+    return staged_at if rebase is not None and rebase.is_unchanged(bucket, staged_at, at) else at

@@ -1,4 +1,4 @@
-"""The values of a tablet: rows of the table, each with the id of the schema that it was written with."""
+"""Tablet values: rows of the table, each prefixed with the id of the schema that wrote it."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _SCHEMA_ID = np.dtype("<u4")
 
 
 class UnknownSchemaError(Exception):
-    """A value was written by a newer schema than all known ones: read the table's state again."""
+    """A value was written by a newer schema than the known ones: refresh the table's state."""
 
 
 @dataclass(frozen=True)
 class StoredValues:
-    """The values of some keys as they were found, one behind the other: absent ones have no bytes."""
+    """The values found for some keys, concatenated; absent values have no bytes."""
 
     data: bytes
     lengths: arrow_chunking.Sizes
 
     @classmethod
     def of(cls, values: Sequence[bytes | None], lengths: arrow_chunking.Sizes | None = None) -> Self:
-        """Join values, whose ``lengths`` may be known. They are less than 2 GiB."""
+        """Concatenate values, whose ``lengths`` may be known. They must be less than 2 GiB."""
         return cls(b"".join(filter(None, values)), arrow_chunking.value_lengths(values) if lengths is None else lengths)
 
     @cached_property
-    def is_there(self) -> npt.NDArray[np.bool_]:
+    def exists(self) -> npt.NDArray[np.bool_]:
         return self.lengths > 0  # a value is never empty
 
     @cached_property
-    def there(self) -> Packed:
-        """The values that are there."""
-        lengths = self.lengths[self.is_there]
+    def existing(self) -> Packed:
+        """The existing values."""
+        lengths = self.lengths[self.exists]
         ends = np.cumsum(lengths)
         return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
 
     def binary(self) -> pa.BinaryArray:
-        """Return all of them in one array, the absent ones without bytes."""
+        """Return all values in one array; absent ones have no bytes."""
         offsets = np.zeros(len(self.lengths) + 1, np.int32)
         np.cumsum(self.lengths, out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
@@ -57,12 +57,12 @@ class StoredValues:
 
 def bytes_of(values: pa.BinaryArray) -> list[bytes]:
     """Return the values of an array without nulls."""
-    found: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
-    return found
+    byte_strings: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
+    return byte_strings
 
 
 class ValueFormat:
-    """Packs rows of a table's newest schema, and unpacks rows of every schema that it had, as the newest."""
+    """Encodes rows of a table's latest schema, and decodes rows of any of its schemas as the latest."""
 
     def __init__(self, schemas: Mapping[int, TableSchema], schema_id: int) -> None:
         self._schemas = schemas
@@ -75,71 +75,75 @@ class ValueFormat:
         return self._schemas[self._schema_id]
 
     def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """Return the value of each row, given all columns of the newest schema. Equal rows have equal values."""
-        return bytes_of(self.packed(columns))
+        """Return the value of each row, given all columns of the latest schema. Equal rows have equal values."""
+        return bytes_of(self.pack_array(columns))
 
-    def packed(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
+    def pack_array(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
         """Return the same as `pack`, in one array."""
         return self._codec(self._schema_id).pack(columns, first=self._first)
 
     def repack(self, stored: StoredValues, rows: KeyedRows) -> pa.BinaryArray:
-        """Return the stored values of rows as `pack` gives them now: values that an older schema wrote differ. Absent
-        rows have any.
+        """Return stored values as `pack` encodes them now: values of older schemas differ. Values of absent rows are
+        undefined.
         """
-        ids = stored.there.fixed(_SCHEMA_ID)
-        return stored.binary() if bool((ids == self._schema_id).all()) else self.packed(rows.columns)
+        ids = stored.existing.read_fixed(_SCHEMA_ID)
+        return stored.binary() if bool((ids == self._schema_id).all()) else self.pack_array(rows.columns)
 
-    def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
-        """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
-        return self.rows_of(StoredValues.of(values), wanted)
+    def unpack(self, values: Sequence[bytes | None], columns: Sequence[Column] | None = None) -> KeyedRows:
+        """Return the rows with the columns ``columns`` of the latest schema, all by default; nulls
+        for absent values.
+        """
+        return self.unpack_stored(StoredValues.of(values), columns)
 
-    def rows_of(self, stored: StoredValues, wanted: Sequence[Column] | None = None) -> KeyedRows:
-        """Do the same as `unpack`."""
-        columns = self._columns(stored.there, self.schema.columns if wanted is None else wanted)
-        is_there = stored.is_there
-        if not is_there.all():
-            places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
+    def unpack_stored(self, stored: StoredValues, projection: Sequence[Column] | None = None) -> KeyedRows:
+        """Do the same as `unpack` for `StoredValues`."""
+        columns = self._columns(stored.existing, self.schema.columns if projection is None else projection)
+        exists = stored.exists
+        if not exists.all():
+            places = pa.array(np.cumsum(exists) - 1, mask=~exists)
             columns = [column.take(places) for column in columns]
-        return KeyedRows(tuple(columns), is_there)
+        return KeyedRows(tuple(columns), exists)
 
     def unpack_all(
-        self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None
+        self, values: Sequence[bytes | None], projection: Sequence[Column] | None = None
     ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
-        """Do the same as `unpack` for any number of bytes: the columns in chunks, and which values exist."""
-        wanted = self.schema.columns if wanted is None else wanted
-        parts = [self.unpack(values[start:end], wanted) for start, end in arrow_chunking.byte_cuts(values)]
+        """Do the same as `unpack` for any number of bytes: return chunked columns, and which values exist."""
+        projection = self.schema.columns if projection is None else projection
+        parts = [self.unpack(values[start:end], projection) for start, end in arrow_chunking.byte_cuts(values)]
         columns = [
             arrow_chunking.concat_columns((part.columns[place] for part in parts), column.type)
-            for place, column in enumerate(wanted)
+            for place, column in enumerate(projection)
         ]
         return columns, np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
 
-    def _columns(self, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
-        schema_ids = rows.fixed(_SCHEMA_ID)
+    def _columns(self, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
+        schema_ids = rows.read_fixed(_SCHEMA_ID)
         parts, places = [], []
         for schema_id in np.unique(schema_ids).tolist():
             chosen = np.flatnonzero(schema_ids == schema_id)
             places.append(chosen)
-            parts.append(self._of_schema(schema_id, rows.where(chosen).behind(_SCHEMA_ID.itemsize), wanted))
+            parts.append(
+                self._unpack_schema(schema_id, rows.select(chosen).skip_bytes(_SCHEMA_ID.itemsize), projection)
+            )
         if not parts:
-            return [pa.nulls(0, column.type) for column in wanted]
+            return [pa.nulls(0, column.type) for column in projection]
         if len(parts) == 1:
             return parts[0]
         order = pa.array(np.argsort(np.concatenate(places)))
         return [pa.concat_arrays(column).take(order) for column in zip(*parts, strict=True)]
 
-    def _of_schema(self, schema_id: int, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
+    def _unpack_schema(self, schema_id: int, rows: Packed, projection: Sequence[Column]) -> list[pa.Array]:
         if schema_id not in self._schemas:
             raise UnknownSchemaError
         written = self._schemas[schema_id].columns
         place_of = {column.id: place for place, column in enumerate(written)}
-        known = [place_of[column.id] for column in wanted if column.id in place_of]
-        found = dict(zip(known, self._codec(schema_id).unpack(rows, known), strict=True))
+        indexes = [place_of[column.id] for column in projection if column.id in place_of]
+        column_values = dict(zip(indexes, self._codec(schema_id).unpack(rows, indexes), strict=True))
         return [
-            cast_of_column(written[place], column)(found[place])
+            cast_of_column(written[place], column)(column_values[place])
             if (place := place_of.get(column.id)) is not None
             else pa.nulls(len(rows), column.type)
-            for column in wanted
+            for column in projection
         ]
 
     def _codec(self, schema_id: int) -> RowCodec:

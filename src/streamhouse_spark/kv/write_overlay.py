@@ -1,6 +1,6 @@
-"""Rows that earlier attempts of one record write, over the stored ones: what the next attempt of the record finds.
+"""Rows that earlier plans of a group commit write, layered over the stored rows for the next plan of the record.
 
-Nothing of it is stored yet, and it may never be: changes that rest on it are right in that record alone.
+None of them is stored yet, and they may never be: changes computed from them are valid in that record only.
 """
 
 from __future__ import annotations
@@ -14,39 +14,45 @@ from streamhouse_spark.log.commits.state import TableState
 
 
 class OverlayMissError(Exception):
-    """An earlier attempt of the record has changes that this process does not know: wait until they are stored."""
+    """An earlier plan of the record has changes that this process does not know: wait until they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOverlay:
-    """Values by key and bucket behind the attempts that a record has so far."""
+    """Values by bucket and key after the plans that a record has so far."""
 
     stored: TableState
-    """The newest stored state."""
+    """The latest stored state."""
     _ends: dict[int, int] = field(default_factory=dict)
     _values: dict[int, dict[bytes, bytes | None] | None] = field(default_factory=dict)
-    """Bucket → its values by key, None for a deleted row; None for a bucket where they are not known."""
+    """Bucket → values by key, None for a deleted row; None for a bucket whose values are unknown."""
 
     def __contains__(self, bucket: int) -> bool:
         return bucket in self._ends
 
-    def note(self, bucket: int, offsets: OffsetRange, values: Mapping[bytes, bytes | None] | None) -> None:
-        """Add the changes of the newest attempt. To note the same ones again changes nothing."""
+    def add(self, bucket: int, offsets: OffsetRange, values: Mapping[bytes, bytes | None] | None) -> None:
+        """Add the changes of the latest plan. Adding the same changes again has no effect."""
         if not offsets:
             return
         self._ends[bucket] = offsets.end
-        known = self._values.setdefault(bucket, {})
-        if values is None or known is None:
+        bucket_values = self._values.setdefault(bucket, {})
+        if values is None or bucket_values is None:
             self._values[bucket] = None
         else:
-            known.update(values)
+            bucket_values.update(values)
 
-    def over(self, bucket: int, end: int, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
-        """Return the values of ``keys`` at the bucket's ``end`` in the record, from the stored ones ``found``.
+    def overlay_values(
+        self, bucket: int, end: int, keys: Sequence[bytes], stored_values: list[bytes | None]
+    ) -> list[bytes | None]:
+        """Return the values of ``keys`` at the bucket's ``end`` in the record, given their ``stored_values``.
 
         Raises `OverlayMissError`.
         """
         changed = self._values.get(bucket, {})
         if changed is None or self._ends.get(bucket, self.stored.buckets[bucket].end) != end:
             raise OverlayMissError
-        return [changed.get(key, value) for key, value in zip(keys, found, strict=True)] if changed else found
+        return (
+            [changed.get(key, value) for key, value in zip(keys, stored_values, strict=True)]
+            if changed
+            else stored_values
+        )

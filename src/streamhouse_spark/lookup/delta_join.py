@@ -1,29 +1,27 @@
-"""`delta_join` without Spark: the changes of the table that holds a join, for changes of the joined tables. Pure, over
-lookups.
+"""`delta_join` without Spark: computes the changes of a table that holds a join, from changes of the joined tables.
+Pure, over lookups.
 
-The target T holds the join of L and R. Its key is L's key and behind it R's without the join columns, which both keys
-begin with. A change only tells *which* rows to look at again, never the new values: for a changed key of L, the row of
-L, its partners in R and all rows that T has of it are looked up, the join of the rows of L and R is upserted, and other
-rows of T are deleted; for a changed key of R likewise. So values in the change feeds, their order and repetitions of
-them do not matter.
+The target T holds the join of L and R. Its key is L's key followed by R's key without the join columns, with which both
+keys start. A change only tells *which* rows to recompute, never the new values. For a changed key of L, the row of L,
+its partners in R and all its rows in T are looked up. The join of L and R is upserted, and other rows of T are deleted.
+A changed key of R is handled likewise. So values in the change feeds, their order and repetitions do not matter.
 
 **Why T converges.** Let t be a key of T, made of the keys l and r, and let m be the micro-batch with the last change of
-l or of r, whichever is handled later.
+l or r, whichever is handled later.
 
 1. *Lookups are as new as the changes.* The ends of a micro-batch are read from the logs before its tasks start, and
-   each task reads the logs to their tails afterwards. So every task of batch m or of a later one sees l and r as they
-   stay, whichever task looks, and in whatever order the two tables are looked at.
-2. *Some task of m decides about t.* If t is in the join, the one with the last change finds both rows and upserts t. If
-   it is not, that task deletes t if T has it: T is looked up by l, or by the join columns and then filtered by r, so it
-   finds t although the partner may be gone.
-3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of the batches before
-   it. A batch is committed once, by its number: late writes of an earlier run of the query for a stored batch add
-   nothing (batches that write nothing are stored too, for that reason). Within m and later on, all that is written of t
-   is the same, by 1.
+   each task reads the logs to their ends afterwards. So every task of batch m or later sees the final l and r,
+   whichever task looks them up, and in whatever order.
+2. *Some task of m decides about t.* If t is in the join, the task with the last change finds both rows and upserts t.
+   If not, that task deletes t if T has it. It finds t by l, or by the join columns filtered by r, even if the partner
+   was deleted.
+3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of earlier batches. A
+   batch is committed once, by its number: late writes of an earlier run for a stored batch have no effect (for that
+   reason batches without writes are stored too). Within m and later, everything written for t is the same, by 1.
 
-So T is right once the batch with the last change is committed, and each t is right as soon as its own last change is.
-Between, T may show a row of L beside a row of R that were never there at the same moment. That needs one writer: a
-second query into T is refused by the identity that all delta joins use.
+So T is correct once the batch with the last change is committed, and each t once its own last change is. In between, T
+may combine a row of L with a row of R that never existed at the same time. This needs a single writer: a second query
+into T is rejected by the identity that all delta joins share.
 """
 
 from __future__ import annotations
@@ -42,19 +40,19 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, one_chunk, parse_how, parse_on, with_unmatched
+from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, one_chunk, parse_how, parse_on
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 SideName = Literal["left", "right"]
 KIND_COLUMN = "_change_type"
-"""The kind of change of each row in the target; no column of a table has this name."""
+"""The kind of change of each target row; no table has a column of this name."""
 UPSERT = "upsert"
 DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinColumn:
     """A column of the join."""
 
     name: str
@@ -67,12 +65,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """Current rows, as new as the handled changes."""
+    """Lookups of current rows, as new as the handled changes."""
 
     left: Find
     right: Find
     target: Find
-    """Rows of the target; only the key's columns count."""
+    """Rows of the target; only key columns are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,80 +83,80 @@ class DeltaPlan:
     right_join: tuple[str, ...]
     """The join columns, in the order of the right key."""
     right_of: Mapping[str, str]
-    """Join column of the left table → that of the right one."""
+    """Join column of the left table → join column of the right table."""
     target_of_left: Mapping[str, str]
-    """Key column of the left table → that of the target."""
+    """Key column of the left table → target column."""
     target_of_right: Mapping[str, str]
-    """Key column of the right table → that of the target."""
+    """Key column of the right table → target column."""
     target_key: tuple[str, ...]
-    columns: tuple[tuple[Column, Joined], ...]
-    """Each column of the target and its source."""
+    columns: tuple[tuple[Column, JoinColumn], ...]
+    """The target columns with their sources."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of changes: the kind of change, then the columns of the target."""
+        """The schema of changes: the kind of change, then the target columns."""
         fields = [pa.field(column.name, column.type) for column, _ in self.columns]
         return pa.schema([pa.field(KIND_COLUMN, pa.string()), *fields])
 
     def columns_of(self, side: SideName) -> list[str]:
         """Return the columns to look up on one side."""
         key = self.left_key if side == "left" else self.right_key
-        wanted = (source.source for _, source in self.columns if source.side == side)
-        return list(dict.fromkeys([*key, *wanted]))
+        sources = (source.source for _, source in self.columns if source.side == side)
+        return list(dict.fromkeys([*key, *sources]))
 
     # -- what changes do ------------------------------------------------------------------------------------------
 
     def changes(self, side: SideName, keys: pa.Table, find: Lookups) -> pa.Table:
         """Return the changes of the target after these keys of one side changed.
 
-        ``keys`` has the columns of that side's primary key; the order of the rows and repetitions do not matter.
+        ``keys`` has the primary key columns of that side, in any order and with repetitions.
         """
         keys = distinct(keys)
-        joined, there = self._of_left(keys, find) if side == "left" else self._of_right(keys, find)
-        known = _encode_keys(joined, self.target_key)
-        gone = there.filter(pc.invert(pc.is_in(_encode_keys(there, self.target_key), value_set=known)))
-        return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, gone)])
+        joined, existing = self._join_left_keys(keys, find) if side == "left" else self._join_right_keys(keys, find)
+        joined_keys = _encode_keys(joined, self.target_key)
+        deleted = existing.filter(pc.invert(pc.is_in(_encode_keys(existing, self.target_key), value_set=joined_keys)))
+        return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, deleted)])
 
-    def _of_left(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
-        """Return the joined rows of some keys of the left table, and the target's rows of them."""
+    def _join_left_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+        """Return the joined rows of some keys of the left table, and their rows in the target."""
         left = find.left(keys).rows
         right = find.right(_rename_columns(left, self.right_of))
         row_of, partner = right.places, np.arange(len(right.places))
         if self.how == "left":
-            row_of, partner = with_unmatched(row_of, left.num_rows)
-        joined = self._joined(take_rows(left, row_of), take_rows(right.rows, partner))
+            row_of, partner = add_unmatched(row_of, left.num_rows)
+        joined = self._join_columns(take_rows(left, row_of), take_rows(right.rows, partner))
         return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
-    def _of_right(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
-        """Return the joined rows of some keys of the right table, and the target's rows of them."""
+    def _join_right_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+        """Return the joined rows of some keys of the right table, and their rows in the target."""
         right = find.right(keys)
-        if self.how == "left":  # the right key is the join columns, and rows without partner stay
+        if self.how == "left":  # the right key is the join columns, and rows without a partner are kept
             row_of_key = np.full(keys.num_rows, -1)
             row_of_key[right.places] = np.arange(len(right.places))
-            asked = keys
+            lookup_keys = keys
         else:
             row_of_key = np.arange(len(right.places))
-            asked = take_rows(keys, right.places)
-        left = find.left(_rename_columns(asked, {theirs: ours for ours, theirs in self.right_of.items()}))
+            lookup_keys = take_rows(keys, right.places)
+        left = find.left(_rename_columns(lookup_keys, {theirs: ours for ours, theirs in self.right_of.items()}))
         partner = row_of_key[left.places]
-        joined = self._joined(left.rows, take_rows(right.rows, partner))
+        joined = self._join_columns(left.rows, take_rows(right.rows, partner))
         prefixes = _rename_columns(keys, {name: self.target_of_right[name] for name in self.right_join})
-        there = find.target(distinct(prefixes)).rows
+        existing = find.target(distinct(prefixes)).rows
         changed = _encode_keys(keys, self.right_key)
-        of_keys = _encode_keys(there, [self.target_of_right[name] for name in self.right_key])
-        return joined, there.filter(pc.is_in(of_keys, value_set=changed))
+        of_keys = _encode_keys(existing, [self.target_of_right[name] for name in self.right_key])
+        return joined, existing.filter(pc.is_in(of_keys, value_set=changed))
 
-    def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
-        """Return the columns of the target, given the rows of both sides beside each other."""
+    def _join_columns(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        """Return the target columns, given aligned rows of both sides."""
         rows = {"left": left, "right": right}
         arrays = [rows[source.side].column(source.source) for _, source in self.columns]
         return pa.Table.from_arrays(arrays, names=[column.name for column, _ in self.columns])
 
     def _with_kind(self, kind: str, rows: pa.Table) -> pa.Table:
-        """Return rows in the schema of changes; columns that ``rows`` does not have are null."""
-        given = set(rows.column_names)
+        """Return rows in the schema of changes; missing columns are null."""
+        names = set(rows.column_names)
         columns = [
-            rows.column(column.name) if column.name in given else pa.nulls(rows.num_rows, column.type)
+            rows.column(column.name) if column.name in names else pa.nulls(rows.num_rows, column.type)
             for column, _ in self.columns
         ]
         return pa.Table.from_arrays([pa.array([kind] * rows.num_rows, pa.string()), *columns], schema=self.schema)
@@ -170,7 +168,7 @@ class DeltaPlan:
         """Plan a join into this table. Raises `InvalidOptionError`, `SchemaMismatchError`."""
         _require_target(target, join)
         own = {column.name.casefold(): column for column in target.schema.columns}
-        wanted = join.chosen(columns)
+        sources = join.select_columns(columns)
         for name in columns or ():
             target.schema.column(name)
         return cls(
@@ -180,9 +178,9 @@ class DeltaPlan:
             join.on_right.key,
             dict(join.pairs),
             {name: own[name.casefold()].name for name in join.left_key},
-            {name: own[found.casefold()].name for name, found in join.target_of_right.items()},
+            {name: own[target_name.casefold()].name for name, target_name in join.target_of_right.items()},
             tuple(own[name.casefold()].name for name in join.target_key),
-            tuple((column, _source_of(column, target, join, wanted)) for column in target.schema.columns),
+            tuple((column, _resolve_source(column, target, join, sources)) for column in target.schema.columns),
         )
 
 
@@ -200,17 +198,17 @@ class Join:
 
     @classmethod
     def of(cls, left: TableState, right: TableState, on: object, how: str, prefix: str) -> Join:
-        """Check and make the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the two tables cannot be
-        joined so.
+        """Validate and create the join. Raises `InvalidOptionError`, `SchemaMismatchError` if the tables cannot be
+        joined this way.
         """
-        given = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
-        on_left = KeyColumns.of([(b, a) for a, b in given], right.schema.names, left)
-        on_right = KeyColumns.of(given, left.schema.names, right)
-        types = [left.schema.column(name).type for name in on_right.given]
-        for name, key, found, expected in zip(on_right.given, on_right.key, types, on_right.types, strict=True):
-            if not found.equals(expected):
+        pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
+        on_left = KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)
+        on_right = KeyColumns.of(pairs, left.schema.names, right)
+        types = [left.schema.column(name).type for name in on_right.row_columns]
+        for name, key, actual, expected in zip(on_right.row_columns, on_right.key, types, on_right.types, strict=True):
+            if not actual.equals(expected):
                 raise SchemaMismatchError(
-                    f"column '{name}' of {left.name} is {type_name(found)}, '{key}' of {right.name} is "
+                    f"column '{name}' of {left.name} is {type_name(actual)}, '{key}' of {right.name} is "
                     f"{type_name(expected)}; a delta join needs join columns of one type"
                 )
         if parse_how(how) == "left" and not on_right.is_whole:
@@ -219,7 +217,7 @@ class Join:
                 f"({', '.join(right.primary_key)}) in on: a row without partner would have no key in the target; use "
                 "how='inner'"
             )
-        return cls(left, right, parse_how(how), prefix, tuple(given), on_left, on_right)
+        return cls(left, right, parse_how(how), prefix, tuple(pairs), on_left, on_right)
 
     @property
     def left_key(self) -> tuple[str, ...]:
@@ -240,51 +238,53 @@ class Join:
         return (*self.left_key, *(name for name in self.target_of_right.values() if name not in self.left_key))
 
     @property
-    def columns(self) -> list[Joined]:
-        """The columns of the left table, then those of the right one but for the join columns."""
+    def columns(self) -> list[JoinColumn]:
+        """The columns of the left table, then those of the right table without the join columns."""
         right_nullable = self.how == "left"
-        of_left = [Joined(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
+        of_left = [JoinColumn(c.name, "left", c.name, c.type, c.nullable) for c in self.left.schema.columns]
         of_right = [
-            Joined(self.prefix + c.name, "right", c.name, c.type, c.nullable or right_nullable)
+            JoinColumn(self.prefix + c.name, "right", c.name, c.type, c.nullable or right_nullable)
             for c in self.right.schema.columns
             if c.name not in self.on_right.key
         ]
         return of_left + of_right
 
-    def chosen(self, columns: Sequence[str] | None) -> dict[str, list[Joined]]:
-        """Return the columns to write by their folded names. A name may stand for two columns."""
-        found: dict[str, list[Joined]] = {}
+    def select_columns(self, columns: Sequence[str] | None) -> dict[str, list[JoinColumn]]:
+        """Return the columns to write by case-folded name. A name may stand for two columns."""
+        by_name: dict[str, list[JoinColumn]] = {}
         for column in self.columns:
-            found.setdefault(column.name.casefold(), []).append(column)
+            by_name.setdefault(column.name.casefold(), []).append(column)
         if columns is None:
-            return found
+            return by_name
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
             raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
         for name in columns:
-            if name.casefold() not in found:
-                known = ", ".join(c.name for c in self.columns)
-                raise SchemaMismatchError(f"columns names '{name}', which the join does not have; it has {known}")
-        kept = {name.casefold() for name in (*columns, *self.target_key)}
-        return {name: column for name, column in found.items() if name in kept}
+            if name.casefold() not in by_name:
+                join_columns = ", ".join(c.name for c in self.columns)
+                raise SchemaMismatchError(
+                    f"columns names '{name}', which the join does not have; it has {join_columns}"
+                )
+        names = {name.casefold() for name in (*columns, *self.target_key)}
+        return {name: column for name, column in by_name.items() if name in names}
 
     def ddl(self, columns: Sequence[str] | None = None) -> str:
-        """Return the columns and the primary key, as DDL, of a table that can hold the join."""
+        """Return the columns and primary key, as DDL, of a table that can hold the join."""
         key = {name.casefold() for name in self.target_key}
         parts = []
-        for name, found in self.chosen(columns).items():
-            column = Column(1, found[0].name, found[0].type, name not in key and found[0].nullable)
+        for name, sources in self.select_columns(columns).items():
+            column = Column(1, sources[0].name, sources[0].type, name not in key and sources[0].nullable)
             parts.append(TableSchema((column,)).ddl())
         return f"{', '.join(parts)}, PRIMARY KEY ({', '.join(self.target_key)})"
 
 
 def _require_target(target: TableState, join: Join) -> None:
-    """Raise `InvalidOptionError` for a table whose rows may differ from the last written row of their key."""
+    """Raise `InvalidOptionError` for a target whose rows may differ from the last written row of their key."""
     key = [target.schema.column(name).name for name in target.primary_key]
     if [name.casefold() for name in key] != [name.casefold() for name in join.target_key]:
-        found = f"the primary key ({', '.join(key)})" if key else "no primary key"
+        actual = f"the primary key ({', '.join(key)})" if key else "no primary key"
         raise InvalidOptionError(
-            f"into is {target.name} with {found}; the join of {join.left.name} and {join.right.name} needs the columns "
-            f"of both keys in this order: PRIMARY KEY ({', '.join(join.target_key)})"
+            f"into is {target.name} with {actual}; the join of {join.left.name} and {join.right.name} needs the "
+            f"columns of both keys in this order: PRIMARY KEY ({', '.join(join.target_key)})"
         )
     if target.table_uuid in (join.left.table_uuid, join.right.table_uuid):
         raise InvalidOptionError(f"into is {target.name}, which is one of the joined tables; choose another table")
@@ -296,15 +296,17 @@ def _require_target(target: TableState, join: Join) -> None:
         )
 
 
-def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[str, list[Joined]]) -> Joined:
-    """Return the source of a column of the target. Raises `InvalidOptionError`, `SchemaMismatchError`."""
-    found = wanted.get(column.name.casefold(), [])
-    if len(found) > 1:
+def _resolve_source(
+    column: Column, target: TableState, join: Join, sources: Mapping[str, list[JoinColumn]]
+) -> JoinColumn:
+    """Return the source of a target column. Raises `InvalidOptionError`, `SchemaMismatchError`."""
+    candidates = sources.get(column.name.casefold(), [])
+    if len(candidates) > 1:
         raise InvalidOptionError(
             f"column '{column.name}' of {target.name} could be that of {join.left.name} or of {join.right.name}; set "
             "prefix= to begin the names of the right table's columns otherwise"
         )
-    if not found:
+    if not candidates:
         if column.name.casefold() not in {c.name.casefold() for c in join.columns}:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {target.name} is none of the join, which has "
@@ -314,16 +316,16 @@ def _source_of(column: Column, target: TableState, join: Join, wanted: Mapping[s
             f"column '{column.name}' of {target.name} is not among columns=, and the join writes whole rows: each "
             "of its upserts would make the column null; name it in columns=, or use a table without it"
         )
-    if not found[0].type.equals(column.type):
+    if not candidates[0].type.equals(column.type):
         raise SchemaMismatchError(
             f"column '{column.name}' of {target.name} is {type_name(column.type)}, in the join it is "
-            f"{type_name(found[0].type)}"
+            f"{type_name(candidates[0].type)}"
         )
-    if found[0].nullable and not column.nullable:
+    if candidates[0].nullable and not column.nullable:
         raise SchemaMismatchError(
             f"column '{column.name}' of {target.name} is NOT NULL, and in the join it may be null"
         )
-    return found[0]
+    return candidates[0]
 
 
 def _rename_columns(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Lookups of rows by primary key, in the tablets of this host."""
+"""Lookups of rows by primary key in this host's tablets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, St
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys, encode_lmdb_prefix
 from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.tablet import Tablet, TabletState
-from streamhouse_spark.kv.tablet_lineage import belongs, is_ahead
+from streamhouse_spark.kv.tablet_lineage import belongs_to_table, is_ahead
 from streamhouse_spark.kv.value_codec import UnknownSchemaError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
@@ -30,24 +30,24 @@ from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
-"""Times that a damaged tablet is made anew for one lookup."""
+"""Times that a damaged tablet is recreated for one lookup."""
 _Result = TypeVar("_Result")
 Places = npt.NDArray[np.int64]
 LOOK_MS_MAX = 1_000
-"""Time after a read of the log within which the absence of the next record proves that the state is the newest."""
+"""Time after a refresh of the log within which the absence of the next record proves that the state is the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Current rows that begin with the given keys."""
+    """Current rows whose primary keys start with the given keys."""
 
     places: Places
-    """For each row the index of its key, ascending."""
+    """The index of the key of each row, ascending."""
     rows: pa.Table
 
 
 class Lookup:
-    """Lookups in one table; remembers when the log was last read. Safe for threads."""
+    """Lookups in one table; remembers when the log was last refreshed. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable) -> None:
         self._keyed = keyed
@@ -56,8 +56,8 @@ class Lookup:
         self._is_local = self._table.storage.local_path(table_prefix(self._table.uuid)) is not None
         self._next_record: tuple[int, str] = (-1, "")
 
-    def require_unlike_found(self, columns: Sequence[str] | None) -> None:
-        """Raise `SchemaMismatchError` for an older table's column that is called `FOUND`."""
+    def require_no_found_column(self, columns: Sequence[str] | None) -> None:
+        """Raise `SchemaMismatchError` if the table, created by an older version, has a column named `FOUND`."""
         shape = self._keyed.shape()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
         require_unlike(names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it")
@@ -71,30 +71,32 @@ class Lookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's are
-        called.
+        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever the table's
+        columns are named.
         """
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
-        wanted = _value_names(shape, columns)
-        given = self._keyed.keys(keys, shape)
-        if given.nbytes > arrow_chunking.KEYS_BYTES_MAX:
+        value_names = _value_names(shape, columns)
+        key_rows = self._keyed.keys(keys, shape)
+        if key_rows.nbytes > arrow_chunking.KEYS_BYTES_MAX:
             raise InvalidOptionError(
-                f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and "
+                f"a lookup in {shape.name} asks for {key_rows.nbytes} bytes of keys, and "
                 f"{arrow_chunking.KEYS_BYTES_MAX} are the most; look them up in several calls"
             )
-        given = given.combine_chunks()
-        if insert_if_absent and given.num_rows:
-            self._keyed.insert_if_absent(given)
+        key_rows = key_rows.combine_chunks()
+        if insert_if_absent and key_rows.num_rows:
+            self._keyed.insert_if_absent(key_rows)
             state = self._table.state
 
-        def look(newest: TableState, known: PrimaryKeySchema) -> pa.Table:
-            if known is shape:
-                return self._looked_up(newest, known, given, wanted)
-            keys = pa.Table.from_arrays(given.columns, schema=known.key_schema.arrow)  # which may be called otherwise
-            return self._looked_up(newest, known, keys, _value_names(known, columns))
+        def look(newest: TableState, current_shape: PrimaryKeySchema) -> pa.Table:
+            if current_shape is shape:
+                return self._lookup_keys(newest, current_shape, key_rows, value_names)
+            keys = pa.Table.from_arrays(
+                key_rows.columns, schema=current_shape.key_schema.arrow
+            )  # the key columns may have been renamed
+            return self._lookup_keys(newest, current_shape, keys, _value_names(current_shape, columns))
 
-        return self._known(state, look)
+        return self._retry_unknown_schema(state, look)
 
     def with_prefix(
         self,
@@ -104,31 +106,33 @@ class Lookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
-        """See `Table.prefix_lookup`."""
+        """Look up rows by key prefix; see `Table.prefix_lookup`."""
         state = self.state(max_staleness_ms, at_least)
-        return self._known(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
+        return self._retry_unknown_schema(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
 
     def _with_prefix(
         self, state: TableState, shape: PrimaryKeySchema, prefix: Any, columns: Sequence[str] | None
     ) -> pa.Table:
-        wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
-        given = _prefix_row(shape, prefix)
-        encoded = encode_keys([column.chunk(0) for column in given.columns])[0].as_py()
-        found = [self._scanned(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, given)]
-        columns_found = [
-            arrow_chunking.concat_columns((rows[place] for rows in found), column.type)
+        projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
+        prefix_row = _prefix_row(shape, prefix)
+        encoded = encode_keys([column.chunk(0) for column in prefix_row.columns])[0].as_py()
+        bucket_columns = [
+            self._scan_prefix(state, shape, bucket, encoded) for bucket in _buckets_of_prefix(shape, prefix_row)
+        ]
+        columns_read = [
+            arrow_chunking.concat_columns((rows[place] for rows in bucket_columns), column.type)
             for place, column in enumerate(shape.schema.columns)
         ]
         places = shape.layout.key_indexes
         keys = shape.layout.keys(
-            [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns_found)]
+            [arrow_chunking.one_array(c) if place in places else c for place, c in enumerate(columns_read)]
         )
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
         rows = pa.Table.from_arrays(
-            [arrow_chunking.take_values(c, order, distinct=True) for c in columns_found], schema=shape.schema.arrow
+            [arrow_chunking.take_values(c, order, distinct=True) for c in columns_read], schema=shape.schema.arrow
         )
-        return rows.select(list(wanted.names))
+        return rows.select(list(projection.names))
 
     def matches(
         self,
@@ -138,18 +142,18 @@ class Lookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> Matches:
-        """Return the current rows of many keys, or of many first parts of keys, of which each may have several rows.
+        """Return the current rows of many keys or key prefixes, each of which may match several rows.
 
-        ``keys`` has the first columns of the primary key, or all, under the table's names and types and without
-        nulls; the same key may come again. ``columns`` are those of the rows, all by default.
+        ``keys`` has the first columns of the primary key, or all, under the table's names and types, without nulls;
+        keys may repeat. ``columns`` are those of the rows, all by default.
         """
         state = self.state(max_staleness_ms, at_least)
-        return self._known(state, lambda state, shape: self._matches(state, shape, keys, columns))
+        return self._retry_unknown_schema(state, lambda state, shape: self._matches(state, shape, keys, columns))
 
     def _matches(
         self, state: TableState, shape: PrimaryKeySchema, keys: pa.Table, columns: Sequence[str] | None
     ) -> Matches:
-        wanted = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
+        projection = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
         names = shape.key_schema.names[: keys.num_columns]
         if not set(names) <= set(keys.column_names):
             raise SchemaMismatchError(
@@ -163,24 +167,29 @@ class Lookup:
         for bucket, places in _keys_by_bucket(shape, keys):
             order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
             read = partial(find, shape, encoded.take(pa.array(order)), order)
-            found_places, found = self._read(state, shape, bucket, read)
-            parts.append(found_places)
-            values += found
+            matched_places, bucket_values = self._read(state, shape, bucket, read)
+            parts.append(matched_places)
+            values += bucket_values
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
-        unpacked, _ = shape.layout.values.unpack_all(values, wanted)
+        unpacked, _ = shape.layout.values.unpack_all(values, projection)
         rows = [arrow_chunking.take_values(column, order, distinct=True) for column in unpacked]
-        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in wanted])
+        schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in projection])
         return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
 
     def state(
         self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None
     ) -> TableState:
-        """Return a state of the log as new as required; see `Table.lookup`."""
+        """Return a state of the log that is as new as required; see `Table.lookup`."""
         table, now_ms = self._table, self._table.world.clock.boot_ms()
-        known, state = self._refreshed_ms, table.state
+        refreshed_ms, state = self._refreshed_ms, table.state
         if max_staleness_ms is None:
-            if self._is_local and known is not None and now_ms - known < LOOK_MS_MAX and self._is_newest(state):
+            if (
+                self._is_local
+                and refreshed_ms is not None
+                and now_ms - refreshed_ms < LOOK_MS_MAX
+                and self._is_newest(state)
+            ):
                 max_staleness_ms = LOOK_MS_MAX
             else:
                 max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
@@ -188,10 +197,14 @@ class Lookup:
             raise InvalidOptionError(
                 f"max_staleness_ms is {quote(max_staleness_ms)}, expected milliseconds, at least 0"
             )
-        if known is None or now_ms - known >= max_staleness_ms or (at_least and _lacks(state, at_least)):
+        if (
+            refreshed_ms is None
+            or now_ms - refreshed_ms >= max_staleness_ms
+            or (at_least and _is_behind(state, at_least))
+        ):
             state = table.refresh()
             self._refreshed_ms = now_ms
-        if at_least and _lacks(state, at_least):
+        if at_least and _is_behind(state, at_least):
             raise InvalidOptionError(
                 f"lookup in {table.name}: at_least is {dict(at_least)}, the log ends at {state.ends}; give the "
                 "offsets that a write to this table returned"
@@ -199,17 +212,19 @@ class Lookup:
         return state
 
     def owns(self, tablet: Tablet, extent: TabletState, state: TableState) -> bool:
-        """Tell whether rows found with ``extent`` are the table's, of this state or a newer one."""
-        if tablet.checked == (extent.history, state.anchors.newest):
+        """Return whether rows with this ``extent`` are the table's, of this state or a later one."""
+        if tablet.verified_lineage == (extent.history, state.anchors.newest):
             return True
         if is_ahead(extent, state):
             state = self._table.refresh()
-        return belongs(tablet, extent, self._table.storage, state)
+        return belongs_to_table(tablet, extent, self._table.storage, state)
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _known(self, state: TableState, look: Callable[[TableState, PrimaryKeySchema], _Result]) -> _Result:
-        """Call ``look``, and again if another process of this host applied rows of a schema unknown here."""
+    def _retry_unknown_schema(
+        self, state: TableState, look: Callable[[TableState, PrimaryKeySchema], _Result]
+    ) -> _Result:
+        """Call ``look``, and retry if another process of this host applied rows of an unknown schema."""
         try:
             return look(state, self._keyed.shape(state))
         except UnknownSchemaError:
@@ -217,33 +232,35 @@ class Lookup:
             return look(state, self._keyed.shape(state))
 
     def _is_newest(self, state: TableState) -> bool:
-        """Tell whether the log on a local disk has no record behind this state: one look instead of a failing read.
+        """Return whether a log on a local disk has no record after this state, by one stat instead of a failing read.
 
-        It counts only for a moment after the log was read: after a longer sleep the floor has to be read too.
+        This holds only briefly after a refresh: after a longer pause the low watermark must be read too.
         """
         version, path = self._next_record
         if version != state.version:
             path = self._table.storage.local_path(commit_key(state.table_uuid, state.version + 1)) or ""
             self._next_record = (state.version, path)
-        return not (state.dropped or os.access(path, os.F_OK))  # half the time of a `stat` that finds nothing
+        return not (state.dropped or os.access(path, os.F_OK))  # half the time of a failing `stat`
 
-    def _looked_up(self, state: TableState, shape: PrimaryKeySchema, given: pa.Table, names: Sequence[str]) -> pa.Table:
-        by_name = {name: given.column(name) for name in given.schema.names}
+    def _lookup_keys(
+        self, state: TableState, shape: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
+    ) -> pa.Table:
+        by_name = {name: key_rows.column(name) for name in key_rows.schema.names}
         key_columns = [_array(by_name[name]) for name in shape.key_schema.names]
         keys = encode_keys(key_columns)
-        values: list[bytes | None] = [None] * given.num_rows
+        values: list[bytes | None] = [None] * key_rows.num_rows
         stored = encode_lmdb_keys(keys)
-        for bucket, places in _keys_by_bucket(shape, given):
+        for bucket, places in _keys_by_bucket(shape, key_rows):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
-            asked = [stored[place] for place in order.tolist()]
-            found = self._read(state, shape, bucket, partial(_values_of, asked))
-            for place, value in zip(order.tolist(), found, strict=True):
+            bucket_keys = [stored[place] for place in order.tolist()]
+            bucket_values = self._read(state, shape, bucket, partial(_find_values, bucket_keys))
+            for place, value in zip(order.tolist(), bucket_values, strict=True):
                 values[place] = value
-        wanted = [shape.schema.column(name) for name in names]
-        value_fields = [pa.field(column.name, column.type) for column in wanted]
-        columns, there = shape.layout.values.unpack_all(values, wanted)
+        projection = [shape.schema.column(name) for name in names]
+        value_fields = [pa.field(column.name, column.type) for column in projection]
+        columns, exists = shape.layout.values.unpack_all(values, projection)
         schema = pa.schema([*shape.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
-        return pa.Table.from_arrays([*key_columns, *columns, pa.array(there)], schema=schema)
+        return pa.Table.from_arrays([*key_columns, *columns, pa.array(exists)], schema=schema)
 
     def _read(
         self,
@@ -252,25 +269,23 @@ class Lookup:
         bucket: int,
         read: Callable[[Tablet], tuple[TabletState, _Result]],
     ) -> _Result:
-        """Call ``read`` on the bucket's tablet, and return its result with the changes that were applied then.
+        """Call ``read`` on the bucket's tablet, once it is caught up, and return its result.
 
-        A tablet that is found damaged while it is read is empty and begins anew: such a result does not count.
+        A tablet that is found damaged is recreated empty while it is read; that result is discarded.
         """
         storage = self._table.storage
         for _ in range(DAMAGED_MAX):
             tablet = shape.tablet_of(bucket)
             catch_up(tablet, shape.layout, storage, state, bucket)
-            extent, found = read(tablet)
+            extent, values = read(tablet)
             if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
-                return found
+                return values
         raise damaged_tablet_error(state, bucket)
 
-    def _scanned(
+    def _scan_prefix(
         self, state: TableState, shape: PrimaryKeySchema, bucket: int, prefix: bytes
     ) -> Sequence[pa.ChunkedArray]:
-        """Return the rows of a bucket whose stored keys begin as the prefix does: all that have it, and perhaps
-        others.
-        """
+        """Return the bucket's rows whose stored keys start like the prefix: all matches, and possibly other rows."""
 
         def read(tablet: Tablet) -> tuple[TabletState, list[bytes]]:
             values: list[bytes] = []
@@ -280,7 +295,7 @@ class Lookup:
         return shape.layout.values.unpack_all(self._read(state, shape, bucket, read))[0]
 
 
-def _lacks(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
+def _is_behind(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
     if not all(isinstance(offsets, OffsetRange) for offsets in at_least.values()):
         raise InvalidOptionError(
             f"at_least is {quote(dict(at_least))}, expected the offsets that a write returned: bucket → OffsetRange"
@@ -295,30 +310,30 @@ def column_names(columns: Sequence[str]) -> Sequence[str]:
 
 
 def _value_names(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> list[str]:
-    """Return the columns beside the key that a lookup returns."""
-    wanted = shape.schema if columns is None else shape.schema.select(column_names(columns))
-    return [name for name in wanted.names if name not in shape.key_schema.names]
+    """Return the non-key columns that a lookup returns."""
+    projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
+    return [name for name in projection.names if name not in shape.key_schema.names]
 
 
 def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
     """Return one row with the key columns of the prefix."""
     names = shape.key_schema.names
     if isinstance(prefix, Mapping):
-        given = {shape.schema.column(name).name: value for name, value in prefix.items()}
+        key_values = {shape.schema.column(name).name: value for name, value in prefix.items()}
     else:
         values = list(prefix) if isinstance(prefix, list | tuple) else [prefix]
-        given = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
-    if not given or set(given) != set(names[: len(given)]):
+        key_values = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
+    if not key_values or set(key_values) != set(names[: len(key_values)]):
         raise SchemaMismatchError(
             f"prefix {prefix!r} of {shape.name}: expected values for the first columns of the primary key "
             f"({', '.join(names)}), one or more of them"
         )
-    columns = TableSchema(shape.key_schema.columns[: len(given)])
-    return coerce([given], columns, table=shape.name).combine_chunks()
+    columns = TableSchema(shape.key_schema.columns[: len(key_values)])
+    return coerce([key_values], columns, table=shape.name).combine_chunks()
 
 
 Matched = tuple[TabletState, tuple[Places, list[bytes]]]
-"""The changes that were applied, and the indexes of keys with their values."""
+"""The applied changes, and the indexes of keys with their values."""
 
 
 def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
@@ -328,25 +343,25 @@ def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
     )
 
 
-def _values_of(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
-    found = tablet.find(keys)
-    return found.extent, found.values
+def _find_values(keys: list[bytes], tablet: Tablet) -> tuple[TabletState, list[bytes | None]]:
+    lookup = tablet.find(keys)
+    return lookup.extent, lookup.values
 
 
 def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return the indexes of found keys, and their values."""
-    found = tablet.find(encode_lmdb_keys(keys))
-    there = np.fromiter((value is not None for value in found.values), np.bool_, len(found.values))
-    return found.extent, (places[there], [value for value in found.values if value is not None])
+    lookup = tablet.find(encode_lmdb_keys(keys))
+    exists = np.fromiter((value is not None for value in lookup.values), np.bool_, len(lookup.values))
+    return lookup.extent, (places[exists], [value for value in lookup.values if value is not None])
 
 
 def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
-    """Return for each row that begins with one of the keys the index of that key, and its value."""
+    """Return each row that starts with one of the keys: the index of that key, and the row's value."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [encode_lmdb_prefix(prefix) for prefix in prefixes]
     extent, values, counts = tablet.find_prefixes(cut)
     owners = np.repeat(np.arange(len(prefixes)), counts)
-    if cut != prefixes:  # of long keys only the beginning is stored: look at the rows
+    if cut != prefixes:  # only the beginning of long keys is stored: compare the rows
         real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
         inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
         owners = owners[np.array(inside, np.bool_)]
@@ -355,7 +370,9 @@ def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Place
 
 
 def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
-    """Return the keys to look for in each bucket. A key without all of the bucket key is looked for in every bucket."""
+    """Yield each bucket with the keys to look up in it. Keys without the whole bucket key are looked up in every
+    bucket.
+    """
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
         yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)
@@ -365,11 +382,11 @@ def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[i
         yield bucket, np.flatnonzero(numbers == bucket)
 
 
-def _buckets_of_prefix(shape: PrimaryKeySchema, given: pa.Table) -> Iterator[int]:
+def _buckets_of_prefix(shape: PrimaryKeySchema, prefix_row: pa.Table) -> Iterator[int]:
     if not shape.bucket_key:
         yield 0
-    elif set(shape.bucket_key) <= set(given.schema.names):
-        yield int(shape.bucket_numbers([given.column(name) for name in shape.bucket_key])[0])
+    elif set(shape.bucket_key) <= set(prefix_row.schema.names):
+        yield int(shape.bucket_numbers([prefix_row.column(name) for name in shape.bucket_key])[0])
     else:
         yield from range(shape.num_buckets)
 

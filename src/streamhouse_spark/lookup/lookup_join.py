@@ -1,6 +1,6 @@
-"""Joins of rows with the current rows of a table by (the first columns of) its primary key: plans and their steps.
+"""Joins of rows with the current rows of a table by its primary key or a prefix of it: plans and their execution.
 
-A plan is made once, from the schemas, and then applied to Arrow batches in any process. No Spark here.
+A plan is made once from the schemas, and then applied to Arrow batches in any process. No Spark here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 How = Literal["left", "inner"]
 Find = Callable[[pa.Table], Matches]
-"""Returns the current rows of keys, as `keyed_lookup.Lookup.matches` does."""
+"""Returns the current rows of keys, as `lookup.Lookup.matches` does."""
 
 ROWS_MAX: Final = 1 << 16
-"""Rows of a batch that a join returns."""
+"""Rows per returned batch."""
 PREFIX_ROWS_MAX: Final = 1 << 12
 """Rows that are joined at a time if each may have many partners."""
 
@@ -37,14 +37,14 @@ Places = npt.NDArray[np.int64]
 
 
 def parse_how(how: str) -> How:
-    """Parse the kind of join. Raises `InvalidOptionError` for an unknown kind."""
+    """Parse the join type. Raises `InvalidOptionError` for an unknown one."""
     if how not in ("left", "inner"):
         raise InvalidOptionError(f"how is {quote(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
 def parse_on(on: object) -> list[tuple[str, str]]:
-    """Parse pairs of columns that must be equal. Raises `InvalidOptionError` for a value that names none."""
+    """Parse pairs of join columns. Raises `InvalidOptionError` for a value without columns."""
     if isinstance(on, str):
         on = [on]
     if isinstance(on, Mapping):
@@ -62,24 +62,22 @@ def parse_on(on: object) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """Columns of some rows that stand for the first columns of a table's primary key, or all, in the order of
-    the key.
-    """
+    """Columns of some rows that correspond to the first columns of a table's primary key, in key order."""
 
-    given: tuple[str, ...]
+    row_columns: tuple[str, ...]
     key: tuple[str, ...]
     types: tuple[pa.DataType, ...]
-    """Types of the key's columns."""
+    """Types of the key columns."""
     is_whole: bool
-    """Whether they are all columns of the primary key, so that at most one row matches."""
+    """Whether they are the whole primary key, so that at most one row matches."""
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], given: Sequence[str], state: TableState) -> KeyColumns:
-        """Find the key columns. ``pairs`` are columns of the rows and of the table; ``given`` are all columns of the
+    def of(cls, pairs: Sequence[tuple[str, str]], columns: Sequence[str], state: TableState) -> KeyColumns:
+        """Find the key columns. ``pairs`` are columns of the rows and of the table; ``columns`` are all columns of the
         rows.
 
-        Raises `InvalidOptionError` for a table without primary key, `SchemaMismatchError` for an absent column, and for
-        columns that the primary key does not begin with.
+        Raises `InvalidOptionError` for a log table, and `SchemaMismatchError` for an unknown column or columns that are
+        not a prefix of the primary key.
         """
         if not state.primary_key:
             raise InvalidOptionError(
@@ -91,7 +89,7 @@ class KeyColumns:
             column = state.schema.column(key_name).name
             if column in by_key:
                 raise SchemaMismatchError(f"on names column '{column}' of {state.name} twice; name it once")
-            by_key[column] = resolve_column(name, given)
+            by_key[column] = resolve_column(name, columns)
         key = tuple(key_names[: len(by_key)])
         if set(key) != set(by_key):
             raise SchemaMismatchError(
@@ -101,52 +99,54 @@ class KeyColumns:
         types = tuple(state.schema.column(name).type for name in key)
         return cls(tuple(by_key[name] for name in key), key, types, len(key) == len(key_names))
 
-    def require_types(self, given: Sequence[pa.DataType], table: str) -> None:
-        """Raise `SchemaMismatchError` if values of these types, in the order of the key, are never keys."""
-        for name, key, found, expected in zip(self.given, self.key, given, self.types, strict=True):
-            canonical = canonical_type(found, column=name)
-            if not (canonical.equals(expected) or _widens(canonical, expected)):
+    def require_types(self, types: Sequence[pa.DataType], table: str) -> None:
+        """Raise `SchemaMismatchError` if the join columns cannot be compared with the primary key columns."""
+        for name, key, actual, expected in zip(self.row_columns, self.key, types, self.types, strict=True):
+            canonical = canonical_type(actual, column=name)
+            if not (canonical.equals(expected) or _can_widen(canonical, expected)):
                 raise SchemaMismatchError(
                     f"column '{name}' is {type_name(canonical)}, and column '{key}' of the primary key of {table} is "
                     f"{type_name(expected)}; cast '{name}' to {type_name(expected)} before the join"
                 )
 
     def keys(self, columns: Sequence[pa.Array]) -> tuple[Places, pa.Table]:
-        """Return which rows have no null in these columns, given in the order of the key, and their keys."""
-        there = np.ones(len(columns[0]), np.bool_)
+        """Return which rows have no null in these columns, which are in key order, and the keys of these rows."""
+        is_valid = np.ones(len(columns[0]), np.bool_)
         for column in columns:
             if column.null_count:
-                there &= column.is_valid().to_numpy(zero_copy_only=False)
-        places = np.flatnonzero(there)
-        taken = columns if there.all() else [column.take(pa.array(places)) for column in columns]
-        arrays = [column if column.type == t else column.cast(t) for column, t in zip(taken, self.types, strict=True)]
+                is_valid &= column.is_valid().to_numpy(zero_copy_only=False)
+        places = np.flatnonzero(is_valid)
+        valid_columns = columns if is_valid.all() else [column.take(pa.array(places)) for column in columns]
+        arrays = [
+            column if column.type == t else column.cast(t) for column, t in zip(valid_columns, self.types, strict=True)
+        ]
         return places, pa.Table.from_arrays(arrays, names=list(self.key))
 
 
-def resolve_column(name: str, given: Sequence[str]) -> str:
-    """Return the column of the rows with this name, else without regard to case.
+def resolve_column(name: str, columns: Sequence[str]) -> str:
+    """Return the column of the rows with this name, else ignoring case.
 
     Raises `SchemaMismatchError` if there is none, or several.
     """
-    found = [g for g in given if g == name] or [g for g in given if g.casefold() == name.casefold()]
-    if len(found) == 1:
-        return found[0]
-    near = nearest(name, given)
-    hint = f"did you mean '{near}'?" if near and not found else f"the columns are {', '.join(given[:30])}"
-    raise SchemaMismatchError(f"the rows have {'several columns' if found else 'no column'} '{name}'; {hint}")
+    matches = [g for g in columns if g == name] or [g for g in columns if g.casefold() == name.casefold()]
+    if len(matches) == 1:
+        return matches[0]
+    near = nearest(name, columns)
+    hint = f"did you mean '{near}'?" if near and not matches else f"the columns are {', '.join(columns[:30])}"
+    raise SchemaMismatchError(f"the rows have {'several columns' if matches else 'no column'} '{name}'; {hint}")
 
 
-def _widens(given: pa.DataType, key: pa.DataType) -> bool:
-    """Tell whether each value of one type is a value of the other."""
-    if pa.types.is_signed_integer(given) and pa.types.is_signed_integer(key):
-        return bool(given.bit_width <= key.bit_width)
-    if pa.types.is_decimal128(given) and pa.types.is_decimal128(key):
-        return bool(given.scale == key.scale and given.precision <= key.precision)
+def _can_widen(value_type: pa.DataType, key: pa.DataType) -> bool:
+    """Return whether every value of one type is a value of the other."""
+    if pa.types.is_signed_integer(value_type) and pa.types.is_signed_integer(key):
+        return bool(value_type.bit_width <= key.bit_width)
+    if pa.types.is_decimal128(value_type) and pa.types.is_decimal128(key):
+        return bool(value_type.scale == key.scale and value_type.precision <= key.precision)
     return False
 
 
 def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> None:
-    """Raise `InvalidOptionError` if an added column of the table has the name of another column of the result."""
+    """Raise `InvalidOptionError` if an added column has the name of another column of the result."""
     folded = {name.casefold() for name in names}
     clashes = [name for name in added if name.casefold() in folded]
     if clashes:
@@ -165,7 +165,7 @@ class LookupPlan:
 
     on: KeyColumns
     on_places: tuple[int, ...]
-    """Indexes of the key's columns in the rows."""
+    """Indexes of the key columns in the rows."""
     columns: tuple[str, ...]
     """Columns of the table to add."""
     fields: tuple[pa.Field, ...]
@@ -174,10 +174,16 @@ class LookupPlan:
 
     @classmethod
     def of(
-        cls, state: TableState, given: Sequence[str], on: object, columns: Sequence[str] | None, how: str, prefix: str
+        cls,
+        state: TableState,
+        row_columns: Sequence[str],
+        on: object,
+        columns: Sequence[str] | None,
+        how: str,
+        prefix: str,
     ) -> LookupPlan:
-        """Plan the join. ``given`` are the columns of the rows. Raises `InvalidOptionError`, `SchemaMismatchError`."""
-        key = KeyColumns.of(parse_on(on), given, state)
+        """Plan the join with rows that have ``row_columns``. Raises `InvalidOptionError`, `SchemaMismatchError`."""
+        key = KeyColumns.of(parse_on(on), row_columns, state)
         schema = state.schema
         if columns is None:
             chosen = tuple(column for column in schema.columns if column.name not in key.key)
@@ -187,40 +193,38 @@ class LookupPlan:
             chosen = TableSchema(tuple(schema.column(name) for name in columns)).columns if columns else ()
         nullable = parse_how(how) == "left"
         fields = tuple(pa.field(prefix + c.name, c.type, nullable=nullable or c.nullable) for c in chosen)
-        require_no_clash(given, [field.name for field in fields], state.name)
-        places = tuple(list(given).index(name) for name in key.given)
+        require_no_clash(row_columns, [field.name for field in fields], state.name)
+        places = tuple(list(row_columns).index(name) for name in key.row_columns)
         return cls(key, places, tuple(column.name for column in chosen), fields, parse_how(how))
 
     def batches(self, rows: pa.RecordBatch, find: Find) -> Iterator[pa.RecordBatch]:
-        """Return the rows with their partners, in their order."""
+        """Yield the rows with their partners, in order."""
         step = rows.num_rows if self.on.is_whole else PREFIX_ROWS_MAX
         for start in range(0, rows.num_rows, max(step, 1)):
-            yield from self.joined(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
+            yield from self.join_rows(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
 
-    def joined(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
-        """Join the rows. Those whose key is null or absent from the table get nulls, or are left out with an inner
-        join.
-        """
+    def join_rows(self, rows: pa.RecordBatch, find: Find) -> pa.Table:
+        """Join the rows. Rows with a null or missing key get nulls, or are dropped by an inner join."""
         places, keys = self.on.keys([rows.column(place) for place in self.on_places])
-        found = find(keys)
-        row_of, partner = places[found.places], np.arange(len(found.places))
+        matches = find(keys)
+        row_of, partner = places[matches.places], np.arange(len(matches.places))
         if self.how == "left":
-            row_of, partner = with_unmatched(row_of, rows.num_rows)
-        taken = [arrow_chunking.take_values(column, row_of) for column in rows.columns]
-        added = [arrow_chunking.take_values(found.rows.column(name), partner) for name in self.columns]
-        return pa.Table.from_arrays([*taken, *added], schema=pa.schema([*rows.schema, *self.fields]))
+            row_of, partner = add_unmatched(row_of, rows.num_rows)
+        row_columns = [arrow_chunking.take_values(column, row_of) for column in rows.columns]
+        added = [arrow_chunking.take_values(matches.rows.column(name), partner) for name in self.columns]
+        return pa.Table.from_arrays([*row_columns, *added], schema=pa.schema([*rows.schema, *self.fields]))
 
 
-def with_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
-    """Return each match and each row without one, in the order of the rows: the row, and the match or -1.
+def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
+    """Return the matches and the rows without one, in row order: the row, and the index of the match or -1.
 
     ``row_of`` is the row of each match, ascending.
     """
     alone = np.ones(num_rows, np.bool_)
     alone[row_of] = False
-    both = np.concatenate([row_of, np.flatnonzero(alone)])
-    order = np.argsort(both, kind="stable")
-    return both[order], np.where(order < len(row_of), order, -1)
+    all_rows = np.concatenate([row_of, np.flatnonzero(alone)])
+    order = np.argsort(all_rows, kind="stable")
+    return all_rows[order], np.where(order < len(row_of), order, -1)
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

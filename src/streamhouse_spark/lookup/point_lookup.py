@@ -1,4 +1,4 @@
-"""`Table.lookup_one`: one row by its key as a dict, for applications that look up one row at a time."""
+"""`Table.lookup_one`: looks up one row by its key as a dict, for applications that look up a row at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamhouse_spark.kv.log_replay import catch_up
 from streamhouse_spark.kv.scalar_codec import KeyEncoder, RowDecoder, ValueDecoder
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged_tablet_error
-from streamhouse_spark.lookup.turns import TURNS
+from streamhouse_spark.lookup.lookup_scheduler import SCHEDULER
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 PLAIN = (int, str)
@@ -22,20 +22,18 @@ _INT64 = 1 << 63
 
 
 @validate_arguments
-def _look_at(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
-    """Raise for arguments of kinds that the lookup does not check itself; a call of this for each lookup would
-    be slow.
-    """
+def _validate_arguments(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
+    """Raise for arguments whose types the lookup does not check itself. Validating each call this way would be slow."""
 
 
 class PointLookup:
-    """Lookups of single rows. Everything that depends on a schema is made once. Safe for threads."""
+    """Lookups of single rows. Everything that depends on a schema is prepared once. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable, lookup: Lookup) -> None:
         self._keyed = keyed
         self._table = keyed.table
         self._lookup = lookup
-        self._plans: dict[tuple[str, ...] | None, _Plan] = {}
+        self._plans: dict[tuple[str, ...] | None, _RowPlan] = {}
 
     def row(
         self,
@@ -45,98 +43,98 @@ class PointLookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """See `Table.lookup_one`."""
+        """Look up one row; see `Table.lookup_one`."""
         is_long = type(key) is int and not -_INT64 <= key < _INT64
         if at_least is not None or is_long or (columns is not None and type(columns) is not list):
-            _look_at(key, columns, at_least)
-        has_turn = TURNS.take()
+            _validate_arguments(key, columns, at_least)
+        has_turn = SCHEDULER.acquire()
         try:
             state = self._lookup.state(max_staleness_ms, at_least)
-            plan = self._plan(self._keyed.shape(state), columns)
+            plan = self._get_plan(self._keyed.shape(state), columns)
             values = plan.key_values(key)
-            found = plan.key.encoded(values) if plan.key is not None else None
-            value = self._value(state, plan.shape, *found) if found is not None else None
+            encoded_key = plan.key.encode(values) if plan.key is not None else None
+            value = self._read_value(state, plan.shape, *encoded_key) if encoded_key is not None else None
         finally:
             if has_turn:
-                TURNS.leave()
-        if found is not None:
+                SCHEDULER.release()
+        if encoded_key is not None:
             if value is None:
                 return None
             row = plan.value.read(value)
             if row is not None:
                 return row
         try:
-            return self._by_arrow(plan, values, max_staleness_ms, at_least)
-        except SchemaMismatchError:  # columns were renamed or dropped since the state that the plan is of
+            return self._lookup_with_arrow(plan, values, max_staleness_ms, at_least)
+        except SchemaMismatchError:  # columns were renamed or dropped since the state of the plan
             shape = self._keyed.shape(self._table.refresh())
             if shape is plan.shape:
                 raise
-            return self._by_arrow(self._plan(shape, columns), values, max_staleness_ms, at_least)
+            return self._lookup_with_arrow(self._get_plan(shape, columns), values, max_staleness_ms, at_least)
 
-    def _plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _Plan:
+    def _get_plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _RowPlan:
         chosen = None if columns is None else tuple(column_names(columns))
         plan = self._plans.get(chosen)
         if plan is None or plan.shape is not shape:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            plan = self._plans[chosen] = _Plan(shape, columns)
+            plan = self._plans[chosen] = _RowPlan(shape, columns)
         return plan
 
-    def _value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
-        """Return the key's value at this state or a newer one."""
+    def _read_value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
+        """Return the key's value at this state or a later one."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
-            found = tablet.find_one(key)
-            begins, applied, _ = found.extent
-            is_there = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
-            if is_there and self._lookup.owns(tablet, found.extent, state):
-                return found.values[0]
+            lookup = tablet.find_one(key)
+            begins, applied, _ = lookup.extent
+            is_current = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
+            if is_current and self._lookup.owns(tablet, lookup.extent, state):
+                return lookup.values[0]
             catch_up(tablet, shape.layout, self._table.storage, state, bucket)
         raise damaged_tablet_error(state, bucket)
 
-    def _by_arrow(
+    def _lookup_with_arrow(
         self,
-        plan: _Plan,
+        plan: _RowPlan,
         values: Sequence[Any],
         max_staleness_ms: int | None,
         at_least: Mapping[int, OffsetRange] | None,
     ) -> dict[str, Any] | None:
         keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
-        rows = self._lookup.rows(keys, columns=plan.wanted, max_staleness_ms=max_staleness_ms, at_least=at_least)
-        found = rows.num_columns - 1
-        if not rows.column(found)[0].as_py():
+        rows = self._lookup.rows(keys, columns=plan.column_names, max_staleness_ms=max_staleness_ms, at_least=at_least)
+        found_index = rows.num_columns - 1
+        if not rows.column(found_index)[0].as_py():
             return None
-        (row,) = python_rows(rows.select(list(range(found))))
-        return {name: row[name] for name in plan.wanted}
+        (row,) = python_rows(rows.select(list(range(found_index))))
+        return {name: row[name] for name in plan.column_names}
 
 
-class _Plan:
-    """The means to find and read rows of one schema."""
+class _RowPlan:
+    """How to find and decode rows of one schema."""
 
     def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
         self.shape = shape
         chosen = shape.schema if columns is None else shape.schema.select(columns)
-        self.wanted = chosen.names
+        self.column_names = chosen.names
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
         self.key: KeyEncoder | None = None
-        """None if Arrow has to find the bucket, or to bring texts into their length."""
+        """None if Arrow must find the bucket or pad texts."""
         is_padded = any(column.size is not None for column in key.columns)
         if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
             place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
             self.key = KeyEncoder([column.type for column in key.columns], place, shape.num_buckets)
         types = [column.type for column in shape.schema.columns]
-        self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.wanted)})
+        self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.column_names)})
 
     def key_values(self, key: Any) -> Sequence[Any]:
-        """Return the values of the key's columns in their order. Raises `SchemaMismatchError`."""
+        """Return the values of the key columns in order. Raises `SchemaMismatchError`."""
         names = self._key_names
         if type(key) in PLAIN and len(names) == 1:
             return (key,)
         if isinstance(key, Mapping):
-            given = {self.shape.schema.column(name).name: value for name, value in key.items()}
-            if set(given) == set(names):
-                return [given[name] for name in names]
+            by_name = {self.shape.schema.column(name).name: value for name, value in key.items()}
+            if set(by_name) == set(names):
+                return [by_name[name] for name in names]
         elif isinstance(key, tuple | list):
             if len(key) == len(names):
                 return key

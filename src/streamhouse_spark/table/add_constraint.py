@@ -1,4 +1,4 @@
-"""The rows that are there when a constraint is added: read once, and then only what is appended."""
+"""Validation of existing rows when a constraint is added: all rows once, then only appended rows."""
 
 from __future__ import annotations
 
@@ -18,82 +18,92 @@ from streamhouse_spark.schema.constraints.check_constraint import Breaches, Chec
 
 
 class RevalidateError(Exception):
-    """All rows have to be checked again, which a commit's attempt does not do."""
+    """Raised by a commit attempt if all rows must be validated again."""
 
 
 class ConstraintValidation:
-    """The state whose rows keep the constraints that are added. For one commit; calls follow one another."""
+    """Tracks the state whose rows satisfy the added constraints. For one commit; not thread-safe."""
 
-    def __init__(self, table: TableHandle, *, may_look: bool) -> None:
-        """Take a table; with ``may_look`` a commit's attempt reads all rows where it has to, however long."""
+    def __init__(self, table: TableHandle, *, may_read_all: bool) -> None:
+        """Track a table; with ``may_read_all`` a commit attempt may read all rows, however long that takes."""
         self._table = table
-        self._may_look = may_look
-        self._known: tuple[TableState, frozenset[tuple[str, str]]] | None = None
+        self._may_read_all = may_read_all
+        self._checked_state: tuple[TableState, frozenset[tuple[str, str]]] | None = None
 
-    def look(self, state: TableState, checks: Sequence[Check]) -> None:
-        """Check all rows of a state. Raises `ConstraintViolatedError`."""
+    def check_all(self, state: TableState, checks: Sequence[Check]) -> None:
+        """Validate all rows of a state. Raises `ConstraintViolatedError`."""
         if checks:
-            begun = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
-            self._known = with_stand_ins(
-                self._table, take_latest_snapshot(state), begun, lambda pin: self._checked(pin, checks)
+            initial = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
+            self._checked_state = with_stand_ins(
+                self._table, take_latest_snapshot(state), initial, lambda pin: self._check_snapshot(pin, checks)
             )
 
-    def follow(self, state: TableState, checks: Sequence[Check]) -> None:
-        """Check the rows of a later state that were not checked. Raises as `look`, `RevalidateError`."""
-        names = _names(checks)
+    def check_appended(self, state: TableState, checks: Sequence[Check]) -> None:
+        """Validate the rows of a later state that were not validated yet. Raises as `check_all`,
+        and `RevalidateError`.
+        """
+        names = _check_texts(checks)
         if not checks:
             return
-        known, kept = self._known if self._known is not None else (None, frozenset())
-        if known is not None and names <= kept and known.schema_id == state.schema_id:
-            if known.ends == state.ends:  # without an append no row is new
+        checked_state, checked_names = self._checked_state if self._checked_state is not None else (None, frozenset())
+        if checked_state is not None and names <= checked_names and checked_state.schema_id == state.schema_id:
+            if checked_state.ends == state.ends:  # no row was appended
                 return
-            if self._has_followed(known, state, checks):
+            if self._try_check_appended(checked_state, state, checks):
                 return
-        if not self._may_look:
+        if not self._may_read_all:
             raise RevalidateError
-        self.look(state, checks)
+        self.check_all(state, checks)
 
-    def _has_followed(self, known: TableState, state: TableState, checks: Sequence[Check]) -> bool:
-        if any(not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items()):
+    def _try_check_appended(self, checked_state: TableState, state: TableState, checks: Sequence[Check]) -> bool:
+        if any(
+            not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in checked_state.buckets.items()
+        ):
             return False
-        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        ends = {
+            bucket: OffsetRange(checked_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
+        }
         came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
             if state.primary_key:
-                self._require_kept(self._changes(state, came, _names_of(state, checks)), checks)
-                self._known = state, _names(checks)
+                self._require_satisfied(self._plan_changes(state, came, _checked_columns(state, checks)), checks)
+                self._checked_state = state, _check_texts(checks)
             else:
-                self._known = self._checked(ReadSnapshot(state, None, came), checks)
-        except ConstraintViolatedError:  # of rows that may be deleted by now
+                self._checked_state = self._check_snapshot(ReadSnapshot(state, None, came), checks)
+        except ConstraintViolatedError:  # the rows may have been deleted since
             return False
         return True
 
-    def _checked(self, pin: ReadSnapshot, checks: Sequence[Check]) -> tuple[TableState, frozenset[tuple[str, str]]]:
-        plan = plan_pin(self._table, pin, ScanRequest(_names_of(pin.state, checks))).plan(self._table)
-        self._require_kept(plan, checks)
-        return pin.state, _names(checks)
+    def _check_snapshot(
+        self, pin: ReadSnapshot, checks: Sequence[Check]
+    ) -> tuple[TableState, frozenset[tuple[str, str]]]:
+        plan = plan_pin(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
+        self._require_satisfied(plan, checks)
+        return pin.state, _check_texts(checks)
 
-    def _changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
-        """Plan a read of what changed by key. Rows before an update, and deleted ones, are among it: those were checked
-        when they were new, so they are in breach only if a row of this range is.
+    def _plan_changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ScanPlan:
+        """Plan a read of the changes by key.
+
+        It includes deleted rows and rows before updates. They were validated when they were new, so they violate a
+        constraint only if a row of this range does.
         """
         pieces = tuple(LogScanTask(whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
         return ScanPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
 
-    def _require_kept(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
-        found = [Breaches(check) for check in checks]
+    def _require_satisfied(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
+        violations = [Breaches(check) for check in checks]
         for batch in read_batches(self._table, plan):
-            for breaches in found:
+            for breaches in violations:
                 breaches.look(batch)
-        for breaches in found:
+        for breaches in violations:
             breaches.require_none(f"of {self._table.name}", "correct these rows first")
 
 
-def _names_of(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
-    """Return the columns that the constraints look at."""
+def _checked_columns(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
+    """Return the columns that the constraints use."""
     of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
     return tuple(name for name in state.schema.names if name in of_checks)
 
 
-def _names(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:
+def _check_texts(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:
     return frozenset((check.name, check.text) for check in checks)

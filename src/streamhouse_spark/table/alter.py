@@ -1,9 +1,9 @@
-"""Committing an ALTER TABLE, and forgetting transactions. **Commit point:** one record, with all changes.
+"""ALTER TABLE and removal of stored transactions. **Commit point:** one record with all changes.
 
-A constraint is added only behind a state all of whose rows were checked: each attempt of the commit compares the ends
-of the buckets with those of the rows that were read, and checks what was appended since, so no row that another process
-committed between is missed. The same record begins a new schema of the same columns. A writer that staged rows before
-it plans again behind it: a log table's compares the constraints that its rows kept, and one by key the schema.
+A constraint is added only after a state whose rows were all validated. Each commit attempt compares the bucket ends
+with those that were read and validates rows appended since, so no concurrently committed row is missed. The same record
+starts a new schema of the same columns. A writer that staged rows before it must plan again: log tables compare the
+constraints, primary-key tables the schema.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.progress_ids import places_of
 from streamhouse_spark.schema.constraints.check_constraint import Check, has_constraints, parse_checks
 
-_LOOKS_MAX = 3
-"""How often all rows are checked before the commit's attempt does so, while other threads wait for it."""
+_PRECHECKS_MAX = 3
+"""Times that all rows are validated before the commit attempt does so, while other threads wait for it."""
 
 
 def alter_table(table: TableHandle, change: Alteration) -> None:
-    """See `Table.alter`."""
+    """Alter a table; see `Table.alter`."""
     if not has_constraints(change.set_properties):
         table.log.commit(lambda state, _time_ms: make_alter_actions(table, state, change))
         return
-    from streamhouse_spark.table.add_constraint import (  # it reads, as other changes do not
+    from streamhouse_spark.table.add_constraint import (  # only constraints read rows
         ConstraintValidation,
         RevalidateError,
     )
 
-    for attempt in range(_LOOKS_MAX + 1):
-        checked = ConstraintValidation(table, may_look=attempt == _LOOKS_MAX)
+    for attempt in range(_PRECHECKS_MAX + 1):
+        checked = ConstraintValidation(table, may_read_all=attempt == _PRECHECKS_MAX)
         state = table.refresh()
-        checked.look(state, _new_constraints(state, alter_state(state, change)))
+        checked.check_all(state, _new_constraints(state, alter_state(state, change)))
 
         def plan(state: TableState, _time_ms: int, checked: ConstraintValidation = checked) -> Sequence[Action]:
             actions = make_alter_actions(table, state, change)
-            checked.follow(state, _new_constraints(state, alter_state(state, change)))
+            checked.check_appended(state, _new_constraints(state, alter_state(state, change)))
             return actions
 
         try:
@@ -54,13 +54,13 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
 
 
 def make_alter_actions(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
-    """Return the actions that alter a table of this state; none if it is that already. Raises as `Table.alter`."""
+    """Return the actions that alter a table of this state; none if nothing changes. Raises as `Table.alter`."""
     require_no_branch(state, "ALTER TABLE")
-    table.require_there(state)  # of a dropped table it is no answer that it has this column already
+    table.require_there(state)  # before a dropped table reports an existing column
     after = alter_state(state, change)
     if state.primary_key:
-        _check_keyed(after, state.partition_by)
-    if state.recorded_lake is not None:  # though no more rows go there
+        _validate_keyed(after, state.partition_by)
+    if state.recorded_lake is not None:  # even if tiering is disabled
         check_variants(after.schema, state.parsed.datalake_format)
     actions: list[Action] = []
     if _new_constraints(state, after) and after.schema_id == state.schema_id:
@@ -74,12 +74,14 @@ def make_alter_actions(table: TableHandle, state: TableState, change: Alteration
 
 def alter_state(state: TableState, change: Alteration) -> AlteredTable:
     """Return the table of this state after the change. Raises as `alter_table_definition`."""
-    former = [(one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings]
+    former = [
+        (partitioning.schema_id, partitioning.parsed(state.schemas)) for partitioning in state.former_partitionings
+    ]
     return alter_table_definition(change, state.schema_id, state.schemas, state.partition_by, state.properties, former)
 
 
 def _new_constraints(state: TableState, after: AlteredTable) -> tuple[Check, ...]:
-    """Return the constraints that the table has not yet, over the columns of today."""
+    """Return the added constraints, over the current columns."""
     added = {
         name: text
         for name, text in after.properties.items()
@@ -89,7 +91,7 @@ def _new_constraints(state: TableState, after: AlteredTable) -> tuple[Check, ...
 
 
 def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
-    """See `Table.forget_transactions`."""
+    """Remove stored transactions; see `Table.forget_transactions`."""
     if not is_text_list(app_ids):
         raise InvalidOptionError(f"application ids of {table.name} are {app_ids!r}, expected texts")
     if any(app_id.startswith(IDENTITY_NUMBERS) for app_id in app_ids):
@@ -100,14 +102,14 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         table.require_there(state)
-        known = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
-        forgotten = (*known, *places_of(app_ids, state.transactions))
+        stored = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
+        forgotten = (*stored, *places_of(app_ids, state.transactions))
         return (ForgetTransactions(forgotten),) if forgotten else ()
 
     table.log.commit(plan)
 
 
-def _check_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
+def _validate_keyed(after: AlteredTable, partition_by: Sequence[str]) -> None:
     from streamhouse_spark.kv.table_config import parse_keyed_properties
 
     parse_keyed_properties(after.properties, after.schema, partition_by)

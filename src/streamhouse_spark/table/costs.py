@@ -1,8 +1,8 @@
-"""Costs of a table on an object store: requests that were sent, and an estimate of what a month costs.
+"""Costs of a table on an object store: requests sent by this process, and an estimated monthly cost.
 
-The estimate takes the table's own log (commits and tiering rounds of its last day), the bytes that it stores, and the
-mean requests of each operation, which a test holds against a real store's count. Requests of readers are not in it:
-they are not written down anywhere. A reader that waits for rows sends one request for each look.
+The estimate uses the table's own log (commits and tiering rounds of its last day), its stored bytes, and the mean
+requests per operation, which a test compares with a real store. Requests of readers are not recorded anywhere and not
+included. A waiting reader sends one request per poll.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_i
 from streamhouse_spark.storage.request_metrics import METER, NO_REQUESTS, RequestCounts
 
 DAY_MS: Final = 86_400_000
-DAYS_A_MONTH: Final = 30
+DAYS_PER_MONTH: Final = 30
 GIB: Final = 1 << 30
 
 COMMIT_PUTS: Final = 1.15
-"""The record, checkpoints, and merging of rows that lie in records; rows above 256 KiB have an object of their own."""
+"""The record, checkpoints, and compaction of inline rows; more than 256 KiB of rows have their own object."""
 COMMIT_GETS: Final = 1.0
 ROUND_PUTS: Final = 5.0
-ROUND_PUTS_A_BUCKET: Final = 1.0
+ROUND_PUTS_PER_BUCKET: Final = 1.0
 ROUND_LISTS: Final = 3.0
 ROUND_GETS: Final = 13.0
-ROUND_GETS_A_BUCKET: Final = 1.0
-UPKEEPS_A_DAY: Final = 144
-"""The tiering service maintains a table each ten minutes."""
-UPKEEP_PUTS: Final = 2.0
-UPKEEP_LISTS: Final = 11.0
-UPKEEP_GETS: Final = 14.0
+ROUND_GETS_PER_BUCKET: Final = 1.0
+MAINTENANCE_RUNS_PER_DAY: Final = 144
+"""The tiering service maintains a table every ten minutes."""
+MAINTENANCE_PUTS: Final = 2.0
+MAINTENANCE_LISTS: Final = 11.0
+MAINTENANCE_GETS: Final = 14.0
 
 _WINDOW_MS_MIN: Final = 60_000
-"""The pace of a table that is younger than that would say nothing."""
+"""A shorter history of a young table would be meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A price table of a store, in US dollars. Deletions are free, as they are at most stores."""
+    """Prices of a store in US dollars. Deletions are free, as at most stores."""
 
     puts_usd_per_1000: float = 0.005
-    """Also listings."""
+    """Including listings."""
     gets_usd_per_1000: float = 0.0004
-    """Also questions for sizes."""
+    """Including size requests."""
     stored_usd_per_gib_month: float = 0.023
     name: str = "Amazon S3 Standard, us-east-1, without discounts"
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Prices:
-        """Take some or all prices by the names of the fields; the others stay. Raises `InvalidOptionError`."""
+    def of(cls, overrides: Mapping[str, Any]) -> Prices:
+        """Override prices by field name. Raises `InvalidOptionError`."""
         names = [field.name for field in fields(cls) if field.name != "name"]
-        for name, value in given.items():
+        for name, value in overrides.items():
             if name not in names:
                 raise InvalidOptionError(f"unknown price {quote(name)}; there are {', '.join(names)}")
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
                 raise InvalidOptionError(f"price {name}: found {quote(value)}, expected US dollars, at least 0")
-        return replace(cls(), **given, name="given, else those of " + cls().name) if given else cls()
+        return replace(cls(), **overrides, name="given, else those of " + cls().name) if overrides else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class CostModelInput:
-    """Work on one table in a day, and the bytes that it stores."""
+    """Daily work on one table, and its stored bytes."""
 
     commits_per_day: float
     rounds_per_day: float
@@ -82,21 +82,21 @@ class CostModelInput:
     hot_bytes: int = 0
     lake_bytes: int = 0
     objects_per_commit: float = 0
-    """Objects of rows beside a record, on average: none for a small append, one a bucket for a large one."""
+    """Mean number of row objects per record: none for a small append, one per bucket for a large one."""
     looks_per_day: float = 0
-    """Looks of waiting readers for new rows. Nothing knows them: the caller says how many."""
+    """Polls of waiting readers. They are not recorded: the caller estimates them."""
     archive_bytes: int = 0
-    """Changes that outlive the log, by ``table.changelog.retention``."""
+    """Changes retained beyond the log by ``table.changelog.retention``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """Requests of a day, and US dollars of a month of 30 days."""
+    """Requests per day, and US dollars per month of 30 days."""
 
     puts_per_day: float
-    """Also listings."""
+    """Including listings."""
     gets_per_day: float
-    """Also questions for sizes."""
+    """Including size requests."""
     puts_usd: float
     gets_usd: float
     stored_usd: float
@@ -107,16 +107,18 @@ class CostEstimate:
         return self.puts_usd + self.gets_usd + self.stored_usd
 
     @classmethod
-    def together(cls, estimates: Iterable[CostEstimate], prices: Prices) -> CostEstimate:
-        """Add up estimates at the same prices."""
-        found = list(estimates)
+    def total(cls, estimates: Iterable[CostEstimate], prices: Prices) -> CostEstimate:
+        """Sum estimates at the same prices."""
+        all_estimates = list(estimates)
         names = [field.name for field in fields(cls) if field.name != "prices"]
-        return cls(**{name: sum(getattr(one, name) for one in found) for name in names}, prices=prices)
+        return cls(
+            **{name: sum(getattr(estimate, name) for estimate in all_estimates) for name in names}, prices=prices
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TableCosts:
-    """Requests of this process for one table since its start, and the estimate for everybody's."""
+    """Requests of this process for one table since its start, and the estimate for all processes."""
 
     requests: RequestCounts
     workload: CostModelInput
@@ -131,51 +133,53 @@ class TableCosts:
 
 
 def estimate(workload: CostModelInput, prices: Prices | None = None) -> CostEstimate:
-    """Estimate the requests and dollars of a workload."""
+    """Estimate the requests and cost of a workload."""
     prices = prices or Prices()
     rounds, buckets = workload.rounds_per_day, workload.buckets
-    upkeeps = UPKEEPS_A_DAY if rounds else 0
+    upkeeps = MAINTENANCE_RUNS_PER_DAY if rounds else 0
     puts = (
         workload.commits_per_day * (COMMIT_PUTS + workload.objects_per_commit)
-        + rounds * (ROUND_PUTS + ROUND_LISTS + ROUND_PUTS_A_BUCKET * buckets)
-        + upkeeps * (UPKEEP_PUTS + UPKEEP_LISTS)
+        + rounds * (ROUND_PUTS + ROUND_LISTS + ROUND_PUTS_PER_BUCKET * buckets)
+        + upkeeps * (MAINTENANCE_PUTS + MAINTENANCE_LISTS)
     )
     gets = (
         workload.commits_per_day * COMMIT_GETS
-        + rounds * (ROUND_GETS + ROUND_GETS_A_BUCKET * buckets)
-        + upkeeps * UPKEEP_GETS
+        + rounds * (ROUND_GETS + ROUND_GETS_PER_BUCKET * buckets)
+        + upkeeps * MAINTENANCE_GETS
         + workload.looks_per_day
     )
     stored_gib = (workload.hot_bytes + workload.archive_bytes + workload.lake_bytes) / GIB
     return CostEstimate(
         puts_per_day=puts,
         gets_per_day=gets,
-        puts_usd=puts * DAYS_A_MONTH / 1000 * prices.puts_usd_per_1000,
-        gets_usd=gets * DAYS_A_MONTH / 1000 * prices.gets_usd_per_1000,
+        puts_usd=puts * DAYS_PER_MONTH / 1000 * prices.puts_usd_per_1000,
+        gets_usd=gets * DAYS_PER_MONTH / 1000 * prices.gets_usd_per_1000,
         stored_usd=stored_gib * prices.stored_usd_per_gib_month,
         prices=prices,
     )
 
 
 def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> TableCosts:
-    """Count and estimate the costs of a table in its newest state. ``prices`` are fields of `Prices`.
+    """Measure and estimate the costs of a table in its latest state. ``prices`` are fields of `Prices`.
 
-    Reads some records, about the logarithm of the day's commits, the manifests of the lake snapshot, and the pages of
-    the change archive. Raises as a read does, and `InvalidOptionError` for prices that cannot be.
+    Reads a few records (about the logarithm of the day's commits), the manifests of the lake snapshot, and the pages of
+    the change archive. Raises as a read does, and `InvalidOptionError` for invalid prices.
     """
     chosen = Prices.of(prices or {})
     state = table.refresh()
     lake_bytes = with_stand_ins(
         table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _lake_bytes(table, pin)
     )
-    workload = replace(_activity(table, state), lake_bytes=lake_bytes, archive_bytes=count_archived_bytes(table, state))
+    workload = replace(
+        _measure_activity(table, state), lake_bytes=lake_bytes, archive_bytes=count_archived_bytes(table, state)
+    )
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
     requests = METER.of(table.storage.url, prefixes) + log_requests(table)
     return TableCosts(requests, workload, estimate(workload, chosen))
 
 
 def log_requests(table: TableHandle) -> RequestCounts:
-    """Count this process's requests for the log of a table, where that lies in another store than the warehouse."""
+    """Return this process's requests for the log of a table, if the log is in another store than the warehouse."""
     if not is_placed(table.uuid):
         return NO_REQUESTS
     prefix = table_prefix(table.uuid)
@@ -183,39 +187,39 @@ def log_requests(table: TableHandle) -> RequestCounts:
 
 
 def _lake_bytes(table: TableHandle, pin: ReadSnapshot) -> int:
-    """Return the size of the snapshot's files; those of older snapshots are not known without their manifests."""
+    """Return the size of the snapshot's files. Files of older snapshots are unknown without their manifests."""
     return sum(file.size_bytes for file in scan_pinned(table, pin, ScanRequest(None)).files) if pin.lake else 0
 
 
-def _activity(table: TableHandle, state: TableState) -> CostModelInput:
-    """Return the commits and rounds of the last day, or of the table's life if that is shorter, as if it went on so."""
+def _measure_activity(table: TableHandle, state: TableState) -> CostModelInput:
+    """Return the commits and rounds of the last day, extrapolated from the table's life if it is younger."""
     now_ms = table.storage.now_ms()
     day_ago_ms = now_ms - DAY_MS
     hot_bytes = sum(segment.size_bytes for segment in state.kept_segments())
     if state.time_ms < day_ago_ms:
         return CostModelInput(0, 0, state.num_buckets, hot_bytes)
-    records = _some_records_since(table, state, day_ago_ms)
+    records = _sample_records(table, state, day_ago_ms)
     oldest = records[-1]
     commits = state.version - oldest.number + 1
     pairs = [pair.time_ms for pair in state.lake_history if pair.time_ms >= day_ago_ms]
-    all_rounds_known = len(pairs) < LAKE_HISTORY_MAX
+    has_all_rounds = len(pairs) < LAKE_HISTORY_MAX
     objects = [sum(s.uuid is not None for s in _appended_segments(record)) for record in records]
     return CostModelInput(
-        commits_per_day=_a_day(commits, oldest.time_ms, now_ms),
-        rounds_per_day=_a_day(len(pairs), oldest.time_ms if all_rounds_known else pairs[0], now_ms),
+        commits_per_day=_per_day(commits, oldest.time_ms, now_ms),
+        rounds_per_day=_per_day(len(pairs), oldest.time_ms if has_all_rounds else pairs[0], now_ms),
         buckets=state.num_buckets,
         hot_bytes=hot_bytes,
         objects_per_commit=sum(objects) / len(objects),
     )
 
 
-def _a_day(count: int, since_ms: int, now_ms: int) -> float:
+def _per_day(count: int, since_ms: int, now_ms: int) -> float:
     return count * DAY_MS / max(now_ms - since_ms, _WINDOW_MS_MIN)
 
 
-def _some_records_since(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
-    """Return the newest record, then, by halving, older ones down to the oldest that is kept and since a time."""
-    found = [read_record(table.storage, state.table_uuid, state.version)[0]]
+def _sample_records(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
+    """Return the latest record and, by bisection, older ones down to the oldest retained one since a time."""
+    records = [read_record(table.storage, state.table_uuid, state.version)[0]]
     low, high = 1, state.version
     while low < high:
         middle = (low + high) // 2
@@ -228,8 +232,8 @@ def _some_records_since(table: TableHandle, state: TableState, since_ms: int) ->
             low = middle + 1
         else:
             high = middle
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _appended_segments(record: Record) -> Iterator[Segment]:

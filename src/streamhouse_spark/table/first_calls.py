@@ -1,6 +1,6 @@
-"""The modules that first calls of a table need, loaded when it is opened: hundreds of them, in the time of many calls.
+"""Eager loading of the modules that the first calls of a table need, when the table is opened.
 
-Libraries of the lake are left to the first call that looks into it: who writes needs none of them.
+Lake libraries are loaded by the first call that reads the lake: writers need none of them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from streamhouse_spark.log.commits.state import TableState
 
 logger = logging.getLogger(__name__)
 
-_is_left_late = False
+_loads_lazily = False
 
 
 def leave_late() -> None:
-    """Load modules in the calls that need them: for a process of few calls, as a command is."""
-    global _is_left_late  # noqa: PLW0603 - of the whole process
-    _is_left_late = True
+    """Load modules only in the calls that need them, for short-lived processes such as a command."""
+    global _loads_lazily  # noqa: PLW0603 - of the whole process
+    _loads_lazily = True
 
 
 def load_on_opening(table: TableHandle) -> None:
-    """Do `load_first_calls`, unless this process leaves modules late. The table may have been made just now, so it is
-    no error if it cannot be read.
-    """
-    if not _is_left_late:
+    """Call `load_first_calls` unless this process loads lazily. A table that cannot be read is no error here."""
+    if not _loads_lazily:
         with after_commit(logger, "loading what first calls need", table.name):
             load_first_calls(table.state)
 
 
 def load_first_calls(state: TableState) -> None:
-    """Load what appends and reads of a table of this state need, and with a primary key upserts and lookups.
+    """Load what appends and reads of a table need, and for a primary-key table also upserts and lookups.
 
-    Arrow imports pandas, where it is installed, as soon as a value of Python is converted.
+    Converting the first Python value also makes Arrow import pandas, if it is installed.
     """
     import streamhouse_spark.read.union_read
     import streamhouse_spark.write.log_writer

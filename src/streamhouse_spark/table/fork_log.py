@@ -1,8 +1,11 @@
-"""Logs that begin with a version of a table: of a clone, and of a branch. Nobody else knows such a log's uuid.
+"""Logs that start from a version of another table, for clones and branches. No other process knows the new log's uuid.
 
-In this order, each step leaving what cleaning takes away: its first record and its state as a checkpoint (`first`);
-the version is kept by a tag of the table; rows of the table's hot log are copied; and rows that came inside of records
-are moved to a segment, behind which a floor voids the copies of these records, which go (`begin_history`).
+The steps run in this order. After a crash, cleaning removes what the finished steps left:
+
+1. Write the first record, and its state as a checkpoint (`write_first_record`).
+2. Tag the version in the source table, so that it is retained.
+3. Copy the rows of the source's hot log (`copy_rows`).
+4. Move inline rows to a segment, put a floor that voids the copied records, and delete these (`begin_history`).
 """
 
 from __future__ import annotations
@@ -30,22 +33,22 @@ from streamhouse_spark.storage.prefetch import delete_all
 from streamhouse_spark.write.auto_compaction import merge_inline
 
 
-def make_fork_state(then: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
-    """Return the state of the log before its first record: that of the version, without what is told of the other
-    table's readers, cleaners and names.
+def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
+    """Return the state of the log before its first record: that of the base, without its readers,
+    cleaners and names.
     """
-    inline = {segment.commit for segment in then.kept_segments() if segment.uuid is None}
+    inline = {segment.commit for segment in base.kept_segments() if segment.uuid is None}
     return replace(
-        then,
+        base,
         table_uuid=uuid,
         name=name,
         created_ms=now_ms,
         time_ms=now_ms,
         properties=at_home(properties),
-        lake_history=() if then.lake is None else (then.lake,),
-        deletions=of_snapshot(then.deletions, then.lake),
-        former_uuids=(*then.former_uuids, then.table_uuid),
-        manifests={number: manifest for number, manifest in then.manifests.items() if number in inline},
+        lake_history=() if base.lake is None else (base.lake,),
+        deletions=of_snapshot(base.deletions, base.lake),
+        former_uuids=(*base.former_uuids, base.table_uuid),
+        manifests={number: manifest for number, manifest in base.manifests.items() if number in inline},
         condemned={},
         consumers={},
         archive=NO_ARCHIVE,
@@ -58,33 +61,33 @@ def make_fork_state(then: TableState, name: str, uuid: str, now_ms: int, propert
     )
 
 
-def first(storage: Storage, world: World, begun: TableState, action: Action) -> TableState:
-    """Store the log's first record, and the state behind it as a checkpoint. Returns the state."""
+def write_first_record(storage: Storage, world: World, base: TableState, action: Action) -> TableState:
+    """Store the log's first record, and the state after it as a checkpoint. Returns the state."""
     record = Record(
-        begun.version + 1,
-        begun.table_uuid,
+        base.version + 1,
+        base.table_uuid,
         world.ids.new_uuid(),
-        begun.time_ms,
+        base.time_ms,
         (action,),
         author=world.author,
-        after=begun.attempt,
+        after=base.attempt,
     )
     put_first_record(storage, record)
-    state = fold(begun, record)
+    state = fold(base, record)
     write_checkpoint(storage, state)
     return state
 
 
 def copy_rows(source: TableHandle, state: TableState) -> None:
-    """Copy the rows of the hot log that ``state`` names. Raises `CorruptDataError` where a file is missing."""
+    """Copy the rows of the hot log that ``state`` names. Raises `CorruptDataError` for a missing file."""
     copy_version(source.storage, source.uuid, state)
 
 
 def begin_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
-    """Let the log begin behind the copies of records. Returns the log.
+    """Start the log after the copied records. Returns the log.
 
-    Raises `CommitConflictError` where cleaning took the log for an abandoned one: the copy slept for longer than the
-    grace.
+    Raises `CommitConflictError` if cleaning removed the log as abandoned, because the copy stalled for longer than the
+    grace period.
     """
     storage, world = source.storage, source.world
     log = CommitLog(storage, state.table_uuid, world)

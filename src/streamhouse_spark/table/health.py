@@ -1,4 +1,4 @@
-"""Times that a table has waited for work that only tiering and maintenance do. Pure: derived from the table's state."""
+"""How long a table has waited for tiering and maintenance. Pure: derived from the table's state."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.lifecycle.garbage_collection import GRACE_MS
 
 TIERING_LATE_MIN_MS: Final = 10 * 60_000
-"""Shorter waits are no sign that nobody tiers, however small the table's freshness is."""
+"""Shorter waits do not count as late, however small the table's freshness target is."""
 TIERING_LATE_FACTOR: Final = 5
 MAINTENANCE_LATE_MS: Final = 2 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:
-    """Times that rows and files of a table have been waiting; 0 if nothing waits."""
+    """How long rows and files of a table have been waiting; 0 if none wait."""
 
     name: str
     freshness_ms: int
-    """Allowed delay of the lake behind the log."""
+    """Freshness target: the permitted delay of the lake."""
     untiered_ms: int
-    """Age of the oldest rows that should be in the lake and are not."""
+    """Age of the oldest rows that should be in the lake but are not."""
     undeleted_ms: int
-    """Time for which removable rows or files have waited for maintenance."""
+    """How long removable rows or files have waited for maintenance."""
 
     @property
     def is_tiering_late(self) -> bool:
@@ -37,9 +37,9 @@ class TableHealth:
 
 
 def table_health(state: TableState, properties: TableProperties, now_ms: int) -> TableHealth:
-    """Derive the waiting times. ``now_ms`` is the store's time."""
+    """Compute the waiting times. ``now_ms`` is the store's time."""
     enabled = properties.datalake_enabled
-    untiered = [_oldest_beyond(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
+    untiered = [_oldest_time_after(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
     if enabled and state.truncation is not None and state.lake_is_outdated:
         untiered.append(state.truncation.time_ms)
     undeleted = [condemned.time_ms + GRACE_MS for condemned in state.condemned.values()]
@@ -57,6 +57,6 @@ def table_health(state: TableState, properties: TableProperties, now_ms: int) ->
     )
 
 
-def _oldest_beyond(log: BucketLog, offset: int) -> int | None:
-    """Return the store time at which the oldest segment with rows at or above the offset was complete."""
+def _oldest_time_after(log: BucketLog, offset: int) -> int | None:
+    """Return the store time when the oldest segment with rows at or after the offset was complete."""
     return next((s.last_time_ms for s in log.segments if s.end_offset > offset), None)

@@ -1,7 +1,7 @@
 """Maintenance of the lake table: its operations, and their order in `Table.maintain` and the tiering service.
 
-Each step is a commit of its own, or none where there is nothing to do. One that loses a race against tiering, or
-against another engine, is left to the next time, and the steps behind it go on.
+Each step is its own commit, or none if there is nothing to do. A step that loses a race against tiering or another
+engine is deferred to the next run, and later steps continue.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 SNAPSHOTS_KEPT = 10
 SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
 SNAPSHOTS_KEPT_MAX = 200
-"""Limit of kept snapshots; beyond it, those older than `SNAPSHOTS_MANY_KEPT_MS` go: every round reads and writes all of
-them."""
+"""Limit of retained snapshots. Beyond it those older than `SNAPSHOTS_MANY_KEPT_MS` expire, because every round reads
+and writes all of them."""
 SNAPSHOTS_MANY_KEPT_MS = 3600 * 1000
 
 LakeStep = Literal["compact", "expire", "orphans", "metadata"]
 LAKE_STEPS: Final[tuple[LakeStep, ...]] = ("compact", "expire", "orphans", "metadata")
-"""The steps in the order in which they are done: each leaves work for the next."""
+"""The steps in order: each leaves work for the next."""
 
 T = TypeVar("T")
 
@@ -45,9 +45,9 @@ class LakeMaintainReport:
     compacted: CompactReport = field(default_factory=CompactReport)
     expired: ExpireReport = field(default_factory=ExpireReport)
     orphans: tuple[str, ...] = ()
-    """Keys of files that no snapshot needs."""
+    """Keys of orphan files."""
     metadata: tuple[str, ...] = ()
-    """Keys of superseded versions of the metadata."""
+    """Keys of superseded metadata versions."""
     conflicts: tuple[str, ...] = ()
     """The error text of each step that lost a race."""
 
@@ -60,9 +60,9 @@ def maintain_lake(
     dry_run: bool = False,
     steps: Collection[LakeStep] = LAKE_STEPS,
 ) -> LakeMaintainReport:
-    """Do those of ``steps`` that the table's properties ask for, in the order of `LAKE_STEPS`.
+    """Run those of ``steps`` that the table's properties enable, in the order of `LAKE_STEPS`.
 
-    Raises the errors of the steps, except conflicts: these are in the report.
+    Raises the errors of the steps, except for conflicts, which are reported.
     """
     report = LakeMaintainReport()
     properties, conflicts = table.properties, []
@@ -78,12 +78,12 @@ def maintain_lake(
             return nothing
 
     none: list[str] = []
-    with lake.one_look():  # each commit is validated on what is there by then
+    with lake.one_look():  # each commit is validated against the metadata at that time
         if properties.datalake_auto_compaction:
             compacted = step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted)
             report = replace(report, compacted=compacted)
         if properties.datalake_auto_expire_snapshot:
-            expired = step("expire", lambda: _expire(table, lake, dry_run=dry_run), report.expired)
+            expired = step("expire", lambda: _expire_if_due(table, lake, dry_run=dry_run), report.expired)
             report = replace(report, expired=expired)
         orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
         pruned = step("metadata", lambda: lake.prune_metadata(dry_run=dry_run), none)
@@ -101,25 +101,25 @@ def compact(
     dry_run: bool = False,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Compact all files that are worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of
-    these. Files of which more than a tenth of the rows are deleted are worth it, with ``purge`` all that have any.
+    """Compact all eligible files in commits of about a gigabyte. **Commit point:** the lake's, of each commit.
 
-    Works in this process, or as ``run`` does: then of 16 gigabytes each, with a primary key as before. The properties
-    need not ask for it. Raises `CommitConflictError` where tiering or another engine was faster, what was committed
-    before stays; `LakeMismatchError`, `CommitStateUnknownError`.
+    Files with more than a tenth of their rows deleted are eligible; with ``purge`` all files with deleted rows. The
+    work is done in this process, or by ``run`` in commits of 16 gigabytes, except for primary-key tables. Ignores
+    whether the properties enable compaction. Raises `CommitConflictError` if tiering or another engine committed first
+    (earlier commits are kept), `LakeMismatchError`, `CommitStateUnknownError`.
     """
     total = lake.compact(purge=purge, dry_run=dry_run, run=run)
     last = total
     while last.snapshot is not None:
         last = lake.compact(purge=purge, run=run)
-        total = _both(total, last)
+        total = _add_reports(total, last)
         if last.files_removed <= last.files_added and not last.purged_rows:
-            break  # nothing becomes less
+            break  # no further progress
     logger.info("compacted %s: %s", table.name, total)
     return total
 
 
-def _both(total: CompactReport, last: CompactReport) -> CompactReport:
+def _add_reports(total: CompactReport, last: CompactReport) -> CompactReport:
     return CompactReport(
         total.files_removed + last.files_removed,
         total.files_added + last.files_added,
@@ -139,16 +139,16 @@ def optimize(
     dry_run: bool = False,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Write files again, each with a range of ``order_by``: ``a, b`` or ``zorder(a, b)``. Files that were written so
-    before are left alone until about as many bytes lie beside them.
+    """Rewrite files, each with a range of ``order_by``: ``a, b`` or ``zorder(a, b)``.
 
-    **Commit point:** the lake's, of about a gigabyte each. ``chosen`` restricts it to files that may hold rows of a
-    condition. Works by bucket and partition, in this process, or as ``run`` does: then of 16 gigabytes each. Rows,
-    their offsets and older snapshots stay.
+    Files that were rewritten this way are skipped until about as many other bytes have accumulated. **Commit point:**
+    the lake's, of about a gigabyte each. ``chosen`` restricts the rewrite to files that may hold matching rows. The
+    work is done per bucket and partition, in this process or by ``run`` in commits of 16 gigabytes. Rows, their offsets
+    and older snapshots are kept.
 
-    Raises `InvalidOptionError` for a table with a primary key, for a Paimon lake and for an order that cannot be;
-    `SchemaMismatchError` for an unknown column; `CommitConflictError` where rows were deleted or files replaced
-    meanwhile, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
+    Raises `InvalidOptionError` for a primary-key table, a Paimon lake and an invalid order; `SchemaMismatchError` for
+    an unknown column; `CommitConflictError` if rows were deleted or files replaced concurrently (earlier commits are
+    kept); `LakeMismatchError`, `CommitStateUnknownError`.
     """
     from streamhouse_spark.lake.parquet.clustering import CLUSTERED_FILE_BYTES, Clustering
     from streamhouse_spark.lake.parquet.zorder import parse_order
@@ -158,14 +158,14 @@ def optimize(
     how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.place.spec.target_file_bytes))
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
-    files = {split.location for split in splits}  # not those of later rounds: beside a busy writer there is no end
+    files = {split.location for split in splits}  # not files of later rounds: with a busy writer it would never end
     total = last = lake.cluster(how, files=files, dry_run=dry_run, run=run)
     if total is None or last is None:
         kind = "a primary key, in whose order its files are" if state.primary_key else "a Paimon lake"
         raise InvalidOptionError(f"table {table.name} has {kind}; optimize is for Iceberg lakes of tables without one")
     while last.snapshot is not None:
         last = lake.cluster(how, files=files, run=run) or CompactReport()
-        total = _both(total, last)
+        total = _add_reports(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
 
@@ -173,14 +173,14 @@ def optimize(
 def expire_snapshots(
     table: TableHandle, lake: LakeTable, *, retain_last: int, older_than_ms: int | None, dry_run: bool = False
 ) -> ExpireReport:
-    """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
+    """Expire snapshots older than a time, except for the latest ``retain_last``, and delete files that only they need.
 
-    ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
-    so does the one with the newest offsets, which is recorded where the recorded one goes. Then a record says which go,
-    so that no tag names one from then on. **Commit point:** the lake's metadata version; after a crash behind it the
-    files that are left are orphans.
+    ``older_than_ms`` is a time since 1970; None means a day ago. Snapshots of tags and branches are kept. So is the
+    snapshot with the latest offsets, which is recorded if the recorded one expires. Then a record marks the expiring
+    snapshots, so that no tag can name them. **Commit point:** the lake's metadata version; a crash after it leaves
+    orphan files.
 
-    Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
+    Raises `InvalidOptionError` for less than one snapshot or a time in the future, `CommitConflictError`.
     """
     if type(retain_last) is not int or retain_last < 1:
         raise InvalidOptionError(f"retain_last is {retain_last!r}, expected at least 1: the newest is in use")
@@ -189,11 +189,15 @@ def expire_snapshots(
     if keep_ms < 0:
         raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
     tagged = list_tagged_snapshots(table)
-    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=claim_of(table))
+    return lake.expire(
+        keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=make_expiry_claim(table)
+    )
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """See `LakeTable.rewrite_manifests`. Raises `InvalidOptionError` for a lake that has nothing to join."""
+    """Rewrite manifests, see `LakeTable.rewrite_manifests`. Raises `InvalidOptionError` for an
+    unsupported lake format.
+    """
     report = lake.rewrite_manifests(dry_run=dry_run)
     if report is None:
         raise InvalidOptionError(
@@ -204,22 +208,24 @@ def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = Fa
 
 
 def list_tagged_snapshots(table: TableHandle) -> frozenset[int]:
-    """Return the lake snapshots that tags of the table need, as of its newest record."""
+    """Return the lake snapshots that tags of the table need, as of its latest record."""
     tags = table.refresh().tags.values()
     return frozenset(tag.lake_snapshot for tag in tags if tag.lake_snapshot is not None)
 
 
-def claim_of(table: TableHandle) -> Claim:
-    """Return the function that lets no tag name snapshots which an expiry takes away, by one record.
+def make_expiry_claim(table: TableHandle) -> Claim:
+    """Return a function that commits, before an expiry, a record so that no tag can name the expiring snapshots.
 
-    Tags are records of the same log. One before that record ends the expiry, which leaves the snapshot to the next
-    time; one behind it is refused (`table.tags`). Marks stay until a later expiry finds the snapshots gone: an expiry
-    that sleeps may wake up at any time.
+    Tags are records of the same log. A tag before that record aborts the expiry, which leaves the snapshot to the next
+    run; a tag after it is rejected (`table.tags`). The marks are kept until a later expiry finds the snapshots deleted,
+    because a stalled expiry may resume at any time.
     """
 
     def claim(doomed: Collection[int], present: Collection[int]) -> None:
         recorded = table.state.recorded_lake
-        if recorded is not None and recorded.snapshot_id in doomed:  # as behind a compaction: the newest one stays
+        if (
+            recorded is not None and recorded.snapshot_id in doomed
+        ):  # as after a compaction: the latest snapshot is kept
             record_newest(table.log, table.open_lake())
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
@@ -228,8 +234,8 @@ def claim_of(table: TableHandle) -> Claim:
                     f"rows of {state.name} were deleted in a lake snapshot that was about to be expired, and no round "
                     "has deleted them in the lake yet; nothing was expired, tier the table and try again"
                 )
-            wanted = {tag.lake_snapshot: name for name, tag in state.tags.items()}
-            if named := sorted(wanted[snapshot] for snapshot in doomed if snapshot in wanted):
+            tag_names = {tag.lake_snapshot: name for name, tag in state.tags.items()}
+            if named := sorted(tag_names[snapshot] for snapshot in doomed if snapshot in tag_names):
                 raise CommitConflictError(
                     f"tag {named[0]!r} of {state.name} was given to a version whose lake snapshot was about to be "
                     "expired; nothing was expired, try again"
@@ -242,8 +248,8 @@ def claim_of(table: TableHandle) -> Claim:
     return claim
 
 
-def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
-    """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
+def _expire_if_due(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
+    """Expire snapshots older than a day or, if fast rounds make many of them, older than an hour."""
     tagged = list_tagged_snapshots(table)
     many = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
     return lake.expire(
@@ -252,5 +258,5 @@ def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireRepo
         many=many,
         dry_run=dry_run,
         tagged=tagged,
-        claim=claim_of(table),
+        claim=make_expiry_claim(table),
     )

@@ -1,9 +1,9 @@
-"""Maintenance of a table: one function for the command line, the tiering service and Python.
+"""Maintenance of a table, shared by the command line, the tiering service and Python.
 
-Each step is a commit of its own and may be interrupted and repeated. Changes are archived before the log is trimmed,
-which goes no further than the archive. The log is trimmed before it is merged, because a merged segment goes as a
-whole, when its newest row may go. The lake comes last: its files are compacted and its
-snapshots expired unless the table's properties say no, and files that no snapshot needs are deleted after the grace.
+Each step is its own commit and can be interrupted and repeated. Changes are archived before the log is trimmed, and
+trimming stops at the archive. The log is trimmed before it is compacted, because a compacted segment is trimmed as a
+whole, once its latest row may be. The lake comes last: files are compacted and snapshots expired unless the properties
+disable it, and orphan files are deleted after the grace period.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ class MaintainReport:
     trimmed_to: Mapping[int, int]
     cleaned: CleanReport
     lake: LakeMaintainReport | None = None
-    """None for a table without a lake table, or where ``table.datalake.enabled`` is false."""
+    """None for a table without a lake table, or if ``table.datalake.enabled`` is false."""
     snapshots: int = 0
-    """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
+    """Buckets of a primary-key table for which a key-value snapshot was written."""
     archived: int = 0
-    """Changes that were archived, of a table with ``table.changelog.retention``."""
+    """Archived changes of a table with ``table.changelog.retention``."""
 
 
 def maintain(
     table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
 ) -> MaintainReport:
-    """Maintain the table as `Table.maintain` does, with only these steps of the lake."""
+    """Maintain the table as `Table.maintain` does, with only these lake steps."""
     check_grace(grace_ms)
     require_no_branch(table.state, "upkeep")
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
         looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
         _, newest = at_once(table.storage, lambda look: look(), looks)
-        _require_kept(table, lake, newest)
+        _require_lake_complete(table, lake, newest)
     merged, trimmed, snapshots, archived = 0, {}, 0, 0
     if not dry_run:
         properties = table.properties
         archived = _archive(table)
         snapshots = _publish_snapshots(table)
-        if _trims(table):  # else nothing is asked of the lake or the log
+        if _has_rows_to_trim(table):  # else no request is sent
             trimmed = trim(
                 table.log,
                 properties.log_ttl_ms,
@@ -75,13 +75,13 @@ def maintain(
         merged += merge_small(table, table.state)
         table.log.checkpoint(table.state)
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
-    is_kept_up = lake is not None and table.properties.datalake_enabled
-    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
+    is_maintained = lake is not None and table.properties.datalake_enabled
+    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_maintained else None
     return MaintainReport(merged, trimmed, cleaned, upkept, snapshots, archived)
 
 
 def _archive(table: TableHandle) -> int:
-    """Archive the changes that are new, where the table keeps changes for longer than its log."""
+    """Archive new changes, if the table retains changes for longer than its log."""
     retention_ms = table.properties.changelog_retention_ms
     if retention_ms is None and not table.state.archive:
         return 0
@@ -89,7 +89,7 @@ def _archive(table: TableHandle) -> int:
 
 
 def _publish_snapshots(table: TableHandle) -> int:
-    """Publish the rows by key of the buckets that are due; the log can be trimmed up to them."""
+    """Write the due key-value snapshots; the log can be trimmed up to them."""
     state = table.state
     if not state.primary_key:
         return 0
@@ -108,8 +108,8 @@ def _publish_snapshots(table: TableHandle) -> int:
     return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
 
 
-def _trims(table: TableHandle) -> bool:
-    """Tell whether there is something to trim, as far as the known state tells."""
+def _has_rows_to_trim(table: TableHandle) -> bool:
+    """Return whether there is something to trim, as far as the cached state tells."""
     properties = table.properties
     return is_trimmed(
         table.state,
@@ -121,7 +121,7 @@ def _trims(table: TableHandle) -> bool:
 
 
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
-    """Return how far the log may be trimmed: the offsets of a durable lake snapshot."""
+    """Return the offsets up to which the log may be trimmed: those of a durable lake snapshot."""
     try:
         held = lake.durable()
     except CommitConflictError as conflict:
@@ -130,8 +130,8 @@ def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     return held.offsets if held is not None else {}
 
 
-def _require_kept(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
-    """Refuse to trim rows that a rolled-back lake, which has this ``newest`` snapshot, no longer holds."""
+def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+    """Raise before trimming rows that a rolled-back lake with this ``newest`` snapshot no longer holds."""
     state = table.state
     recorded = state.lake
     require_of_history(table.log, newest)
@@ -141,7 +141,7 @@ def _require_kept(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | No
     offsets = recorded.offsets if recorded is not None else {}
     starts = newest.starts if newest is not None else {}
     if recorded is not None and not table.state.begins_at(starts):
-        held = starts  # a snapshot from before the truncation: it holds no row of the table
+        held = starts  # a snapshot from before the truncation holds no row of the table
     lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
     if lost and recorded is not None and lake.was_replaced(recorded.snapshot_id):
         raise CommitConflictError(

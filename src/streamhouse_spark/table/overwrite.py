@@ -1,13 +1,12 @@
-"""Replacing a part of a table: the rows of a condition, or of some partitions, by others, in one record.
+"""Overwrites of a part of a table: the rows of a condition, or of some partitions, in one record.
 
-**Commit point:** the one record that deletes the rows and adds the new ones. The part is what it is when the record is
-written: rows of it that others committed before the record go with it, whoever wrote them and tiered or not, and rows
-committed later stay. So a replacement never fails because of other writers: all happen as if one came after another.
-Before the record nothing has changed.
+**Commit point:** the one record that deletes the rows and adds the new ones. The part is determined when the record is
+written: rows of it that were committed before are deleted, whoever wrote them and tiered or not, and later rows are
+kept. So an overwrite never conflicts with other writers; all are serializable. Before the record nothing has changed.
 
-Of a table without a primary key the rows are deleted by their offsets. They are looked for before the commit's attempt;
-an attempt looks only at rows that were appended since. Of a table with one, deletions and new rows become changes of
-the log, at most one for each key; see `streamhouse_spark.kv.partition_overwrite`.
+Rows of a log table are deleted by offset. They are located before the commit attempt, which only locates rows that were
+appended since. In a primary-key table deletions and new rows become at most one change per key; see
+`streamhouse_spark.kv.partition_overwrite`.
 """
 
 from __future__ import annotations
@@ -46,32 +45,32 @@ from streamhouse_spark.read.snapshot_fallback import InitialSchema, with_stand_i
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.row_conversion import can_be_read_again
 from streamhouse_spark.table.rewrite_validation import (
-    condition_choice,
+    condition_filter,
     of_partitions,
     require_chosen,
     require_deletable,
     require_partitioned,
     require_partitioned_by,
 )
-from streamhouse_spark.table.row_deletion import make_delete_actions, plan_named_read
+from streamhouse_spark.table.row_deletion import make_delete_actions, plan_row_id_read
 from streamhouse_spark.write.log_writer import SCHEMA_CHANGES_MAX, LogTableWriter
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
-_LOOKS_MAX: Final = 3
-"""Times that all rows are looked for before the commit's attempt; after that the attempt itself looks for them."""
+_LOCATE_TRIES_MAX: Final = 3
+"""Times that all rows are located before the commit attempt; after that the attempt itself locates them."""
 
 
-class _LookAgainError(Exception):
-    """The table changed so that its rows have to be looked for anew, which is not done while other threads wait."""
+class _RelocateError(Exception):
+    """Raised by a commit attempt if all rows must be located again, because other threads wait for the attempt."""
 
 
 def overwrite(
-    table: TableHandle, appends: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
+    table: TableHandle, log_writer: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
 ) -> BucketOffsets:
-    """Replace all rows, or those for which a filter is true; see `Table.overwrite`."""
+    """Replace all rows, or those that match a filter; see `Table.overwrite`."""
     check_transaction(transaction)
     if where is not None:
-        condition = condition_choice(where)
+        condition = condition_filter(where)
         if table.state.primary_key:
             choose = of_partitions(condition, table.state)
 
@@ -80,16 +79,16 @@ def overwrite(
                 return choose
 
             return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
-        return _replace(table, appends, rows, transaction, lambda _state, _rows: condition)
+        return _overwrite_rows(table, log_writer, rows, transaction, lambda _state, _rows: condition)
     if table.state.primary_key:
         return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
-    return appends.append(rows, transaction, overwrite=True)
+    return log_writer.append(rows, transaction, overwrite=True)
 
 
 def overwrite_partitions(
-    table: TableHandle, appends: LogTableWriter, rows: Any, transaction: Transaction | None
+    table: TableHandle, log_writer: LogTableWriter, rows: Any, transaction: Transaction | None
 ) -> BucketOffsets:
-    """Replace the partitions that the rows are of; see `Table.overwrite_partitions`."""
+    """Replace the partitions that occur in the rows; see `Table.overwrite_partitions`."""
 
     def of_rows(state: TableState, fitted: pa.Table) -> Choose:
         choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
@@ -99,18 +98,18 @@ def overwrite_partitions(
     if table.state.primary_key:
         keyed = PrimaryKeyTable(table)
         return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
-    return _replace(table, appends, rows, transaction, of_rows, by_partition=True)
+    return _overwrite_rows(table, log_writer, rows, transaction, of_rows, by_partition=True)
 
 
 def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
-    """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
-    state, choice = table.refresh(), parts_choice(chosen)
+    """Delete the rows of partitions of a log table. **Commit point:** one record."""
+    state, choice = table.refresh(), partition_filter(chosen)
     staged = StagedRows(table.uuid, state.schema_id, (), table.storage.now_ms())
     commit_replacement(table, staged, lambda _: choice, None)
 
 
-def parts_choice(chosen: PartitionMatches) -> PartitionOverwriteFilter:
-    """Choose the rows of partitions, which are all named by the same columns."""
+def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
+    """Return a filter of partitions, which all name the same columns."""
     partitions = pa.concat_tables(
         pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
         for match in chosen.matches
@@ -118,23 +117,23 @@ def parts_choice(chosen: PartitionMatches) -> PartitionOverwriteFilter:
     return PartitionOverwriteFilter(partitions, tuple(PartitionField(name) for name in partitions.column_names))
 
 
-def _replace(
+def _overwrite_rows(
     table: TableHandle,
-    appends: LogTableWriter,
+    log_writer: LogTableWriter,
     rows: Any,
     transaction: Transaction | None,
     choosing: Callable[[TableState, pa.Table], Choose],
     *,
     by_partition: bool = False,
 ) -> BucketOffsets:
-    """Stage and commit, and again if the columns or the partitioning changed meanwhile. ``choosing`` gives the choice
-    for the rows as they fit a state.
+    """Stage and commit; retry if the columns or the partitioning changed. ``choosing`` returns the filter for the
+    converted rows.
     """
     check_transaction(transaction)
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
-        state, fitted, missing = appends.fitted(rows)
-        stager = appends.stager(state)
-        fitted = stager.completed(fitted)  # partitions may be generated
+        state, fitted, missing = log_writer.fit_rows(rows)
+        stager = log_writer.stager(state)
+        fitted = stager.completed(fitted)  # partition columns may be generated
         require_deletable(state)
         choose = choosing(state, fitted)
         require_chosen(choose(state.schema), fitted, table.name)
@@ -157,32 +156,33 @@ def commit_replacement(
     read: ReadVersion | None = None,
     fields: Sequence[PartitionField] | None = None,
 ) -> BucketOffsets:
-    """Replace the chosen rows by staged ones, in one record, its **commit point**. Returns the offsets of the new rows.
+    """Replace the selected rows by staged ones in one record, its **commit point**. Returns the offsets of the new
+    rows.
 
-    With ``fields`` whole partitions by these are replaced; where the table is partitioned by others by then, it is a
-    `CommitConflictError`. With ``read``, the state that the new rows were read from, a chosen row that was added or
-    deleted since is one. Other errors are those of `Table.append`; then nothing has changed.
+    With ``fields`` whole partitions by these fields are replaced; raises `CommitConflictError` if the partitioning has
+    changed. With ``read``, the version that the new rows were computed from, it also raises `CommitConflictError` if a
+    selected row was added or deleted since. Other errors are those of `Table.append`; then nothing has changed.
     """
-    for attempt in range(_LOOKS_MAX + 1):
-        chosen = OverwriteTarget(table, choose, read, fields=fields, may_look=attempt == _LOOKS_MAX)
+    for attempt in range(_LOCATE_TRIES_MAX + 1):
+        chosen = OverwriteTarget(table, choose, read, fields=fields, may_locate=attempt == _LOCATE_TRIES_MAX)
         if find_stored_transaction(table.refresh(), transaction) is None:
-            chosen.look()
+            chosen.locate()
         try:
-            return chosen.behind_looks(
+            return chosen.commit_with_relocated_rows(
                 lambda chosen: LogTableWriter(table).commit(staged, transaction=transaction, removing=chosen)
             )
-        except _LookAgainError:
+        except _RelocateError:
             continue
         except OffsetsUnavailableError:
-            if attempt == _LOOKS_MAX:
+            if attempt == _LOCATE_TRIES_MAX:
                 raise
     raise AssertionError
 
 
 class OverwriteTarget:
-    """The chosen rows of a table without a primary key, by offset, as of the newest state that was asked about.
+    """The selected rows of a log table by offset, brought up to the state of each commit attempt.
 
-    For one commit. Calls of an instance follow one another.
+    For one commit; not thread-safe.
     """
 
     def __init__(
@@ -192,29 +192,30 @@ class OverwriteTarget:
         read: ReadVersion | None = None,
         *,
         fields: Sequence[PartitionField] | None = None,
-        may_look: bool,
+        may_locate: bool,
     ) -> None:
-        """Choose rows, with ``fields`` those of partitions by these; with ``may_look`` a commit's attempt looks for all
-        of them where it has to, however long.
+        """Target the rows that ``choose`` selects, with ``fields`` those of partitions by these fields.
+
+        With ``may_locate`` a commit attempt may locate all rows, however long that takes.
         """
         self._fields = None if fields is None else tuple(fields)
         self._table = table
         self._choose = choose
         self._read = read
-        self._may_look = may_look
+        self._may_locate = may_locate
         self._state: TableState | None = None
         self._base: ReadVersion | None = None
-        """The state in which all of the rows were looked for, and the lake snapshots that were looked at since."""
+        """The version in which all rows were located, with the lake snapshots checked since."""
         self._rows: dict[int, OffsetRuns] = {}
         self._files: FileRows = NO_FILE_ROWS
-        """The chosen rows without offsets, as the state's lake snapshot has them."""
+        """The selected rows without offsets, as the state's lake snapshot has them."""
 
-    def look(self) -> None:
-        """Look for the rows in the newest state."""
-        self._look(self._table.refresh())
+    def locate(self) -> None:
+        """Locate the rows in the latest state."""
+        self._locate(self._table.refresh())
 
-    def behind_looks(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
-        """Return the answer of a commit of these rows, see `read.lake_row_ids.behind_looks`."""
+    def commit_with_relocated_rows(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
+        """Return the result of a commit of these rows, see `read.lake_row_ids.retry_with_relocated_rows`."""
 
         def committed(base: ReadVersion) -> BucketOffsets:
             self._base = base
@@ -227,31 +228,35 @@ class OverwriteTarget:
         """Return the actions that delete the rows of a state. Raises as `make_delete_actions`."""
         if self._fields is not None:
             require_partitioned_by(state, self._fields)
-        if self._state is None or not _is_followed(self._state, state, has_files=bool(self._files)):
-            if not self._may_look:
-                raise _LookAgainError
-            self._look(state)
+        if self._state is None or not _can_advance(self._state, state, has_files=bool(self._files)):
+            if not self._may_locate:
+                raise _RelocateError
+            self._locate(state)
         else:
-            self._follow(self._state, state)
+            self._advance(self._state, state)
         self._require_unchanged(state)
         assert self._base is not None
-        looked = self._base
-        base = replace(ReadVersion.of(state), lake_snapshot_id=looked.lake_snapshot_id, looked_at=looked.looked_at)
+        base_read = self._base
+        base = replace(
+            ReadVersion.of(state), lake_snapshot_id=base_read.lake_snapshot_id, looked_at=base_read.looked_at
+        )
         return make_delete_actions(state, self._rows, base, self._files)
 
-    def _look(self, state: TableState) -> None:
+    def _locate(self, state: TableState) -> None:
         require_deletable(state)
-        begun = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
-        pin, found = with_stand_ins(
-            self._table, take_latest_snapshot(state), begun, lambda pin: (pin, self._found(pin))
+        initial = InitialSchema(None, reader="a replacement of rows of {name}", advice="run it again")
+        pin, located = with_stand_ins(
+            self._table, take_latest_snapshot(state), initial, lambda pin: (pin, self._locate_in(pin))
         )
         self._state, self._base = pin.state, ReadVersion.of(pin.state)
-        self._rows, self._files = dict(found.rows), found.files
+        self._rows, self._files = dict(located.rows), located.files
 
-    def _follow(self, known: TableState, state: TableState) -> None:
-        """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
-        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
-        added = self._found(
+    def _advance(self, followed_state: TableState, state: TableState) -> None:
+        """Update the rows to a later state: remove those deleted since, and add those appended since."""
+        ends = {
+            bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
+        }
+        added = self._locate_in(
             ReadSnapshot(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})
         ).rows
         for bucket in {*self._rows, *added}:
@@ -261,51 +266,54 @@ class OverwriteTarget:
                 runs = runs.without(state.deleted[bucket])
             self._rows[bucket] = runs
         if self._files:
-            gone = union_deleted_file_rows(state.deletions)
-            left = {name: runs.without(gone[name]) if name in gone else runs for name, runs in self._files.items()}
+            deleted_files = union_deleted_file_rows(state.deletions)
+            left = {
+                name: runs.without(deleted_files[name]) if name in deleted_files else runs
+                for name, runs in self._files.items()
+            }
             self._files = {name: runs for name, runs in left.items() if runs}
         self._state = state
 
-    def _found(self, pin: ReadSnapshot) -> Places:
-        return rows_of(self._table, pin, self._choose(pin.state.schema))
+    def _locate_in(self, pin: ReadSnapshot) -> Places:
+        return locate_rows(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
-        """Raise `CommitConflictError` if chosen rows were added, or any were deleted, since the state that was read."""
+        """Raise `CommitConflictError` if selected rows were added, or any rows deleted, since the version that was
+        read.
+        """
         if (read := self._read) is None:
             return
-        read.require_there(state)
+        read.require_same_table(state)
         for bucket, runs in self._rows.items():
             if added := runs.within(OffsetRange(read.buckets[bucket][1], state.buckets[bucket].end)):
                 raise changed_since_read_error(
                     state, f"the row at offset {added.range.start} of bucket {bucket} was added to the part"
                 )
-        told = read.history.number if read.history is not None else 0
-        if deletion := next((d for d in state.deletions if d.commit > told), None):
+        applied_through = read.history.number if read.history is not None else 0
+        if deletion := next((d for d in state.deletions if d.commit > applied_through), None):
             raise changed_since_read_error(state, f"commit {deletion.commit} deleted rows")
 
 
-def _is_followed(known: TableState, state: TableState, *, has_files: bool) -> bool:
-    """Tell whether rows that were found in an earlier state are found again by their offsets, or where they lie in
-    files of the lake, and the rest among the newest of the log.
-    """
-    if known is state or known.version == state.version:
+def _can_advance(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
+    """Return whether located rows are still valid in a later state, apart from rows appended or deleted since."""
+    if followed_state is state or followed_state.version == state.version:
         return True
-    if has_files and state.recorded_lake is not known.recorded_lake:
+    if has_files and state.recorded_lake is not followed_state.recorded_lake:
         return False
-    if state.schema_id != known.schema_id or state.first_offsets != known.first_offsets:
+    if state.schema_id != followed_state.schema_id or state.first_offsets != followed_state.first_offsets:
         return False
-    if (lake := state.recorded_lake) is not known.recorded_lake:
-        before = known.recorded_lake.dropped_rows if known.recorded_lake is not None else 0
+    if (lake := state.recorded_lake) is not followed_state.recorded_lake:
+        before = followed_state.recorded_lake.dropped_rows if followed_state.recorded_lake is not None else 0
         if lake is None or lake.dropped_rows != before:
             return False
-    if any(deletion.is_in_lake and deletion.commit > known.version for deletion in state.deletions):
+    if any(deletion.is_in_lake and deletion.commit > followed_state.version for deletion in state.deletions):
         return False
-    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items())
+    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in followed_state.buckets.items())
 
 
-def rows_of(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
-    """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
-    read, plan = plan_named_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
+def locate_rows(table: TableHandle, pin: ReadSnapshot, choice: OverwriteFilter) -> Places:
+    """Locate the selected rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified."""
+    read, plan = plan_row_id_read(table, pin, ScanRequest(choice.columns, Pruning(choice.node)))
     ids = [np.zeros(0, np.int64)]
     for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))

@@ -1,21 +1,21 @@
-"""Dropping partitions: `Table.drop_partition`, also behind the command line and Spark SQL.
+"""Drop of partitions: `Table.drop_partition`, the command line and Spark SQL.
 
-Of a **log table** the rows are taken from the lake, because the hot log is one row of offsets for all partitions:
+In a **log table** the rows are dropped from the lake, because the hot log has one range of offsets for all partitions:
 
 1. rows committed before the call are tiered;
-2. one lake snapshot drops the partitions' files. **Commit point:** the lake's metadata version, of Paimon its file;
-3. the log records the new pair of snapshot and offsets, from which on reads of the table are without the rows. After a
-   crash before that, the next tiering round records it.
+2. one lake snapshot drops the files of the partitions. **Commit point:** the lake's metadata version, or Paimon's
+   snapshot file;
+3. the log records the new tiered snapshot; from then on reads of the table do not return the rows. After a crash before
+   that, the next tiering round records it.
 
-Once the partitioning of a log table was changed (`table/set_partitioning.py`), files of the lake may have other
-partitions, and rows of others beside those of this one. Then its rows are deleted one by one. **Commit point:** the one
-record that names them.
+If the partitioning of a log table was changed (`table/set_partitioning.py`), lake files may mix rows of this and other
+partitions. Then the rows are deleted individually. **Commit point:** the one record that names them.
 
-A reader that pinned the older pair reads the older snapshot, so it sees all of the partition; none sees a part of it.
-The hot log keeps the rows as history for streams that start earlier, until it is trimmed.
+A reader with the older read snapshot sees the whole partition; no reader sees a part of it. The hot log keeps the rows
+as history for streams that start earlier, until it is trimmed.
 
-Of a **table with a primary key** the rows are deleted, as by their keys (`streamhouse_spark.kv.partition_delete`).
-**Commit point:** the one record with all deletions.
+In a **primary-key table** the rows are deleted by key (`streamhouse_spark.kv.partition_delete`). **Commit point:** the
+one record with all deletions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot, with_stand_ins
 from streamhouse_spark.read.union_read import read_hot, read_newest
-from streamhouse_spark.table.overwrite import parts_choice, rows_of
+from streamhouse_spark.table.overwrite import locate_rows, partition_filter
 from streamhouse_spark.table.rewrite_validation import require_deletable
 from streamhouse_spark.table.row_deletion import commit_deletion
 from streamhouse_spark.write.auto_compaction import merge_if_due
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONFLICTS_MAX: Final = 20
-"""Times that rows are looked for again because others deleted some of them meanwhile."""
+"""Retries after other writers deleted some of the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class DropPartitionReport:
 
     rows: int
     files: int = 0
-    """Lake files that were dropped. Of a table with a primary key, files in which the next tiering round marks rows."""
+    """Dropped lake files; for a primary-key table, files in which the next tiering round deletes rows."""
     snapshot_id: int | None = None
     """The lake snapshot without the rows; None if there was nothing to drop, or the deletions are in the log."""
     dry_run: bool = False
 
 
 def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
-    """Drop partitions as `Table.drop_partition` does; those of all matches go in one step."""
+    """Drop partitions as `Table.drop_partition` does, those of all matches in one step."""
     state = table.refresh()
     require_no_branch(state, "dropping a partition")
     if state.primary_key:
         _require_deletable(table, state)
-        return _count_rows(table, chosen) if dry_run else _delete(table, chosen)
+        return _count_rows(table, chosen) if dry_run else _delete_by_key(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
             f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
@@ -80,30 +80,30 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     lake = table.open_lake()
     if dry_run:
         return _count_dropped(table, lake, chosen)
-    lake.drop_partitions(chosen, below={}, dry_run=True)  # refuses an impossible drop before anything is tiered
-    return _drop(table, state.ends, chosen)
+    lake.drop_partitions(chosen, below={}, dry_run=True)  # fails before anything is tiered
+    return _drop_from_lake(table, state.ends, chosen)
 
 
-# -- tables of a log --------------------------------------------------------------------------------------------------
+# -- log tables --------------------------------------------------------------------------------------------------------
 
 
-def _drop(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
+def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
     """Drop the rows below ``ends``."""
     from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
     TieringJob(table.log, table.open_lake(), world=table.world, is_before_drop=True).run(
         run_tasks_locally(table.storage, table.settings, table.world)
     )
-    lake = table.open_lake()  # by the columns that the table has now
+    lake = table.open_lake()  # by the current columns
     report = lake.drop_partitions(chosen, below=ends)
-    if not _record(table, lake):
+    if not _record_drop(table, lake):
         logger.warning("%s: the lake is without %s, the log learns of it with the next tiering", table.name, chosen)
     return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
 
 
-def _record(table: TableHandle, lake: LakeTable) -> bool:
-    """Record the drop in the log, and return whether the log knows of it. Losing a race for a record is no conflict of
-    the drop.
+def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
+    """Record the drop in the log, and return whether the log has it. A lost race for a record is no conflict of the
+    drop.
     """
     from streamhouse_spark.lake.tiering.record_snapshot import record_newest
 
@@ -114,7 +114,7 @@ def _record(table: TableHandle, lake: LakeTable) -> bool:
 
 
 def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
-    """Count the rows in the lake below the offsets of one of its snapshots, and in the hot log from there on."""
+    """Count the rows below the offsets of a lake snapshot in the lake, and the other rows in the hot log."""
     pin = fall_back_to_lake_snapshot(table)
     of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
     columns = Projection.of(pin.state.schema, chosen.columns, None)
@@ -126,17 +126,20 @@ def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches
 
 
 def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
-    """Delete the rows of the partitions by their offsets. Returns how many there were."""
+    """Delete the rows of the partitions by offset. Returns their number."""
     for attempt in range(_CONFLICTS_MAX + 1):
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        begun = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
-        pin, found = with_stand_ins(
-            table, take_latest_snapshot(state), begun, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
+        initial = InitialSchema(None, reader="dropping a partition of {name}", advice="run it again")
+        pin, located = with_stand_ins(
+            table,
+            take_latest_snapshot(state),
+            initial,
+            lambda pin: (pin, locate_rows(table, pin, partition_filter(chosen))),
         )
         try:
-            return commit_deletion(table, found.rows, ReadVersion.of(pin.state), files=found.files)
+            return commit_deletion(table, located.rows, ReadVersion.of(pin.state), files=located.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
@@ -149,7 +152,7 @@ def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionRe
     return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)
 
 
-# -- tables with a primary key ----------------------------------------------------------------------------------------
+# -- primary-key tables ------------------------------------------------------------------------------------------------
 
 
 def _require_deletable(table: TableHandle, state: TableState) -> None:
@@ -163,7 +166,7 @@ def _require_deletable(table: TableHandle, state: TableState) -> None:
         )
 
 
-def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
     from streamhouse_spark.kv.partition_delete import PartitionDelete
     from streamhouse_spark.write.upsert import PrimaryKeyTable
 

@@ -1,8 +1,8 @@
-"""``<table>$partitions``: the number of each partition's rows in the log and in the lake.
+"""``<table>$partitions``: row counts of each partition in the log and the lake.
 
-The lake says it in its manifests, also how many rows are deleted, the log in its records where all rows of a segment
-are of one partition. Of other segments that the lake does not hold yet, and of files from before the table was
-partitioned so, the partition columns are read, and nothing else.
+Lake counts come from manifests, including deleted rows. Log counts come from records, for segments with rows of a
+single partition. The partition columns are read only for other segments that are not tiered yet, and for files from
+before the current partitioning.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")
 
 
 def partitions_schema(state: TableState) -> pa.Schema:
-    """Return the partition columns, then the counts. Raises `SchemaMismatchError` for a partition column with the name
-    of a count.
+    """Return the partition columns, then the counts.
 
-    ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
-    well. ``lake_rows`` are rows of the lake, without those that are deleted; null where only a read could count them.
+    ``hot_rows`` are rows that the lake does not hold; for a primary-key table changes, and without a lake also the rows
+    by key. ``lake_rows`` are lake rows without deleted ones; null if only a read could count them. Raises
+    `SchemaMismatchError` if a partition column has the name of a count.
     """
     require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
     columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
@@ -56,44 +56,46 @@ def partitions_schema(state: TableState) -> pa.Schema:
 
 
 def partition_table(table: TableHandle) -> pa.Table:
-    """Count the rows of each partition that has some, in the order of its values, null last; of one state of the table.
+    """Count the rows of each non-empty partition, ordered by its values, null last; all of one state.
 
-    The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
-    partition, unless the partitioning was changed, and as a read does.
+    The table must be partitioned. Raises `LakeMismatchError` for a file of another engine without partition values,
+    unless the partitioning was changed, and as a read does.
     """
     return with_stand_ins(
-        table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _of_pin(table, pin)
+        table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _count_snapshot(table, pin)
     )
 
 
-def _of_pin(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
+def _count_snapshot(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
     columns = pin.state.schema.select(pin.state.partition_by)
     schema = partitions_schema(pin.state)
-    parts = [part.cast(schema) for part in _parts(table, pin, columns)]
-    found = pa.concat_tables([schema.empty_table(), *parts])
-    return in_order(sums(found, columns.names).cast(schema), columns.names)
+    parts = [part.cast(schema) for part in _iter_counts(table, pin, columns)]
+    counts = pa.concat_tables([schema.empty_table(), *parts])
+    return in_order(sums(counts, columns.names).cast(schema), columns.names)
 
 
-def _parts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
+def _iter_counts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
         scan = scan_pinned(table, pin, ScanRequest(columns.names))
-        gone = _Gone(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
-        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, gone)
-        older = [file for file in scan.files if not _says(file, columns)]
-        yield from _of_older(table, pin, scan, older, columns, gone)
+        pending_deletes = _PendingDeletes(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
+        yield _count_lake_files(
+            [file for file in scan.files if _has_partition(file, columns)], columns, pending_deletes
+        )
+        older = [file for file in scan.files if not _has_partition(file, columns)]
+        yield from _count_older_files(table, pin, scan, older, columns, pending_deletes)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
     for split in splits:
-        yield from _of_log(table, pin.state, split, columns)
+        yield from _count_log(table, pin.state, split, columns)
 
 
-def _says(file: ScanFile, columns: TableSchema) -> bool:
+def _has_partition(file: ScanFile, columns: TableSchema) -> bool:
     return set(columns.names) <= set(file.partition)
 
 
 @dataclass(frozen=True, slots=True)
-class _Gone:
-    """Rows that were deleted, and that the lake has until the next round."""
+class _PendingDeletes:
+    """Rows that are deleted in the log, but in the lake only after the next round."""
 
     names: StorageFiles
     rows: Mapping[int, OffsetRuns]
@@ -103,36 +105,42 @@ class _Gone:
         return self.files.get(self.names.name_of(file.location)) if self.files else None
 
     def num_live(self, file: ScanFile) -> int | None:
-        """The rows of a file that count; None where only a read can tell."""
-        if _may_hold(file, self.rows) or file.num_live is None:
+        """Return the live rows of a file; None if only a read can count them."""
+        if _may_contain(file, self.rows) or file.num_live is None:
             return None
         positions = self.positions(file)
         return file.num_live - (positions.num_rows if positions is not None else 0)
 
 
-def _of_lake(files: Sequence[ScanFile], columns: TableSchema, gone: _Gone) -> pa.Table:
+def _count_lake_files(files: Sequence[ScanFile], columns: TableSchema, pending_deletes: _PendingDeletes) -> pa.Table:
     values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
-    return _count_rows(
+    return _make_counts(
         values,
-        lake_rows=[gone.num_live(file) for file in files],
+        lake_rows=[pending_deletes.num_live(file) for file in files],
         lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
         lake_size_bytes=[file.size_bytes for file in files],
     )
 
 
-def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
-    """Return False only if none of the rows at these offsets is in the file, which its name tells."""
+def _may_contain(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Return False only if the file name shows that the file has none of the rows at these offsets."""
     if not rows:
         return False
     named = parse_file_offsets(file.location)
     return named is None or (named[0] in rows and bool(rows[named[0]].within(named[1])))
 
 
-def _of_older(
-    table: TableHandle, pin: ReadSnapshot, scan: LakeScan, files: Sequence[ScanFile], columns: TableSchema, gone: _Gone
+def _count_older_files(
+    table: TableHandle,
+    pin: ReadSnapshot,
+    scan: LakeScan,
+    files: Sequence[ScanFile],
+    columns: TableSchema,
+    pending_deletes: _PendingDeletes,
 ) -> Iterator[pa.Table]:
-    """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
-    a file of every partition that it has rows of, with its share of the bytes.
+    """Count files from before the current partition columns, by reading these columns.
+
+    A file counts for every partition of which it has rows, with its share of the bytes.
     """
     for file in files:
         if not pin.state.former_partitionings:
@@ -141,22 +149,22 @@ def _of_older(
                 "another engine with other partition columns; rewrite it with that engine"
             )
         split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.position_deletes)
-        rows = gone.rows if parse_file_offsets(file.location) is not None else {}
-        piece = LakeScanTask(split, file.bucket, rows, gone.positions(file))
+        rows = pending_deletes.rows if parse_file_offsets(file.location) is not None else {}
+        piece = LakeScanTask(split, file.bucket, rows, pending_deletes.positions(file))
         plan = ScanPlan(table.name, table.uuid, columns, (piece,), scan.projection)
-        found_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
-        num_rows, values = found_rows.num_rows, dict(zip(columns.names, found_rows.columns, strict=True))
-        found = sums(_count_rows(values, lake_rows=[1] * num_rows), columns.names)
-        counts = found.column("lake_rows").to_pylist()
-        yield _count_rows(
-            {name: found.column(name) for name in columns.names},
+        partition_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
+        num_rows, values = partition_rows.num_rows, dict(zip(columns.names, partition_rows.columns, strict=True))
+        counted = sums(_make_counts(values, lake_rows=[1] * num_rows), columns.names)
+        counts = counted.column("lake_rows").to_pylist()
+        yield _make_counts(
+            {name: counted.column(name) for name in columns.names},
             lake_rows=counts,
             lake_files=[1] * len(counts),
             lake_size_bytes=[file.size_bytes * count // num_rows for count in counts],
         )
 
 
-def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
+def _count_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
     def says(segment: Segment) -> bool:
         written = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
         return segment.partitions is not None and len(segment.partitions) == 1 and written == state.partition_by
@@ -165,25 +173,25 @@ def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: Tab
     mixed = tuple(s for s in split.segments if s not in alone)
     keys = [_decode_partition(segment, columns) for segment in alone]
     values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
-    yield _count_rows(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
-    for found in read_split(table.storage, replace(split, segments=mixed), columns):
-        rows = found.batch
-        yield _count_rows(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
+    yield _make_counts(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
+    for log_batch in read_split(table.storage, replace(split, segments=mixed), columns):
+        rows = log_batch.batch
+        yield _make_counts(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
 
 
-def _count_rows(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
+def _make_counts(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
     num_rows = len(next(iter(counts.values())))
-    found = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
-    return pa.table({**values, **found})
+    count_columns = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
+    return pa.table({**values, **count_columns})
 
 
 def _decode_partition(segment: Segment, columns: TableSchema) -> Sequence[Any]:
-    """Return the one partition of a segment in plain values, from the form of records."""
+    """Return the partition values of a segment with a single partition, decoded from the record."""
     assert segment.partitions is not None
-    return [_plain(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
+    return [_decode_value(value, c.type) for value, c in zip(segment.partitions[0], columns.columns, strict=True)]
 
 
-def _plain(value: Any, data_type: pa.DataType) -> Any:
+def _decode_value(value: Any, data_type: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_decimal(data_type):
@@ -194,5 +202,5 @@ def _plain(value: Any, data_type: pa.DataType) -> Any:
 
 
 def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """Return plain values, in which dates are days and timestamps microseconds, as a column."""
+    """Return plain values as a column; dates are days and timestamps microseconds."""
     return pa.array(values, data_type)

@@ -1,8 +1,8 @@
-"""Building a table's lake anew, from the hot log and the snapshots by key, after the lake was lost.
+"""Rebuilds a lost lake table from the hot log and the key-value snapshots.
 
-**Commit point:** one record, which puts the lake at a fresh place without a row. From then on reads take everything
-from the log, and the next tiering round moves it. A round that is under way commits into the former lake table, which
-nobody looks at any more. Its files stay until the table is dropped and cleaned up, or somebody deletes them.
+**Commit point:** one record that moves the lake to a new, empty location. From then on reads take everything from the
+log, and the next tiering round moves it. A round in progress commits to the former lake table, which is no longer read.
+Its files are kept until the table is dropped and cleaned up, or someone deletes them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,34 @@ class RetierReport:
 
     table: str
     lake_location: str
-    """Key of the lake table's new location in the warehouse."""
+    """Key of the new location in the warehouse."""
     former_location: str
     rows: int
-    """Offsets that the next rounds tier: rows, or with a primary key changes."""
+    """Offsets that the next rounds tier: rows, or changes of a primary-key table."""
     lost_rows: int
     """Offsets that were trimmed from the log: only the former lake table may have these rows."""
     returned_rows: int
-    """Rows of dropped partitions that the log still holds: they return to the table."""
+    """Rows of dropped partitions that the log still holds and that return to the table."""
     dry_run: bool = False
 
 
 def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-    """Move the lake to a fresh location, where the next round tiers all rows of the log.
+    """Move the lake to a new location, where the next round tiers all rows of the log.
 
-    Never looks at the lake table, which may be lost. Of a table with a primary key the snapshots by key count as the
-    log. Rows that other engines wrote into the lake are not in the log. Rows that were deleted, alone or with their
-    partition, stay so. Unless ``allow_loss``, it is refused before any change if rows were trimmed from the log, which
-    would be lost, or if the log may hold rows of dropped partitions that would return to the table because no record
-    names them.
+    Never reads the lake table, which may be lost. For a primary-key table the key-value snapshots count as log. Rows
+    that other engines wrote to the lake are not in the log. Deleted rows and dropped partitions stay deleted. Unless
+    ``allow_loss``, it fails before any change if rows were trimmed from the log, which would be lost, or if the log may
+    hold rows of dropped partitions that no record names and that would return.
 
     **Commit point:** the record. Raises `OffsetsTrimmedError` with the numbers, `InvalidOptionError` for a table
-    without a lake, or with an adopted one, `TableNotFoundError`.
+    without a lake or with an adopted one, `TableNotFoundError`.
     """
     if dry_run:
-        return _report(table.refresh(), allow_loss=allow_loss, dry_run=True)
+        return _plan_report(table.refresh(), allow_loss=allow_loss, dry_run=True)
     planned: list[RetierReport] = []
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        planned[:] = [_report(state, allow_loss=allow_loss)]
+        planned[:] = [_plan_report(state, allow_loss=allow_loss)]
         starts = {bucket: trimmed.end for bucket, trimmed in _find_lost_ranges(state).items()}
         return [ResetLake(planned[0].lake_location, starts), *_make_delete_dropped(state)]
 
@@ -67,8 +66,8 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
     return planned[0]
 
 
-def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
-    """Report the effect on a table of this state. Raises if the effect is not allowed."""
+def _plan_report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
+    """Return the effect on a table of this state. Raises if it is not allowed."""
     require_no_branch(state, "building a lake anew")
     properties = state.parsed
     if not properties.datalake_enabled:
@@ -104,7 +103,7 @@ def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> Re
 
 
 def _count_returning_rows(state: TableState) -> int:
-    """Count the rows of dropped partitions that may be in the log, and would be back, at most."""
+    """Return the maximum number of rows of dropped partitions in the log that would return."""
     if state.primary_key or state.lake is None:
         return 0
     tiered = sum(max(0, state.lake_offset(bucket) - log.start) for bucket, log in state.buckets.items())
@@ -113,21 +112,22 @@ def _count_returning_rows(state: TableState) -> int:
 
 
 def _make_delete_dropped(state: TableState) -> Sequence[DeleteRows]:
-    """Return the action that deletes the rows of dropped partitions, so that they do not come back. With an Iceberg
-    lake the record of the new lake means that itself.
+    """Return the action that deletes the rows of dropped partitions, so that they do not return.
+
+    With an Iceberg lake the record of the new lake implies it.
     """
     named = state.dropped_rows.named.rows
     return (DeleteRows(named),) if named and state.parsed.datalake_format != "iceberg" else ()
 
 
 def _find_lost_ranges(state: TableState) -> Mapping[int, OffsetRange]:
-    """Bucket → offsets of the table that neither the log nor, with a primary key, a snapshot by key holds."""
+    """Bucket → offsets of the table that neither the log nor a key-value snapshot holds."""
     return {
         bucket: OffsetRange(state.first_offset(bucket), log.start)
         for bucket, log in state.buckets.items()
-        if log.start > max(state.first_offset(bucket), _count_keyed_rows(state, bucket))
+        if log.start > max(state.first_offset(bucket), _snapshot_offset(state, bucket))
     }
 
 
-def _count_keyed_rows(state: TableState, bucket: int) -> int:
+def _snapshot_offset(state: TableState, bucket: int) -> int:
     return state.snapshots[bucket].offset if bucket in state.snapshots else 0

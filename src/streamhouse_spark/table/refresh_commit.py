@@ -1,10 +1,11 @@
-"""A refresh of a view, without the engine that computes it: the step from one cut of its sources to the next.
+"""Refresh of a materialised view, without the engine that computes it: steps from one set of source versions to the
+next.
 
-**Commit point:** the one record of the view's table that adds the changed rows, whose transaction has the new lineage.
-A crash before it leaves the view as it was, and the next refresh begins there; behind it there is nothing left to do.
-Of two refreshes at once one has the next number, and the other changes nothing.
+**Commit point:** the one record of the view's table with the changed rows, whose transaction has the new lineage. A
+crash before it leaves the view unchanged, and the next refresh starts there; after it nothing is left to do. Of two
+concurrent refreshes one takes the next number, and the other changes nothing.
 
-A view is paused and resumed by one record too, which changes its definition and no row.
+Pausing and resuming a view is one record too, which changes its definition and no row.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from streamhouse_spark.storage.prefetch import Prefetch
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 RECORDS_MAX: Final = 10_000
-"""Records between two versions that are looked at. Beyond them the query is computed anew."""
-STANDS_STILL_MAX: Final = 200
-"""Records without rows behind which a refresh is recorded that changes nothing, so that its versions can be found."""
+"""Records between two versions that are examined; beyond them the view is recomputed."""
+IDLE_RECORDS_MAX: Final = 200
+"""Records without rows after which an empty refresh is recorded, so that its versions stay within reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshStep:
-    """A step of a view to newer versions of its sources."""
+    """A step of a view to later versions of its sources."""
 
     number: int
-    """Number of the refresh: one more than that of the last one."""
+    """Number of the refresh, one more than the last one's."""
     old: Lineage | None
-    """The versions that the view has; None where it has none, or they are no longer known."""
+    """The versions that the view has; None if it has none, or they are unknown."""
     new: Lineage
 
     @property
@@ -58,24 +59,24 @@ class RefreshStep:
         return frozenset(source.name for source in self.new.sources if before.get(source.name) != source.ends)
 
     def anew(self, because: str) -> RefreshStep:
-        """Return the step with the whole query computed."""
+        """Return the step as a full refresh."""
         return RefreshStep(self.number, self.old, Lineage(self.new.sources, because))
 
 
 @dataclass(frozen=True, slots=True)
 class ViewLag:
-    """The distance of a view from its sources."""
+    """The lag of a view behind its sources."""
 
     commits: Mapping[str, int]
-    """Source → its commits that the view has not seen, or of which it has a part."""
+    """Source → its commits that the view lacks, wholly or in part."""
     rows: Mapping[str, int]
-    """Source → its rows that the view has not seen, or its changes where it has a primary key."""
+    """Source → its rows that the view lacks, or changes of a primary-key table."""
     oldest_ms: int | None
-    """Store time of the oldest change that the view lacks, as far as the log still has it; None where it has none."""
+    """Store time of the oldest change that the view lacks, as far as the log retains it; None if there is none."""
 
 
 def last_refresh(state: TableState) -> tuple[int, Lineage | None]:
-    """Return the number of the last refresh and its lineage; 0 and None before the first."""
+    """Return number and lineage of the last refresh; 0 and None before the first."""
     entry = state.transactions.get(REFRESHES)
     number = find_stored_version(state.transactions, state.past_transactions, REFRESHES) or 0
     text = entry.batch.fingerprint if entry is not None and entry.batch is not None else None
@@ -87,9 +88,9 @@ def last_refresh(state: TableState) -> tuple[int, Lineage | None]:
 def next_step(
     view: TableHandle, sources: Mapping[str, TableHandle], *, is_full: bool = False, because: str | None = None
 ) -> RefreshStep | None:
-    """Return the step to the newest versions of the sources; None where the view has all rows of them.
+    """Return the step to the latest source versions; None if the view is up to date.
 
-    ``because`` asks for the whole query, for that reason. With ``is_full`` it is always the whole query.
+    ``because`` requests a full refresh for that reason; ``is_full`` always requests one.
     """
     number, old = last_refresh(view.refresh())
     states = {name: source.refresh() for name, source in sources.items()}
@@ -98,19 +99,19 @@ def next_step(
         because = why_whole(old, sources, states) or ("mode is full" if is_full else None)
     step = RefreshStep(number + 1, old, Lineage(new, because))
     if old is not None and not step.changed and because in (None, "mode is full"):
-        then = {source.name: source.version for source in old.sources}
-        if all(source.version - then[source.name] < STANDS_STILL_MAX for source in new):
+        old_versions = {source.name: source.version for source in old.sources}
+        if all(source.version - old_versions[source.name] < IDLE_RECORDS_MAX for source in new):
             return None
     return step
 
 
-def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, gone: pa.Array | pa.ChunkedArray) -> bool:
-    """Write the rows of a step, and delete the keys of those that are ``gone``; of a key that is both the row stays.
+def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, removed: pa.Array | pa.ChunkedArray) -> bool:
+    """Write the rows of a step and delete the ``removed`` keys; if a key is in both, the row wins.
 
-    Returns False where another refresh was faster, and nothing was changed. Durable when this returns. Raises
+    Returns False if a concurrent refresh committed first, and nothing was changed. Durable when this returns. Raises
     `SchemaMismatchError` if a key is written twice.
     """
-    deleted = np.asarray(gone.to_numpy(zero_copy_only=False), np.bool_) if len(gone) else np.zeros(0, np.bool_)
+    deleted = np.asarray(removed.to_numpy(zero_copy_only=False), np.bool_) if len(removed) else np.zeros(0, np.bool_)
     try:
         PrimaryKeyTable(view).change(rows, deleted, transaction=step.new.transaction(step.number))
     except DifferentHistoryError:
@@ -121,59 +122,56 @@ def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, gone: pa.A
 
 
 def lag_behind(lineage: Lineage, states: Mapping[str, TableState]) -> ViewLag:
-    """Return how far a view of this lineage is behind these states of its sources."""
+    """Return the lag of a view with this lineage behind these states of its sources."""
     commits, rows, waiting = {}, {}, []
-    for then in lineage.sources:
-        now = states[then.name]
-        is_same = now.table_uuid == then.uuid
-        had = then.ends if is_same else {}
-        rows[then.name] = sum(max(0, end - had.get(bucket, 0)) for bucket, end in now.ends.items())
-        commits[then.name] = _commits_behind(then, now) if is_same else now.version
-        waiting += _missing_times_ms(then, now) if is_same else [now.created_ms]
+    for source in lineage.sources:
+        now = states[source.name]
+        is_same = now.table_uuid == source.uuid
+        had = source.ends if is_same else {}
+        rows[source.name] = sum(max(0, end - had.get(bucket, 0)) for bucket, end in now.ends.items())
+        commits[source.name] = _commits_behind(source, now) if is_same else now.version
+        waiting += _missing_times_ms(source, now) if is_same else [now.created_ms]
     return ViewLag(commits, rows, min(waiting, default=None))
 
 
-def _commits_behind(then: SourceVersion, now: TableState) -> int:
-    """Count the commits behind a version; of a part of one, those from the first on that is not whole."""
-    if not then.is_cut:
-        return max(0, now.version - then.version)
-    first = min((segment.commit for segment in _find_missing_segments(then, now)), default=then.version)
-    return max(1, now.version - min(first, then.version) + 1)
+def _commits_behind(source: SourceVersion, now: TableState) -> int:
+    """Count the commits after a source version; for a version within a commit, from the first incomplete commit."""
+    if not source.is_cut:
+        return max(0, now.version - source.version)
+    first = min((segment.commit for segment in _find_missing_segments(source, now)), default=source.version)
+    return max(1, now.version - min(first, source.version) + 1)
 
 
-def _find_missing_segments(then: SourceVersion, now: TableState) -> list[Segment]:
-    """Return the first segment of each bucket with rows that a view lacks, of those that the log still has."""
-    found = (
-        next((s for s in log.segments if s.end_offset > then.ends.get(bucket, 0)), None)
+def _find_missing_segments(source: SourceVersion, now: TableState) -> list[Segment]:
+    """Return the first retained segment of each bucket with rows that a view lacks."""
+    first_segments = (
+        next((s for s in log.segments if s.end_offset > source.ends.get(bucket, 0)), None)
         for bucket, log in now.buckets.items()
     )
-    return [segment for segment in found if segment is not None]
+    return [segment for segment in first_segments if segment is not None]
 
 
-def _missing_times_ms(then: SourceVersion, now: TableState) -> list[int]:
-    """Return times of what a view lacks: of the oldest rows of each bucket, of a truncation, of deletions."""
-    found = [segment.first_time_ms for segment in _find_missing_segments(then, now)]
-    if now.truncation is not None and now.truncation.commit > then.version:
-        found.append(now.truncation.time_ms)
-    found += [deletion.time_ms for deletion in now.deletions if deletion.commit > then.version]
-    return found
+def _missing_times_ms(source: SourceVersion, now: TableState) -> list[int]:
+    """Return the times of the changes that a view lacks: the oldest rows of each bucket, a truncation, deletions."""
+    times_ms = [segment.first_time_ms for segment in _find_missing_segments(source, now)]
+    if now.truncation is not None and now.truncation.commit > source.version:
+        times_ms.append(now.truncation.time_ms)
+    times_ms += [deletion.time_ms for deletion in now.deletions if deletion.commit > source.version]
+    return times_ms
 
 
 def pause_refreshes(view: TableHandle) -> bool:
-    """Have refresh services leave a view as it is, until `resume_refreshes`. Refreshes by hand go on, and one that a
-    service has begun may still commit. Returns False where the view was paused already, and nothing was written.
+    """Pause the refreshes of a view by services, until `resume_refreshes`. Returns False if it was paused already.
 
-    **Commit point:** one record of the view's table, with its definition. Durable when this returns, and seen by each
-    service before it begins another refresh of the view. Raises `InvalidOptionError` for a table that is no view,
-    `TableNotFoundError`.
+    Manual refreshes still work, and a refresh in progress may still commit. **Commit point:** one record of the view's
+    table, with its definition. Durable when this returns; services read it before they start another refresh of the
+    view. Raises `InvalidOptionError` for a table that is not a view, `TableNotFoundError`.
     """
     return _set_paused(view, paused=True)
 
 
 def resume_refreshes(view: TableHandle) -> bool:
-    """Have refresh services keep a view again, which go on at the versions that it has: see `pause_refreshes`. Returns
-    False where it was not paused, and nothing was written.
-    """
+    """Resume the refreshes of a view by services, see `pause_refreshes`. Returns False if it was not paused."""
     return _set_paused(view, paused=False)
 
 
@@ -190,112 +188,114 @@ def _set_paused(view: TableHandle, *, paused: bool) -> bool:
 
 
 def source_version(name: str, state: TableState) -> SourceVersion:
-    """Return the version that a state is, with all rows of it."""
+    """Return the source version of a state, with all its rows."""
     pair = state.recorded_lake
     dropped = pair.dropped_rows if pair is not None else 0
     return SourceVersion(name, state.table_uuid, state.version, state.attempt, state.ends, dropped)
 
 
 def why_whole(old: Lineage | None, sources: Mapping[str, TableHandle], states: Mapping[str, TableState]) -> str | None:
-    """Return the reason for which the changes between two versions do not do; None where they do."""
+    """Return why the changes between two versions do not suffice and a full refresh is needed; None if they do."""
     if old is None:
         return "there is no refresh to begin at"
-    then = {source.name: source for source in old.sources}
-    if then.keys() != sources.keys():
+    old_sources = {source.name: source for source in old.sources}
+    if old_sources.keys() != sources.keys():
         return "the query reads other tables than before"
     for name, source in sources.items():
-        if reason := _why_not_changes(source, then[name], states[name]):
+        if reason := _source_refresh_reason(source, old_sources[name], states[name]):
             return f"{name} {reason}"
     return None
 
 
-def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) -> str | None:
-    if then.uuid != now.table_uuid:
+def _source_refresh_reason(source: TableHandle, version: SourceVersion, now: TableState) -> str | None:
+    if version.uuid != now.table_uuid:
         return "was dropped and made again"
-    if then.attempt is not None:
+    if version.attempt is not None:
         try:
-            source.log.require_history([HistoryPoint(then.version, then.attempt)], "a view was refreshed")
+            source.log.require_history([HistoryPoint(version.version, version.attempt)], "a view was refreshed")
         except DifferentHistoryError:
             return "was put back to an older copy"
-    if any(now.buckets[bucket].end < end for bucket, end in then.ends.items()):
+    if any(now.buckets[bucket].end < end for bucket, end in version.ends.items()):
         return "was put back to an older copy"
     has_images = now.properties.get(CHANGELOG_IMAGE, "full").strip().lower() == "full"
-    if now.primary_key and not has_images and then.ends != now.ends:
+    if now.primary_key and not has_images and version.ends != now.ends:
         return "keeps no rows before updates (table.changelog.image)"
-    if now.version - then.version > RECORDS_MAX:
+    if now.version - version.version > RECORDS_MAX:
         return f"has more than {RECORDS_MAX} commits since"
-    records = _between(source, then.version, now.version)
-    if records is None and (records := _records_after_archive(source, then, now)) is None:
+    records = _read_records(source, version.version, now.version)
+    if records is None and (records := _records_after_archive(source, version, now)) is None:
         return "no longer has the records of its changes"
-    kept = change_starts(now)
-    if any(kept[bucket] > end for bucket, end in then.ends.items()) and now.primary_key:
+    starts = change_starts(now)
+    if any(starts[bucket] > end for bucket, end in version.ends.items()) and now.primary_key:
         return "was trimmed above the changes since"
-    return _unlogged_change(records, then, now)
+    return _unlogged_change(records, version, now)
 
 
-def _unlogged_change(records: Sequence[Record], then: SourceVersion, now: TableState) -> str | None:
-    """Return the first action of the records that changes rows without a change in the log."""
+def _unlogged_change(records: Sequence[Record], version: SourceVersion, now: TableState) -> str | None:
+    """Return the first action of the records that changed rows without a change in the log."""
     loses_by_trimming = not now.primary_key and not now.has_lake
-    lacks_more = not _lacks_known_rows_alone(records, then, now)
+    lacks_more = not _lost_only_logged_rows(records, version, now)
     for record in records:
         for action in record.actions:
             if isinstance(action, act.TieredSnapshot) and not lacks_more:
                 continue
             if loses_by_trimming and isinstance(action, act.Trim):
                 return f"was trimmed by commit {record.number}, and has no lake that keeps the rows"
-            # Rows that the log has no more are lost then, and those of dropped partitions may be back.
+            # Rows that the log no longer has are lost then, and rows of dropped partitions may return.
             if isinstance(action, act.ResetLake) and (action.starts or not now.primary_key):
                 return f"had its lake built anew by commit {record.number}"
-            if reason := _reason(action, then):
+            if reason := _describe_action(action, version):
                 return f"{reason} by commit {record.number}"
     return None
 
 
-def _lacks_known_rows_alone(records: Sequence[Record], then: SourceVersion, now: TableState) -> bool:
-    """Tell whether all rows that the lake lacks were deleted by records, or dropped before the version: then rounds in
-    between took over deletions, which were told when they were committed, and no partition was lost.
+def _lost_only_logged_rows(records: Sequence[Record], version: SourceVersion, now: TableState) -> bool:
+    """Return whether all rows missing from the lake were deleted by records, or dropped before the version.
+
+    Then rounds in between only applied deletions that records named, and no partition was lost.
     """
     if now.lake is None or any(isinstance(action, act.ResetLake) for record in records for action in record.actions):
         return False
     dropped = now.dropped_rows
-    return dropped.newest <= then.version and now.lake.dropped_rows <= dropped.accounted
+    return dropped.newest <= version.version and now.lake.dropped_rows <= dropped.accounted
 
 
-def _between(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:
-    """Return the records behind ``after`` up to ``newest``; None where they are not all kept."""
-    found = []
+def _read_records(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:
+    """Return the records after ``after`` up to ``newest``; None if they are not all retained."""
+    records = []
     try:
         for record in records_from(Prefetch(source.storage), source.uuid, after + 1):
             if record.number > newest:
                 break
-            found.append(record)
-    except CorruptDataError:  # also of a manifest that was cleaned away between two reads
+            records.append(record)
+    except CorruptDataError:  # also if a manifest was cleaned between two reads
         return None
-    if len(found) < newest - after or (found and source.log.check_floor() > after + 1):
+    if len(records) < newest - after or (records and source.log.check_floor() > after + 1):
         return None
-    return found
+    return records
 
 
-def _records_after_archive(source: TableHandle, then: SourceVersion, now: TableState) -> Sequence[Record] | None:
-    """Return the records behind the archive of changes, where that tells all commits between the version and these;
-    None where it does not, or where one of them changed more than rows.
+def _records_after_archive(source: TableHandle, version: SourceVersion, now: TableState) -> Sequence[Record] | None:
+    """Return the records after the archive of changes, if it covers all commits between the version and these.
+
+    None if it does not, or if one of these commits changed more than rows.
     """
     held = usable_archive(now)
-    pages = [page for page in held.pages if page.last_commit > then.version]
-    told = then.version
+    pages = [page for page in held.pages if page.last_commit > version.version]
+    archived_through = version.version
     for page, content in zip(pages, read_pages(source.storage, now, [page.uuid for page in pages]), strict=True):
-        if content.told_from > told + 1 or any(number > then.version for number in content.altered):
+        if content.told_from > archived_through + 1 or any(number > version.version for number in content.altered):
             return None
-        told = page.last_commit
+        archived_through = page.last_commit
     pair = now.recorded_lake
-    if told == then.version or (pair is not None and pair.dropped_rows > then.dropped_rows):
+    if archived_through == version.version or (pair is not None and pair.dropped_rows > version.dropped_rows):
         return None
-    return _between(source, told, now.version)
+    return _read_records(source, archived_through, now.version)
 
 
-def _reason(action: act.Action, then: SourceVersion) -> str | None:
+def _describe_action(action: act.Action, version: SourceVersion) -> str | None:
     if isinstance(action, act.TieredSnapshot):
-        return "lost a partition" if action.dropped_rows > then.dropped_rows else None
+        return "lost a partition" if action.dropped_rows > version.dropped_rows else None
     if isinstance(action, TOLD):
         return None
     if isinstance(action, act.Truncate):

@@ -1,4 +1,4 @@
-"""The rows of a table that can be deleted or replaced: checks before anything is read. Pure."""
+"""Validation of row deletions and overwrites before anything is read. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def require_deletable(state: TableState) -> None:
-    """Require that rows of a table can be deleted by their offsets. Raises `InvalidOptionError`."""
+    """Raise `InvalidOptionError` unless rows of the table can be deleted by offset."""
     if state.primary_key:
         raise InvalidOptionError(
             f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
@@ -26,8 +26,10 @@ def require_deletable(state: TableState) -> None:
         )
 
 
-def condition_choice(where: Any) -> Choose:
-    """Choose the rows of a filter as `Table.to_arrow` takes it. Raises `InvalidOptionError` where there is none."""
+def condition_filter(where: Any) -> Choose:
+    """Return the overwrite filter of a condition as in `Table.to_arrow`. Raises
+    `InvalidOptionError` for an empty one.
+    """
     filter_ = parse_filter(where)
     if filter_ is None:
         raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
@@ -35,8 +37,9 @@ def condition_choice(where: Any) -> Choose:
 
 
 def of_partitions(choose: Choose, state: TableState) -> Choose:
-    """Limit a choice to the partition columns. Raises `InvalidOptionError` for one that looks at others: which rows of
-    a key such a condition means would depend on the order of writes.
+    """Restrict a filter to the partition columns. Raises `InvalidOptionError` if it uses other columns.
+
+    With other columns, the matching row of a key would depend on the order of writes.
     """
 
     def chosen(schema: TableSchema) -> OverwriteFilter:
@@ -54,7 +57,7 @@ def of_partitions(choose: Choose, state: TableState) -> Choose:
 
 
 def require_partitioned(state: TableState) -> tuple[PartitionField, ...]:
-    """Return the fields of the partitioning. Raises `InvalidOptionError` for a table without."""
+    """Return the partition fields. Raises `InvalidOptionError` for an unpartitioned table."""
     fields = state.parsed.partition_fields
     if not fields:
         raise InvalidOptionError(
@@ -65,9 +68,7 @@ def require_partitioned(state: TableState) -> tuple[PartitionField, ...]:
 
 
 def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) -> None:
-    """Require that the table is still partitioned as it was when its partitions were chosen. Raises
-    `CommitConflictError`.
-    """
+    """Raise `CommitConflictError` if the table is no longer partitioned by ``fields``."""
     if state.parsed.partition_fields != tuple(fields):
         raise CommitConflictError(
             f"table {state.name} is partitioned by {join_fields(state.parsed.partition_fields) or 'nothing'} now, and "
@@ -76,8 +77,8 @@ def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) 
 
 
 def require_chosen(choice: OverwriteFilter, rows: pa.Table, name: str) -> None:
-    """Raise `SchemaMismatchError` for new rows that are not of the part that they replace: a second run would not
-    replace them.
+    """Raise `SchemaMismatchError` for new rows outside the part that they replace: a second run
+    would not replace them.
     """
     outside = ~choice.mask(rows)
     if outside.any():

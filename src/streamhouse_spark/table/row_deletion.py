@@ -1,5 +1,7 @@
-"""Deletion and replacement of rows of a table without a primary key. A row is known by its bucket and its offset in the
-log, or, without an offset, by its lake file and its position there (`read/lake_row_ids.py`).
+"""Deletes and rewrites rows of a log table.
+
+A row is identified by its bucket and log offset, or if it has no offset by its lake file and position
+(`read/lake_row_ids.py`).
 """
 
 from __future__ import annotations
@@ -41,15 +43,15 @@ from streamhouse_spark.read.scan_tasks import LakeScanTask, ScanPlan
 from streamhouse_spark.table.rewrite_validation import require_deletable
 
 _CONFLICTS_MAX: Final = 20
-"""Times that rows are looked for again because others deleted some of them meanwhile."""
+"""Retries after other writers deleted some of the same rows."""
 
 
 def delete_matching(table: TableHandle, where: Any, transaction: Transaction | None) -> int:
-    """Delete the rows for which a filter is true. Returns their number; 0 if the transaction was stored before.
+    """Delete the rows that match a filter. Returns their number; 0 if the transaction is already stored.
 
-    **Commit point:** the one record that names the rows. Rows that others append meanwhile stay. Raises
-    `InvalidOptionError` for a table that does not take deletions by a filter, `CommitConflictError` if others keep
-    deleting the same rows.
+    **Commit point:** the one record that names the rows. Concurrently appended rows are kept. Raises
+    `InvalidOptionError` for a table that does not support deletes by filter, `CommitConflictError` if other writers
+    keep deleting the same rows.
     """
     check_transaction(transaction)
     filter_ = parse_filter(where)
@@ -59,9 +61,9 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        found = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
+        located = _find_matching_rows(table, take_latest_snapshot(state), Projection.of(state.schema, (), filter_))
         try:
-            return commit_deletion(table, found.rows, ReadVersion.of(state), transaction, found.files)
+            return commit_deletion(table, located.rows, ReadVersion.of(state), transaction, located.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
@@ -75,18 +77,17 @@ def commit_deletion(
     transaction: Transaction | None = None,
     files: FileRows = NO_FILE_ROWS,
 ) -> int:
-    """Delete the rows at these offsets, and at these positions of lake files, in one record, its **commit point**.
-    Returns their number.
+    """Delete the rows at these offsets and file positions in one record, its **commit point**. Returns their number.
 
-    ``read`` is the state in which they were looked for. Raises `CommitConflictError` where the table was truncated
-    since, or another deleted one of them: nothing was deleted.
+    ``read`` is the version in which they were located. Raises `CommitConflictError` if the table was truncated or one
+    of the rows was deleted since: nothing was deleted.
     """
 
     def plan(state: TableState, _time_ms: int, base: ReadVersion) -> Sequence[Action]:
         actions = make_delete_actions(state, rows, base, files)
         return actions or ((DeleteRows({}),) if transaction is not None else ())
 
-    committed = commit_behind_looks(table, rows, read, plan, transaction=transaction)
+    committed = commit_with_conflict_check(table, rows, read, plan, transaction=transaction)
     if committed.duplicate_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
@@ -100,12 +101,11 @@ def commit_rewrite(
     read: ReadVersion,
     updated: Places = NO_ROWS,
 ) -> TableState:
-    """Delete the old rows and add staged ones, all in one record, its **commit point**: ``updated`` are those of the
-    old rows that are replaced, as the record tells. Returns the state behind it.
+    """Delete the old rows and add staged ones in one record, its **commit point**. Returns the state after it.
 
-    ``read`` is the state in which the rows were read: others may append meanwhile. Raises `CommitConflictError` where
-    the table was truncated or altered since, one of the rows was deleted or removed by others, or, for a strict
-    ``read``, any row was added: nothing was written.
+    ``updated`` are those of the old rows that are replaced, as the record stores. ``read`` is the version in which the
+    rows were read; appends since are allowed. Raises `CommitConflictError` if the table was truncated or altered, one
+    of the rows was deleted or, for a strict ``read``, any row was added since: nothing was written.
     """
 
     def plan(state: TableState, time_ms: int, base: ReadVersion) -> Sequence[Action]:
@@ -125,10 +125,10 @@ def commit_rewrite(
 
     marked = _mark_as_rewrite(staged) if staged is not None else None
     staged_ms = staged.staged_ms if staged is not None else None
-    return commit_behind_looks(table, old.rows, read, plan, staged_ms=staged_ms).state
+    return commit_with_conflict_check(table, old.rows, read, plan, staged_ms=staged_ms).state
 
 
-def commit_behind_looks(
+def commit_with_conflict_check(
     table: TableHandle,
     rows: Mapping[int, OffsetRuns],
     read: ReadVersion,
@@ -137,9 +137,10 @@ def commit_behind_looks(
     transaction: Transaction | None = None,
     staged_ms: int | None = None,
 ) -> CommitResult:
-    """Commit as `CommitLog.commit` does, by a plan that deletes ``rows`` with `make_delete_actions`, and is given the
-    base for that: the one of ``read``, with the lake snapshots that were looked at since. See
-    `read.lake_row_ids.behind_looks`.
+    """Commit a plan that deletes ``rows`` with `make_delete_actions`, as `CommitLog.commit` does.
+
+    The plan gets the base for conflict detection: ``read`` with the lake snapshots checked since. See
+    `read.lake_row_ids.retry_with_relocated_rows`.
     """
 
     def commit(base: ReadVersion) -> CommitResult:
@@ -151,19 +152,19 @@ def commit_behind_looks(
 
 
 def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
-    """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
+    """Return whether a partition was dropped since a state was read: its rows keep their offsets in the log.
 
-    Lake snapshots lack more rows then than records deleted. Those from before the last truncation count for nothing: a
+    Lake snapshots then lack more rows than records deleted. Snapshots from before the last truncation are ignored: a
     state that was read since has none of them, and maybe no other.
     """
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
     ids = [pair.snapshot_id for pair in pairs]
-    known = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
-    return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[known:]))
+    first = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
+    return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
 
 
 def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
-    """Mark the rows as those of an operation that read the table."""
+    """Mark the rows as written by an operation that read the table."""
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
 
@@ -171,57 +172,57 @@ def _mark_as_rewrite(staged: StagedRows) -> StagedRows:
 def make_delete_actions(
     state: TableState, rows: Mapping[int, OffsetRuns], read: ReadVersion, files: FileRows = NO_FILE_ROWS
 ) -> tuple[DeleteRows, ...]:
-    """Return the action that deletes rows of a state: none if all of them were trimmed meanwhile. Pure.
+    """Return the action that deletes rows of a state; none if all of them were trimmed. Pure.
 
-    Raises as `commit_deletion`, and `LakeSnapshotChangedError`, for which `retry_with_relocated_rows` is there.
+    Raises as `commit_deletion`, and `LakeSnapshotChangedError`, which `retry_with_relocated_rows` handles.
     """
     require_not_dropped(state)
-    read.require_there(state)
+    read.require_same_table(state)
     require_deletable(state)
     require_looked_at(state, read, rows)
-    told = read.history.number if read.history is not None else 0
-    newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
-    kept = {}
+    applied_through = read.history.number if read.history is not None else 0
+    newer = any(deletion.is_in_lake and deletion.commit > applied_through for deletion in state.deletions)
+    live_rows = {}
     for bucket, runs in rows.items():
         start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
-        gone = state.deleted[bucket].common(runs) if bucket in state.deleted else None
-        if gone:
+        already_deleted = state.deleted[bucket].common(runs) if bucket in state.deleted else None
+        if already_deleted:
             raise changed_since_read_error(
-                state, f"the row at offset {gone.range.start} of bucket {bucket} was deleted by another"
+                state, f"the row at offset {already_deleted.range.start} of bucket {bucket} was deleted by another"
             )
         if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
             raise changed_since_read_error(
                 state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten"
             )
         if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
-            kept[bucket] = held
+            live_rows[bucket] = held
     if files:
         require_same_files(state, read, files)
         if newer:
             raise changed_since_read_error(
                 state, "rows of lake files were deleted by others, and their places are forgotten"
             )
-        return (DeleteRows(kept, files, read.lake_snapshot_id),)
-    return (DeleteRows(kept),) if kept else ()
+        return (DeleteRows(live_rows, files, read.lake_snapshot_id),)
+    return (DeleteRows(live_rows),) if live_rows else ()
 
 
 def _find_matching_rows(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Places:
-    """Find the rows of a pin that a filter wants."""
-    read, plan = plan_named_read(table, pin, ScanRequest.of(projection))
+    """Find the rows of a read snapshot that match a filter."""
+    read, plan = plan_row_id_read(table, pin, ScanRequest.of(projection))
     batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
     return places_of_rows(table, pin.state, read, np.concatenate(ids))
 
 
-def plan_named_read(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
-    """Plan a read of rows that `places_of_rows` is to name, and return its base.
+def plan_row_id_read(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> tuple[ReadVersion, ScanPlan]:
+    """Plan a read whose rows `places_of_rows` will identify, and return its read version.
 
-    The mark of the lake's snapshot costs a request, and only rows without offsets need it: where the plan may have
-    some, the mark is taken, and the read is planned again behind it. Raises as `plan_pin` does.
+    The mark of the lake snapshot costs a request and is needed only for rows without offsets. If the plan may have
+    some, the mark is read and the read is planned again after it. Raises as `plan_pin`.
     """
-    wanted = replace(wanted, names_rows=True)
-    read, plan = ReadVersion.of(pin.state), plan_pin(table, pin, wanted).plan(table)
+    request = replace(request, names_rows=True)
+    read, plan = ReadVersion.of(pin.state), plan_pin(table, pin, request).plan(table)
     if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
         read = read_base(table, pin.state)
-        plan = plan_pin(table, pin, wanted).plan(table)
+        plan = plan_pin(table, pin, request).plan(table)
     return read, plan

@@ -1,8 +1,8 @@
-"""Changing the partitioning of a table with an Iceberg lake: `Table.set_partitioning`.
+"""Changes the partitioning of a table with an Iceberg lake: `Table.set_partitioning`.
 
-Only rows that are tiered from then on are partitioned anew, those of the hot log among them. Files of the lake stay
-where they are, and each is read by the partitions that it was written with. The record begins a schema of its own, of
-the same columns: whoever planned by the partitions of before notices, and plans again.
+Only rows tiered afterwards get the new partitions, including those of the hot log. Existing lake files stay in place
+and are read by the partitions with which they were written. The record starts a new schema with the same columns, so
+that writers and readers that planned by the old partitions notice and plan again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _BUCKET: Final = re.compile(r"\s*bucket\s*\(\s*([0-9]{1,9})\s*,(.*)\)\s*", re.DO
 
 
 def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
-    """Partition rows by other fields from now on. **Commit point:** one record.
+    """Partition new rows by other fields. **Commit point:** one record.
 
-    Fields are as in ``partition_by`` of `Warehouse.create_table`: columns, ``days(ts)``, ``truncate(4, name)``; none of
-    them for a table without partitions. ``bucket(8, id)`` may be among them, and has to be what it is: rows of the log
-    lie by it. Nothing is written again, and nothing of a row changes. The lake has the new partitions from the next
-    tiering round on. A table that is partitioned so already is left as it is.
+    Fields are as in ``partition_by`` of `Warehouse.create_table`: columns, ``days(ts)``, ``truncate(4, name)``; an
+    empty list removes the partitioning. ``bucket(8, id)`` is accepted only if it equals the existing bucketing, by
+    which log rows are stored. No file or row is rewritten. The lake has the new partitions from the next tiering round
+    on. An unchanged partitioning is a no-op.
 
-    Raises `InvalidOptionError` for a lake in another format than Iceberg, a branch, a materialized view, other buckets,
-    a field that cannot be, and where a property needs the partitions of before; `SchemaMismatchError` for an unknown
-    column. Nothing was written then.
+    Raises `InvalidOptionError` for a lake format other than Iceberg, a branch, a materialized view, other buckets, an
+    invalid field, and a property that needs the old partitions; `SchemaMismatchError` for an unknown column. Then
+    nothing was written.
     """
     if not is_text_list(partition_by):
         raise InvalidOptionError(f"partition_by is {partition_by!r}, expected a list of fields, such as days(ts)")
@@ -45,18 +45,18 @@ def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
 
 
 def _make_set_partitioning(state: TableState, partition_by: Sequence[str]) -> Sequence[Action]:
-    """Return the action that partitions a table of this state anew; none where it is so already. Pure."""
-    _require_able(state)
-    fields = parse_fields(_without_bucket(state, partition_by), state.schema)
+    """Return the action that changes the partitioning; none if it is unchanged. Pure."""
+    _require_supported(state)
+    fields = parse_fields(_remove_bucket_field(state, partition_by), state.schema)
     if fields == state.parsed.partition_fields:
         return ()
     columns = check_partition_columns([f.column for f in fields if f.transform == "identity"], state.schema)
-    action = SetPartitioning(max(state.schemas) + 1, columns, _text(fields))
-    _check(state, action)
+    action = SetPartitioning(max(state.schemas) + 1, columns, _format_fields(fields))
+    _validate(state, action)
     return (action,)
 
 
-def _require_able(state: TableState) -> None:
+def _require_supported(state: TableState) -> None:
     require_no_branch(state, "changing the partitioning")
     if VIEW in state.properties:
         raise InvalidOptionError(
@@ -70,16 +70,16 @@ def _require_able(state: TableState) -> None:
         )
 
 
-def _without_bucket(state: TableState, partition_by: Sequence[str]) -> list[str]:
-    """Return the fields but for the bucket. Raises `InvalidOptionError` for another bucket than the table's."""
+def _remove_bucket_field(state: TableState, partition_by: Sequence[str]) -> list[str]:
+    """Return the fields without the bucket. Raises `InvalidOptionError` for another bucket than the table's."""
     fields, key = [], state.parsed.bucket_key
     for text in partition_by:
-        found = None if state.schema.find(text) is not None else _BUCKET.fullmatch(text)
-        if found is None:
+        match = None if state.schema.find(text) is not None else _BUCKET.fullmatch(text)
+        if match is None:
             fields.append(text)
             continue
-        names = tuple(state.schema.column(name).name for name in parse_names(found[2]))
-        if names != key or int(found[1]) != state.num_buckets:
+        names = tuple(state.schema.column(name).name for name in parse_names(match[2]))
+        if names != key or int(match[1]) != state.num_buckets:
             has = f"bucket({state.num_buckets}, {', '.join(key)})" if key else "no bucket key"
             raise InvalidOptionError(
                 f"PARTITIONED BY {text.strip()}: table {state.name} has {has}, by which rows of the log lie and which "
@@ -88,12 +88,12 @@ def _without_bucket(state: TableState, partition_by: Sequence[str]) -> list[str]
     return fields
 
 
-def _text(fields: Sequence[PartitionField]) -> str:
+def _format_fields(fields: Sequence[PartitionField]) -> str:
     return join_fields(fields) if any(field.transform != "identity" for field in fields) else ""
 
 
-def _check(state: TableState, action: SetPartitioning) -> None:
-    """Raise for a partitioning that the table cannot have, as `Warehouse.create_table` does."""
+def _validate(state: TableState, action: SetPartitioning) -> None:
+    """Raise for a partitioning that the table does not support, as `Warehouse.create_table` does."""
     for name in action.columns:
         require_free_partition_name(name)
     texts = action.changes(state.schemas, state.schema, state.properties)["properties"]

@@ -1,4 +1,4 @@
-"""The read-only views of a table that a ``$`` suffix names."""
+"""Read-only views of a table, named by a ``$`` suffix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARTITIONS = "partitions"
 
 
 class TableView(Protocol):
-    """A readable table under a name."""
+    """A readable table or view."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -40,9 +40,7 @@ class TableView(Protocol):
 
 
 def open_view(table: TableHandle, suffix: str) -> TableView:
-    """Open the view of a suffix. Raises `InvalidNameError` for a suffix that this table does not have, naming those it
-    has.
-    """
+    """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
     if suffix in SYSTEM_TABLES:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
@@ -55,14 +53,14 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
         if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
-                f"there are {', '.join(_suffixes(table))}",
+                f"there are {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
         return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
     _reject(table, suffix)
 
 
-def _suffixes(table: TableHandle) -> list[str]:
+def _list_suffixes(table: TableHandle) -> list[str]:
     changes = (CHANGELOG, BINLOG) if table.state.primary_key else (CHANGELOG,)
     partitions = (PARTITIONS,) if table.state.partition_by else ()
     own = [f"${name}" for name in (*changes, *SYSTEM_TABLES, *partitions)]
@@ -76,7 +74,9 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
         raise InvalidNameError(
             f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
         )
-    raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
+    raise InvalidNameError(
+        f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_list_suffixes(table))}"
+    )
 
 
 @checks_arguments()
@@ -95,7 +95,7 @@ class _SystemView:
 
 @checks_arguments()
 class _PartitionsView:
-    """The rows of each partition by location, as `partition_table` counts them."""
+    """Row counts of each partition, see `partition_table`."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -114,7 +114,7 @@ class _PartitionsView:
 
 @checks_arguments()
 class _ChangelogView:
-    """Every change with its type, offset and commit time, as `changelog_batches` reads them."""
+    """All changes with type, offset and commit time, see `changelog_batches`."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -132,7 +132,7 @@ class _ChangelogView:
 
 @checks_arguments()
 class _BinlogView:
-    """Every change with its row before and after, as `binlog_batches` reads them."""
+    """All changes with the row before and after, see `binlog_batches`."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -149,23 +149,23 @@ class _BinlogView:
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read every change of a state, by the state's columns, each bucket in offset order.
+    """Read all changes of a state by the state's columns, each bucket in offset order.
 
-    A table without a primary key has inserts only, until rows of it are deleted or dropped with a partition. Then its
-    changes are those from the first commit on from which all are there, the inserts first. Of a table with a primary
-    key these are the changes that the hot log and the archive hold, because the lake keeps rows only.
+    A log table has inserts only, until rows are deleted or dropped with a partition. Then its changes start at the
+    first commit after which all are retained, and the inserts come first. For a primary-key table these are the changes
+    in the hot log and the archive, because the lake only has rows.
 
-    Trimmed rows of a log table that lost none are read from the lake, which keeps no commit times: they are null. A
-    table that was never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises
-    `OffsetsTrimmedError` if the lake no longer holds trimmed rows, before the first row of that bucket.
+    Trimmed rows of a log table without deletions are read from the lake, with null commit times. Without a lake the
+    changelog starts where the log does. Raises `OffsetsTrimmedError` if the lake does not hold trimmed rows, before the
+    first row of that bucket.
     """
     from streamhouse_spark.read.change_feed.commit_changes import plan_told
     from streamhouse_spark.read.delete_filter import has_lost_rows
-    from streamhouse_spark.read.scan_executor import read_batches  # it loads the readers of both lakes
+    from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
     if has_lost_rows(state):
-        told = ScanPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
-        yield from read_batches(table, told, CHANGELOG_FIELDS)
+        commit_plan = ScanPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
+        yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
     held = usable_archive(state)
     for bucket, log in state.buckets.items():

@@ -1,4 +1,6 @@
-"""`Table`: one table, in Python and without Spark. The data source and the command line build on it as well."""
+"""`Table`: the Python interface of one table. It works without Spark; the data source and the
+command line use it too.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,10 @@ if TYPE_CHECKING:
 
 @checks_arguments(unless=("lookup_one",))
 class Table(Versions):
-    """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
+    """A table of a warehouse. `Warehouse.table` and `Warehouse.create_table` return one.
 
-    Safe for use by several threads. A table that was dropped and created again under the same name is another table:
-    this object never writes into it.
+    Safe for use by several threads. A table that was dropped and recreated under the same name is another table; this
+    object never writes to it.
     """
 
     # -- what it is -----------------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class Table(Versions):
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The partition columns. Transforms of columns are in ``properties.partitioned_by`` too."""
+        """The partition columns. ``properties.partitioned_by`` also has the transforms, such as ``days(ts)``."""
         return self.state.partition_by
 
     @property
@@ -62,7 +64,7 @@ class Table(Versions):
         return self.state.num_buckets
 
     @cached_property
-    def _appends(self) -> LogTableWriter:
+    def _log_writer(self) -> LogTableWriter:
         from streamhouse_spark.write.log_writer import LogTableWriter
 
         return LogTableWriter(self)
@@ -81,7 +83,7 @@ class Table(Versions):
 
     @cached_property
     def keyed(self) -> PrimaryKeyTable:
-        """Writes by primary key. Raises `InvalidOptionError` for a table without one."""
+        """The writer of primary-key tables. Raises `InvalidOptionError` for a log table."""
         if not self.state.primary_key:
             raise InvalidOptionError(
                 f"table {self.name} has no primary key: it takes append(rows) and delete(where=...); upserts, lookups "
@@ -99,21 +101,20 @@ class Table(Versions):
     # -- writing --------------------------------------------------------------------------------------------------
 
     def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Add rows; durable and visible to everybody when this returns, all of them or none.
+        """Append rows to a log table. All rows are durable and visible to all readers when this returns, or none are.
 
-        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts; columns
-        match by name, and one that the rows lack has its default in them, or null. Returns the offsets that the rows
-        got. With a ``transaction`` that is already stored nothing is added, and the offsets of its first commit are
-        returned.
+        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts. Columns
+        match by name; a missing column gets its default, or null. Returns the offsets of the rows. If the
+        ``transaction`` is already stored, nothing is appended and the offsets of its first commit are returned.
 
         Raises:
             SchemaMismatchError: before anything is written; names the column.
-            CommitConflictError, StorageError: nothing was added.
-            CommitStateUnknownError: the rows may or may not have been added; see its text.
-        InvalidOptionError: the table has a primary key, by which rows are upserted.
+            CommitConflictError, StorageError: nothing was appended.
+            CommitStateUnknownError: the rows may or may not have been appended; its text says how to find out.
+            InvalidOptionError: the table has a primary key; use `upsert`.
         """
         check_transaction(transaction)
-        return self._appends.append(rows, transaction)
+        return self._log_writer.append(rows, transaction)
 
     def writer(
         self,
@@ -124,27 +125,29 @@ class Table(Versions):
         in_flight_bytes_max: int = 64 << 20,
         delivery_timeout_ms: float = 120_000,
     ) -> Writer:
-        """Open a writer for an event producer. See `streamhouse_spark.write.producer.writer.open_writer`."""
+        """Open a batching writer for an event producer. See `streamhouse_spark.write.producer.writer.open_writer`."""
         from streamhouse_spark.write.producer.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
-        return open_writer(self, self._appends, producer_id, *limits)
+        return open_writer(self, self._log_writer, producer_id, *limits)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets:
-        """Write rows by primary key: new keys are inserted, rows of known ones merged (``table.merge-engine``).
+        """Insert or update rows by primary key. ``table.merge-engine`` says how a row is merged with the stored one.
 
-        By default the last row of a key replaces the stored one. ``rows`` are as for `append`; where a key is in them
-        several times they count in their order, and the changelog has one net change. ``columns`` makes it a partial
-        update: only these and the primary key are in the rows, the others stay as they are, or have their default, else
-        null, where the key is new. Durable and visible to everybody when this returns, all rows or none; other writers
-        may write at the same time. Returns the offsets of the changes in the changelog, which has none for a row that
-        stays as it is. With a ``transaction`` that is already stored nothing is changed, and the offsets of its first
-        commit are returned, also where columns are aggregated.
+        By default the last row of a key replaces the stored row. ``rows`` are as for `append`. If a key occurs several
+        times, its rows are applied in order, and the changelog gets one net change. ``columns`` makes it a partial
+        update: ``rows`` have the primary key and these columns only. Other columns keep their values; in new rows they
+        get their defaults, or null.
 
-        Raises as `append`; `InvalidOptionError` for a table without a primary key, and where its merge engine takes
-        whole rows only.
+        Rows are durable and visible to all readers when this returns, all or none. Concurrent writers are supported.
+        Returns the offsets of the changes in the changelog; an unchanged row has no change. If the ``transaction`` is
+        already stored, nothing is changed, also in aggregated columns, and the offsets of its first commit are
+        returned.
+
+        Raises as `append`, and `InvalidOptionError` for a log table or a partial update that the merge engine does not
+        support.
         """
         return self.keyed.upsert(rows, columns=columns, transaction=transaction)
 
@@ -155,13 +158,14 @@ class Table(Versions):
     def delete(
         self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
     ) -> BucketOffsets | int:
-        """Delete the rows with these keys, of a table without a primary key the rows that a filter wants.
+        """Delete rows by primary key, or from a log table the rows that match ``where``.
 
-        ``keys`` are rows with the columns of the primary key, a list of tuples of its values, or for a key of one
-        column a list of values; one key will do without a list, and keys without a row change nothing. The property
-        ``table.delete.behavior`` decides about deletions: ``allow`` (the default where the last row wins), ``ignore``,
-        or ``disable``, an error. Durable, atomic and idempotent as `upsert` is; the offsets of the changes are
-        returned. ``where`` is a filter as for `to_arrow`; see `streamhouse_spark.table.row_deletion.delete_matching`.
+        ``keys`` are rows with the primary key columns, a list of tuples of key values, or for a single-column key a
+        list of values. One key needs no list. Keys without a row are ignored. ``table.delete.behavior`` is ``allow``
+        (the default if the last row wins), ``ignore`` or ``disable``, which raises an error. The delete is durable,
+        atomic and idempotent as `upsert` is, and the offsets of the changes are returned. ``where`` is a filter as for
+        `to_arrow`, and the number of deleted rows is returned; see
+        `streamhouse_spark.table.row_deletion.delete_matching`.
         """
         if keys is not None and where is not None:
             raise InvalidOptionError("delete was given keys and where; give one of them")
@@ -172,53 +176,55 @@ class Table(Versions):
         return delete_matching(self, where, transaction)
 
     def overwrite(self, rows: Any, *, where: Any = None, transaction: Transaction | None = None) -> BucketOffsets:
-        """Replace all rows, or those for which ``where`` is true; readers see the old rows or the new ones.
+        """Replace all rows, or those that match ``where``. Readers see either the old rows or the new ones.
 
-        **Commit point:** the one record that removes the rows and adds these. Before it nothing has changed; from it
-        on, rows committed earlier, by whomever and tiered or not, are no longer read. ``rows`` may be empty. The next
-        tiering round does the same to the lake table, whose older snapshots stay; open streams fail, see `truncate`.
-        A ``transaction`` that is already stored changes nothing, and returns the offsets of its first commit.
-        ``where`` is a filter as for `to_arrow`, which the new rows satisfy; with a primary key, one on partition
-        columns. `streamhouse_spark.table.overwrite` says more. Raises as `append`; then nothing was removed either.
+        **Commit point:** the one record that deletes the old rows and appends the new ones. Rows of any writer
+        committed before it, tiered or not, are no longer read. ``rows`` may be empty. The next tiering round applies
+        the overwrite to the lake table, whose older snapshots are kept; open streams fail, see `truncate`. If the
+        ``transaction`` is already stored, nothing is changed and the offsets of its first commit are returned.
+        ``where`` is a filter as for `to_arrow` that the new rows must match; for a primary-key table it may only use
+        partition columns. See also `streamhouse_spark.table.overwrite`. Raises as `append`; then nothing was deleted.
         """
         from streamhouse_spark.table.overwrite import overwrite
 
-        return overwrite(self, self._appends, rows, where, transaction)
+        return overwrite(self, self._log_writer, rows, where, transaction)
 
     def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Replace the partitions that ``rows`` are of by these; the others stay. Otherwise as `overwrite`."""
+        """Replace the partitions that occur in ``rows``; other partitions are kept. Otherwise as `overwrite`."""
         from streamhouse_spark.table.overwrite import overwrite_partitions
 
-        return overwrite_partitions(self, self._appends, rows, transaction)
+        return overwrite_partitions(self, self._log_writer, rows, transaction)
 
     def truncate(self) -> None:
-        """Remove all rows; the table, its properties and its stored transactions stay.
+        """Delete all rows. The table, its properties and its stored transactions are kept.
 
-        **Commit point:** one record, which says where each bucket ended. Rows below are no longer read from the table
-        at once, rows appended later get the offsets behind them. The next tiering round empties the lake table in one
-        snapshot, behind which older snapshots stay readable until they expire; files of the hot log are deleted after
-        the grace, so that reads under way end well. Streams and tails that are open fail with `OffsetsTrimmedError`;
-        with ``failOnDataLoss=false`` they go on behind the truncation. An empty table is left as it is.
+        **Commit point:** one record with the end offset of each bucket. Rows below it are no longer read; later rows
+        get higher offsets. The next tiering round empties the lake table in one snapshot, and older snapshots stay
+        readable until they expire. Files of the hot log are deleted after the grace period, so that running reads can
+        finish. Open streams and tails fail with `OffsetsTrimmedError`, or continue after the truncation with
+        ``failOnDataLoss=false``. An empty table is left unchanged.
 
-        Raises `CommitConflictError`, `StorageError`: nothing was removed. `CommitStateUnknownError`: look at its text;
-        truncating again is safe where nobody appended meanwhile.
+        Raises `CommitConflictError`, `StorageError`: nothing was deleted. `CommitStateUnknownError`: truncating again
+        is safe if no other writer appended since.
         """
         from streamhouse_spark.log.staging import make_truncate_actions
 
         self._log.commit(lambda state, _time_ms: make_truncate_actions(self.require_there(state)))
 
     def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
-        """Remove the rows of all partitions with these values of some or all partition columns; None stands for null.
+        """Delete all partitions with these values of some or all partition columns; None matches null.
 
-        Rows committed before the call go in one step: readers see all of a partition, or nothing of it. With a primary
-        key they are deleted as by `delete`. Rows of a log table are tiered first, and go from the lake in one snapshot;
-        those appended since the call began stay. The hot log keeps its rows as history for streams that start earlier,
-        which get `OffsetsTrimmedError` for trimmed rows; older lake snapshots keep theirs until they expire. **Commit
-        points:** see `streamhouse_spark.table.partitions`. With ``dry_run`` rows and files are only counted.
+        Rows committed before the call are deleted in one step: readers see a partition whole or not at all. In a
+        primary-key table the rows are deleted as by `delete`. Rows of a log table are tiered first and then dropped
+        from the lake in one snapshot; rows appended after the call began are kept. The hot log keeps the dropped rows
+        as history for streams that start earlier, which get `OffsetsTrimmedError` for trimmed rows. Older lake
+        snapshots keep them until they expire. **Commit points:** see `streamhouse_spark.table.partitions`. With
+        ``dry_run`` rows and files are only counted.
 
-        Raises `InvalidOptionError` for a name that is no partition column, a log without a lake and a table that takes
-        no deletions, `SchemaMismatchError` for a value that does not fit: nothing was changed. `CommitConflictError`:
-        nothing was dropped. After any other error it may be gone; dropping again also takes later rows.
+        Raises `InvalidOptionError` for a column that is not a partition column, a log table without a lake and a table
+        that does not support deletes, and `SchemaMismatchError` for a value that does not fit: nothing was changed.
+        `CommitConflictError`: nothing was dropped. After any other error the partition may have been dropped; dropping
+        it again also deletes later rows.
         """
         from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
         from streamhouse_spark.table.partitions import drop_partitions
@@ -228,32 +234,33 @@ class Table(Versions):
         return drop_partitions(self, PartitionMatches((match,)), dry_run=dry_run)
 
     def stager(self, state: TableState | None = None) -> RowStager:
-        """Return a stager of rows for the schema and properties of a state, the newest known by default."""
-        return self._appends.stager(state or self.state)
+        """Return a stager for the schema and properties of ``state``, by default the latest cached one."""
+        return self._log_writer.stager(state or self.state)
 
     def commit(
         self, staged: StagedRows, *, transaction: Transaction | None = None, overwrite: bool = False
     ) -> BucketOffsets:
-        """Add rows that were staged, here or in other processes, as `append` does, or `overwrite`."""
-        return self._appends.commit(staged, transaction=transaction, overwrite=overwrite)
+        """Commit staged rows, also of other processes, as `append` or `overwrite` does."""
+        return self._log_writer.commit(staged, transaction=transaction, overwrite=overwrite)
 
     def forget_transactions(self, *app_ids: str) -> None:
-        """Drop the stored identities of these applications: their versions may be written again."""
+        """Forget the stored transactions of these applications, so that their versions can be written again."""
         from streamhouse_spark.table.alter import forget_transactions
 
         forget_transactions(self, app_ids)
 
     def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
-        """Say that a named consumer has processed everything below ``offsets``; None forgets it.
+        """Commit the position of a named consumer: it has processed all rows below ``offsets``. None removes the
+        consumer.
 
-        Trimming keeps rows that it has not processed, until it was silent for the table's time to live and a week more.
-        Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name or an offset
-        that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
+        Trimming keeps unprocessed rows until the consumer has been silent for the table's time to live plus a week.
+        Repeating a position counts as a heartbeat, which is stored once an hour. Raises `InvalidOptionError` for an
+        invalid name or offset, and `DifferentHistoryError` for a `LogPosition` of another history of the table.
         """
         move_consumer(self._log, consumer_id, offsets, self.require_there)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
-        """Return the position that a named consumer gave last, for `tail`; None for an unknown one."""
+        """Return the last committed position of a named consumer, for `tail`; None if it is unknown."""
         return consumer_position(self.refresh(), consumer_id)
 
     # -- columns and properties -------------------------------------------------------------------------------------
@@ -272,22 +279,23 @@ class Table(Versions):
         drop_not_null: Sequence[str] = (),
         move_columns: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Change columns, ``s.x`` inside them, and properties, all of it or nothing. **Commit point:** one record.
+        """Alter columns, nested fields (``s.x``) and properties atomically. **Commit point:** one record.
 
-        New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
-        to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
-        before. The lake table follows in the next tiering round. Tails and streams go on after an addition or a move; a
-        column of theirs that is renamed, dropped, widened or loses NOT NULL ends them with `SchemaMismatchError`, and
-        started again they go on.
-        ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
-        ``defaults`` maps columns, new ones too, to a constant for new rows whose writer does not name the column, None
-        removes it; rows written before stay as they are, and a null that is given stays null. ``drop_not_null`` lists
-        columns that accept null from now on, ``move_columns`` maps columns to the one that they stand behind, None for
-        the first place. These four mean the columns as they are afterwards.
+        ``rename_columns`` maps old names to new ones, ``widen_columns`` names to wider types; these and
+        ``drop_columns`` refer to the columns before the change. ``add_columns`` appends columns, which are null in
+        existing rows. The lake table follows in the next tiering round. Open streams and tails continue after an added
+        or moved column. They end with `SchemaMismatchError` if one of their columns is renamed, dropped, widened or
+        loses NOT NULL, and continue when restarted.
 
-        Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
-        NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
-        for unknown or impossible properties, and for columns whose role forbids the change.
+        The other arguments refer to the columns after the change. ``comments`` maps columns to comments; None removes
+        one; the table's comment is the property ``comment``. ``defaults`` maps columns to constants for new rows that
+        lack the column; None removes one. Existing rows and explicit nulls are unchanged. ``drop_not_null`` lists
+        columns that become nullable. ``move_columns`` maps a column to the one that it follows, or None for the first
+        position.
+
+        Raises `SchemaMismatchError` for an unknown column, a name in use, an added NOT NULL column, a type that cannot
+        hold all old values and a default that does not fit; `InvalidOptionError` for unknown or invalid properties and
+        for columns whose role forbids the change.
         """
         from streamhouse_spark.config.alter_table import Alteration
         from streamhouse_spark.config.column_changes import ColumnChanges
@@ -300,27 +308,29 @@ class Table(Versions):
         alter_table(self, change)
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
-        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING, s.x INT``) or a StructType."""
+        """Add columns as `alter` does, given as an Arrow schema, Spark DDL (``note STRING, s.x
+        INT``) or a StructType.
+        """
         self.alter(add_columns=columns, defaults=defaults)
 
     def set_default(self, column: str, value: Any) -> None:
-        """Give a column a default, as `alter` does: ``set_default("country", "CH")``."""
+        """Set the default of a column as `alter` does: ``set_default("country", "CH")``."""
         self.alter(defaults={column: value})
 
     def drop_default(self, *columns: str) -> None:
-        """Remove the defaults of columns, as `alter` does: columns that new rows lack are null."""
+        """Remove the defaults of columns as `alter` does: in new rows that lack them they are null."""
         self.alter(defaults=dict.fromkeys(columns))
 
     def rename_column(self, name: str, new_name: str) -> None:
-        """Give a column another name, as `alter` does; properties that name it follow."""
+        """Rename a column as `alter` does; properties that name it follow."""
         self.alter(rename_columns={name: new_name})
 
     def drop_column(self, *names: str) -> None:
-        """Drop columns, as `alter` does. A column of that name that is added later is another one."""
+        """Drop columns as `alter` does. A column that is added later under the same name is a new one."""
         self.alter(drop_columns=names)
 
     def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
-        """Give a column a type that holds all its values, as `alter` does: ``widen_column("n", "bigint")``."""
+        """Widen the type of a column as `alter` does: ``widen_column("n", "bigint")``."""
         self.alter(widen_columns={name: new_type})
 
     def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
@@ -328,9 +338,7 @@ class Table(Versions):
         self.alter(set_properties=changed, unset_properties=removed)
 
     def set_partitioning(self, partition_by: Sequence[str]) -> None:
-        """Partition rows by other fields from now on; see
-        `streamhouse_spark.table.set_partitioning.set_partitioning`.
-        """
+        """Change how new rows are partitioned. See `streamhouse_spark.table.set_partitioning.set_partitioning`."""
         from streamhouse_spark.table.set_partitioning import set_partitioning
 
         set_partitioning(self, partition_by)
@@ -344,25 +352,26 @@ class Table(Versions):
         filter: pc.Expression | Sequence[Any] | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """Read the union: every row committed before the call, each once; lake rows first, then the hot log's.
+        """Read the table: every row committed before the call, exactly once; lake rows first, then those of the hot
+        log.
 
-        ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
-        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments.
-        ``as_of_timestamp_ms`` gives the rows, and the columns, of that time.
-        Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
+        ``columns`` selects and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of ``(column,
+        operator, value)`` that must all hold; it prunes lake files and log segments. ``as_of_timestamp_ms`` reads the
+        rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`,
+        `OffsetsTrimmedError`.
         """
         from streamhouse_spark.read.union_read import read_union
 
         return read_union(self, columns, filter, as_of_timestamp_ms)
 
     def repinned(self) -> ReadSnapshot:
-        """Return a new pin, on the lake's own newest snapshot, after another can no longer be read."""
+        """Return a new read snapshot on the lake's latest snapshot, after another one can no longer be read."""
         from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 
         return fall_back_to_lake_snapshot(self)
 
     def read_hot(self, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-        """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
+        """Read the hot rows of a read snapshot of a log table, one Arrow table per bucket."""
         from streamhouse_spark.read.union_read import read_hot
 
         return read_hot(self, pin, projection)
@@ -376,16 +385,16 @@ class Table(Versions):
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up the current rows of keys: a row for each key in their order.
+        """Look up current rows by primary key: one result row per key, in the order of ``keys``.
 
-        ``keys`` are as for `delete`. The result has the columns of the primary key, then the others, or those of
-        ``columns``, null where there is no row, then ``_match_keys``. It is as new as the call, or on remote storage as
-        a second before; ``max_staleness_ms`` says otherwise, and ``at_least``, the offsets that a write returned,
-        includes that write whatever host it came from. ``insert_if_absent`` first adds a row, null beside the key, for
-        each key without one. The first lookup on a host reads the log's changes into the local cache.
-        Raises `InvalidOptionError` without a primary key, `SchemaMismatchError` for keys that do not fit.
+        ``keys`` are as for `delete`. The result has the primary key columns, then the other columns or ``columns``,
+        null if the key has no row, and then ``_found``. The result is as new as the call, on remote storage at most one
+        second older. ``max_staleness_ms`` changes this bound. ``at_least``, the offsets that a write returned,
+        guarantees to see that write, also of another host. ``insert_if_absent`` first inserts a row for each missing
+        key; its other columns have their defaults, or null. The first lookup on a host replays the log into the local
+        cache. Raises `InvalidOptionError` for a log table, `SchemaMismatchError` for keys that do not fit.
         """
-        self._lookup.require_unlike_found(columns)
+        self._lookup.require_no_found_column(columns)
         return self._lookup.rows(
             keys,
             columns=columns,
@@ -402,12 +411,11 @@ class Table(Versions):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """Look up the current row of one key: a dict of Python values, None if there is none.
+        """Look up the current row of one key as a dict of Python values; None if there is none.
 
-        ``key`` is a value, for a key of several columns a tuple of them in their order, or a mapping. This is for
-        applications that ask for a row at a time: it makes no Arrow table, which alone costs more than the row. Rows
-        are as new as those of `lookup`, and ``max_staleness_ms`` and ``at_least`` mean the same; keys of integers and
-        texts are looked up fastest. Raises as `lookup`.
+        ``key`` is a value, a mapping, or for a composite key a tuple of values in key order. This is for applications
+        that look up one row at a time: it builds no Arrow table, which costs more than the lookup itself. Integer and
+        text keys are fastest. ``max_staleness_ms`` and ``at_least`` are as for `lookup`, as are the errors.
         """
         return self._lookup_one.row(key, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
@@ -419,10 +427,10 @@ class Table(Versions):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
-        """Look up all current rows whose primary key begins with these values, in the order of their keys.
+        """Look up all current rows whose primary key starts with these values, in key order.
 
         ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
-        bucket where the bucket key is among them, else all. ``max_staleness_ms`` and ``at_least`` are as in `lookup`.
+        bucket if it contains the bucket key, else all. ``max_staleness_ms`` and ``at_least`` are as for `lookup`.
         """
         return self._lookup.with_prefix(prefix, columns=columns, max_staleness_ms=max_staleness_ms, at_least=at_least)
 
@@ -436,18 +444,18 @@ class Table(Versions):
         stop: threading.Event | None = None,
         until_ms: int | None = None,
     ) -> Tail:
-        """Follow the log: batches as they are committed, each bucket in offset order, for ever or until ``stop``.
+        """Follow the log: yield batches as they are committed, each bucket in offset order, until ``stop`` is set.
 
-        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all that is kept of it),
-        a mapping bucket → offset, the ``position`` of another tail, which is behind its last batch and may be kept as
-        JSON (`LogPosition`), or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
-        ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
-        asked; by default each few milliseconds while rows come, and more seldom the longer none did, up to 2 s
-        on an object store. With ``until_ms`` the generator ends when no row came for so long.
-        Of a table with a primary key these are the changes, with ``_change_type`` before all columns.
-        The columns are those of the call: ones that are added later are not in the batches.
-        Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read, `DifferentHistoryError` when the
-        table was put back to an older copy since the position was taken, or meanwhile.
+        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
+        → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position follows the last
+        batch and can be stored as JSON (`LogPosition`). ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
+        ``_commit_timestamp`` before the table's columns. ``poll_ms`` is the poll interval; by default a few
+        milliseconds while rows arrive, backing off to 2 s on an object store. With ``until_ms`` the tail ends if no row
+        arrived for that long.
+
+        A primary-key table yields its changes, with ``_change_type`` before all columns. Columns added after the call
+        are not in the batches. Raises `OffsetsTrimmedError` if the log is trimmed faster than it is read, and
+        `DifferentHistoryError` if the table was restored from an older copy since the position was taken.
         """
         from streamhouse_spark.read.tail import follow
 
@@ -469,7 +477,7 @@ class Table(Versions):
         return Inspect(self)
 
     def costs(self, prices: Mapping[str, Any] | None = None) -> TableCosts:
-        """Count this process's requests, and estimate a month's dollars. See `streamhouse_spark.table.costs`."""
+        """Return this process's requests and an estimated monthly cost. See `streamhouse_spark.table.costs`."""
         from streamhouse_spark.table.costs import table_costs
 
         return table_costs(self, prices)
@@ -477,30 +485,33 @@ class Table(Versions):
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def merge_inline(self) -> int:
-        """Move inline rows of commit records into one segment a bucket. Returns the number of segments replaced."""
+        """Compact inline rows of commit records into one segment per bucket. Returns the number of
+        replaced segments.
+        """
         from streamhouse_spark.write.auto_compaction import merge_inline
 
         return merge_inline(self)
 
     def merge_small(self) -> int:
-        """Merge runs of small adjacent segments. Returns the number of segments replaced."""
+        """Compact runs of small adjacent segments. Returns the number of replaced segments."""
         from streamhouse_spark.write.auto_compaction import merge_small
 
         return merge_small(self)
 
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-        """Build the lake anew from the log, in a fresh place. See `streamhouse_spark.table.rebuild_lake.retier`."""
+        """Rebuild the lake table from the log at a new location. See `streamhouse_spark.table.rebuild_lake.retier`."""
         from streamhouse_spark.table.rebuild_lake import retier
 
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
-        """Merge small segments, trim as far as the time to live and the lake allow, delete unneeded files.
+        """Compact small segments, trim the log as far as its time to live and the lake permit, and delete unneeded
+        files.
 
-        With a primary key the rows are published first if that is due, and changes are trimmed only up to them. Lake
+        For a primary-key table due key-value snapshots are written first, and the log is only trimmed up to them. Lake
         files are compacted and snapshots expired unless ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
-        are false. Repeating it is harmless, also in several places. With ``dry_run`` nothing is changed, and the report
-        says which deletions are due. Raises `LakeRolledBackError` where the lake lost rows, before anything is trimmed.
+        are false. Safe to repeat and to run concurrently. With ``dry_run`` nothing is changed, and the report has the
+        due deletions. Raises `LakeRolledBackError` if the lake lost rows, before anything is trimmed.
         """
         from streamhouse_spark.table.log_maintenance import maintain
 

@@ -34,9 +34,9 @@ from streamhouse_spark.table.lake_maintenance import (
 
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog.
+    """Delete the lake table of a dropped table with its files, unless it is in an external catalog.
 
-    An adopted lake table stays, without an owner, and the lake that a branch only read.
+    An adopted lake table is kept without an owner, as is the lake that a branch reads.
     """
     if BRANCH in state.properties:
         return
@@ -57,15 +57,15 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
 @checks_arguments()
 class LakeView:
-    """Reads the lake table of a streamhouse table. Empty, with the table's columns, before the first tiering round."""
+    """The lake table of a streamhouse table; empty before the first tiering round."""
 
     def __init__(self, table: TableHandle) -> None:
         require_no_branch(table.state, "reading and keeping the lake alone")
         self._table = table
-        _ = self._lake  # a table without a lake is an error at once
+        _ = self._lake  # fail early for a table without a lake
 
     def __getstate__(self) -> dict[str, TableHandle]:
-        """Pickle the table alone; the lake is opened again on first use."""
+        """Pickle the table alone; the lake is reopened on first use."""
         return {"_table": self._table}
 
     @cached_property
@@ -73,7 +73,7 @@ class LakeView:
         return self._table.open_lake()
 
     def newest(self) -> LakeSnapshot | None:
-        """Return the newest snapshot and the offsets that it holds."""
+        """Return the latest snapshot and the offsets that it holds."""
         return newest_snapshot(self._table.log, self._lake)
 
     def to_arrow(
@@ -84,7 +84,7 @@ class LakeView:
         as_of_snapshot: int | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """Read all rows of the lake table, or of the snapshot that is named or was current at a time.
+        """Read all rows of the lake table, of a snapshot, or of the snapshot that was current at a time.
 
         ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
         """
@@ -97,14 +97,14 @@ class LakeView:
             as_of_snapshot=as_of_snapshot,
             as_of_timestamp_ms=as_of_timestamp_ms,
         )
-        found = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
-        return projection.joined([projection.finish(rows) for rows in found])
+        tables = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
+        return projection.joined([projection.finish(rows) for rows in tables])
 
     def _current(self) -> LakeTable:
-        """Return the lake of the table as it is now: others may have altered it.
+        """Return the lake by the latest state, because other processes may have altered the table.
 
-        Raises `TableNotFoundError`, or `DifferentHistoryError` if the log was put back to an older copy, which names
-        snapshots that must stay.
+        Raises `TableNotFoundError`, or `DifferentHistoryError` if the log was restored from an older copy, which names
+        snapshots that must be kept.
         """
         lake = self._lake.with_state(self._table.refresh())
         newest_snapshot(self._table.log, lake)
@@ -113,10 +113,10 @@ class LakeView:
     # -- maintenance, a verb at a time ----------------------------------------------------------------------------
 
     def compact(self, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
-        """Write small neighbouring files of a bucket as few, and files with many deleted rows without these.
+        """Compact small adjacent files of a bucket, and rewrite files with many deleted rows.
 
-        With ``purge`` each file that has a deleted row is written again: once the snapshots before have expired, and
-        the log was trimmed, no file has the bytes of a deleted row.
+        With ``purge`` every file with a deleted row is rewritten: once older snapshots have expired and the log was
+        trimmed, no file has the bytes of a deleted row.
 
         See `streamhouse_spark.table.lake_maintenance.compact`.
         """
@@ -125,9 +125,10 @@ class LakeView:
     def optimize(
         self, order_by: str, *, filter: pc.Expression | Sequence[Any] | None = None, dry_run: bool = False
     ) -> CompactReport:
-        """Lay the rows of files out by columns, so that queries with conditions on these skip most files.
+        """Cluster the rows of files by columns, so that queries that filter on them skip most files.
 
-        ``order_by`` is ``a, b`` or ``zorder(a, b)``; ``filter`` chooses the files that may hold its rows.
+        ``order_by`` is ``a, b`` or ``zorder(a, b)``; ``filter`` restricts the rewrite to files that may have matching
+        rows.
 
         See `streamhouse_spark.table.lake_maintenance.optimize`.
         """
@@ -137,7 +138,7 @@ class LakeView:
     def expire_snapshots(
         self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False
     ) -> ExpireReport:
-        """Drop old snapshots, and the files that only they need.
+        """Expire old snapshots and delete the files that only they need.
 
         See `streamhouse_spark.table.lake_maintenance.expire_snapshots`.
         """
@@ -146,14 +147,15 @@ class LakeView:
         )
 
     def remove_orphan_files(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
-        """Delete files of the lake table that no snapshot needs and that are older than ``grace_ms``; returns their
-        keys. Raises `InvalidOptionError` for a grace below ten minutes, `CommitConflictError`: run it again.
+        """Delete orphan files of the lake table that are older than ``grace_ms``, and return their keys.
+
+        Raises `InvalidOptionError` for a grace period below ten minutes; `CommitConflictError`: run it again.
         """
         check_grace(grace_ms)
         return self._current().remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        """Join manifests to few large ones. See `streamhouse_spark.table.lake_maintenance.rewrite_manifests`."""
+        """Combine manifests into few large ones. See `streamhouse_spark.table.lake_maintenance.rewrite_manifests`."""
         return rewrite_manifests(self._table, self._current(), dry_run=dry_run)
 
     # -- metadata -------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class LakeView:
         return self._lake.metadata_table_names()
 
     def metadata(self, name: str) -> pa.Table:
-        """Return one of the lake's own metadata tables. Raises `InvalidNameError` naming the existing ones."""
+        """Return a metadata table of the lake. Raises `InvalidNameError` listing the existing ones."""
         require_metadata(self._table.state, self._lake, self._lake.newest())
         return self._lake.metadata_table(name)
 

@@ -1,4 +1,4 @@
-"""A table at a glance: its size, how far the lake is behind the log, and whether rounds fail."""
+"""Status of a table: its size, the lag of the lake, and whether tiering rounds fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class TableOverview:
-    """A line about a table, from the state that was read last: it costs no request."""
+    """The status of a table from its cached state, without a request."""
 
     table: str
     version: int
@@ -27,33 +27,32 @@ class TableOverview:
     buckets: int
     rows: int
     rows_unit: str
-    """What ``rows`` and ``lag_rows`` count: ``rows``, or the ``changes`` of a table with a primary key, whose rows only
-    a read can count.
-    """
+    """The unit of ``rows`` and ``lag_rows``: ``rows``, or ``changes`` of a primary-key table, whose rows only a read
+    can count."""
     lag_rows: int | None
     """Rows that the lake does not hold; None without a lake."""
     untiered_s: float | None
-    """Age of the oldest of them."""
+    """Age of the oldest of these rows."""
     freshness_s: float
     is_late: bool
-    """Whether tiering or maintenance should have come long ago."""
+    """Whether tiering or maintenance is overdue."""
     hot_bytes: int
     hot_segments: int
     lake_format: str | None
     failing: str | None = None
-    """The class of the error with which its rounds fail, as far as their note says; None where they do not."""
+    """The error class with which its rounds fail, as far as recorded; None if they do not."""
     failed_s: float | None = None
     """Age of the last such failure."""
 
     @classmethod
     def of(cls, table: Table, failures: Sequence[TieringFailure] = ()) -> TableOverview:
-        """Look at the table's last known state, and at the failures that `overdue_failures` read of it."""
+        """Return the status of a table, given the failures that `overdue_failures` read for it."""
         state = table.state
         of = state.parsed
         enabled = of.datalake_enabled
         now_ms = table.storage.now_ms()
         health = table_health(state, of, now_ms)
-        failure = next((one for one in failures if not one.is_over(state)), None)
+        failure = next((candidate for candidate in failures if not candidate.is_over(state)), None)
         segments = [segment for log in state.buckets.values() for segment in log.segments]
         return cls(
             table=table.name,
@@ -79,17 +78,18 @@ class TableOverview:
 
 
 def overdue_failures(storage: Storage, tables: Sequence[Table]) -> Mapping[str, Sequence[TieringFailure]]:
-    """Return the noted failures by the uuid of those tables whose rows or files wait too long, read side by side. All
-    others cost no request.
+    """Return the recorded failures by uuid of tables whose rows or files wait too long, read in parallel.
+
+    Other tables cost no request.
     """
     overdue = [table for table in tables if _is_overdue(table)]
-    found = at_once(storage, lambda table: list_failures(table.storage, table.uuid), overdue)
-    return {table.uuid: failures for table, failures in zip(overdue, found, strict=True)}
+    failures_by_table = at_once(storage, lambda table: list_failures(table.storage, table.uuid), overdue)
+    return {table.uuid: failures for table, failures in zip(overdue, failures_by_table, strict=True)}
 
 
 def _is_overdue(table: Table) -> bool:
     try:
         health = table_health(table.state, table.state.parsed, table.storage.now_ms())
-    except StreamhouseError:  # whoever looks at the table itself gets the error
+    except StreamhouseError:  # using the table raises the error
         return False
     return health.untiered_ms > health.freshness_ms or health.is_maintenance_late

@@ -1,8 +1,8 @@
-"""Tags: names of versions of a table, which keep what readers of these versions need.
+"""Tags: named versions of a table, which retain what readers of these versions need.
 
-**Commit point:** the one record that gives the name, or takes it away. Before the first, the version's state is stored
-in an object that nobody names; cleaning takes it where the record never comes. The record is put only where every file
-of the log that the version reads is still the table's: so no cleaner has it on a list.
+**Commit point:** the one record that adds or removes the name. Before a tag is added, the version's state is stored in
+an object that no record names yet; cleaning removes it if the record never comes. The record is committed only if every
+log file of the version still belongs to the table, so no cleaner will delete it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snaps
 NAME_CHARS_MAX: Final = 128
 _NAME = re.compile(r"[a-z_][a-z0-9_.\-]*\Z")
 _TRIES = 5
-_BEYOND = 10**19
+_VERSION_MAX = 10**19
 
 
 @dataclass(frozen=True, slots=True)
 class TableTag:
-    """A name of a version of a table."""
+    """A named version of a table."""
 
     name: str
     version: int
     created_ms: int
     expires_ms: int | None = None
-    """Time from which on cleaning drops the tag; None for never."""
+    """Time when cleaning drops the tag; None for never."""
     lake_snapshot: int | None = None
     """The lake snapshot that the version reads."""
 
 
-def tags_of(state: TableState) -> list[TableTag]:
-    """Return the tags by name, without those that stand for branches."""
+def list_tags(state: TableState) -> list[TableTag]:
+    """Return the tags by name, without those of branches."""
     return [
         TableTag(name, tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
         for name, tag in sorted(state.tags.items())
@@ -53,9 +53,9 @@ def tags_of(state: TableState) -> list[TableTag]:
 
 
 def version_of(state: TableState, version: int | str) -> int:
-    """Return the number of a version that a number or a tag names. Raises `InvalidOptionError` for an unknown tag."""
+    """Return the commit number of a number or a tag. Raises `InvalidOptionError` for an unknown tag."""
     if isinstance(version, int) and not isinstance(version, bool):
-        return min(max(version, 0), _BEYOND)  # a number that no commit has is told where commits are looked for
+        return min(max(version, 0), _VERSION_MAX)  # an unknown number is reported by the search for the commit
     if not isinstance(version, str):
         raise InvalidOptionError(f"version of {state.name} is {quote(version)}, expected a commit number or a tag")
     text = version.strip()
@@ -63,15 +63,15 @@ def version_of(state: TableState, version: int | str) -> int:
         return state.tags[text.lower()].version
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    known = ", ".join(tag.name for tag in tags_of(state)) or "none"
+    tag_names = ", ".join(tag.name for tag in list_tags(state)) or "none"
     raise InvalidOptionError(
         f"{state.name} VERSION AS OF {quote(version)}: expected a commit number of {state.name}$commits or a tag, its "
-        f"tags are: {known}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
+        f"tags are: {tag_names}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
     )
 
 
 def list_pinned_segments(pin: ReadSnapshot) -> Iterator[Segment]:
-    """Yield the segments of the log, and of snapshots by key, that a pin reads."""
+    """Yield the segments of the log and of key-value snapshots that a read snapshot uses."""
     for bucket, offsets in pin.hot.items():
         yield from (s for s in pin.state.buckets[bucket].segments if s.end_offset > offsets.start)
     for base in pin.bases.values():
@@ -79,7 +79,7 @@ def list_pinned_segments(pin: ReadSnapshot) -> Iterator[Segment]:
 
 
 def create_tag(table: TableHandle, name: str, version: int | str | None, retain_ms: int | None) -> TableTag:
-    """Give a version a name; see `Table.create_tag`."""
+    """Tag a version; see `Table.create_tag`."""
     require_no_branch(table.state, "a tag")
     name = _parse_tag_name(name)
     if retain_ms is not None and (type(retain_ms) is not int or retain_ms < 1):
@@ -88,43 +88,43 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
         )
     for attempt in range(_TRIES):
         now = table.refresh()
-        _require_new(now, name)
-        then = now if version is None else state_at(table.log, table.storage, version_of(now, version))
+        _require_free_name(now, name)
+        target = now if version is None else state_at(table.log, table.storage, version_of(now, version))
         try:
-            keep_version(table, name, then, list_pinned_segments(take_latest_snapshot(then)), retain_ms)
+            keep_version(table, name, target, list_pinned_segments(take_latest_snapshot(target)), retain_ms)
             break
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
-                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
-    _require_lake_kept(table, name, then)
-    return next(tag for tag in tags_of(table.refresh()) if tag.name == name)
+                raise  # else the version was compacted or trimmed concurrently: retry with the latest
+    _require_lake_snapshot(table, name, target)
+    return next(tag for tag in list_tags(table.refresh()) if tag.name == name)
 
 
 def drop_tag(table: TableHandle, name: str) -> None:
-    """Take a name away; see `Table.drop_tag`."""
+    """Remove a tag; see `Table.drop_tag`."""
     name = _parse_tag_name(name)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         return (DropTag((name,)),) if name in state.tags else ()
 
     if name not in table.refresh().tags:
-        known = ", ".join(tag.name for tag in tags_of(table.state)) or "none"
-        raise InvalidOptionError(f"{table.name} has no tag {name!r}; its tags are: {known}")
+        tag_names = ", ".join(tag.name for tag in list_tags(table.state)) or "none"
+        raise InvalidOptionError(f"{table.name} has no tag {name!r}; its tags are: {tag_names}")
     table.log.commit(plan)
 
 
 def _parse_tag_name(name: str) -> str:
     """Return the name in lower case. Raises `InvalidOptionError`."""
-    found = name.lower() if name.isascii() else ""
-    if not _NAME.match(found) or len(found) > NAME_CHARS_MAX or found == "main":
+    folded = name.lower() if name.isascii() else ""
+    if not _NAME.match(folded) or len(folded) > NAME_CHARS_MAX or folded == "main":
         raise InvalidOptionError(
             f"tag {quote(name)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits, underscores, dots and "
             "hyphens, beginning with a letter or underscore, and not 'main'; choose such a name"
         )
-    return found
+    return folded
 
 
-def _require_new(state: TableState, name: str) -> None:
+def _require_free_name(state: TableState, name: str) -> None:
     if find_branch(state, name) is not None:
         raise InvalidOptionError(f"{state.name} has a branch {name!r}, and one name means one version; choose another")
     if name in state.tags:
@@ -135,57 +135,57 @@ def _require_new(state: TableState, name: str) -> None:
 
 
 def keep_version(
-    table: TableHandle, name: str, then: TableState, segments: Iterable[Segment], retain_ms: int | None = None
+    table: TableHandle, name: str, target: TableState, segments: Iterable[Segment], retain_ms: int | None = None
 ) -> None:
-    """Give a version a name, by which its lake snapshot, its files of the log and these ``segments`` stay.
+    """Name a version, so that its lake snapshot, its log files and these ``segments`` are retained.
 
-    Raises `SnapshotExpiredError` where the segments are no longer the table's, and no other name keeps them.
+    Raises `SnapshotExpiredError` if the segments no longer belong to the table, and no other tag retains them.
     """
     uuid, segments = table.world.ids.new_uuid(), list(segments)
-    lake_snapshot = then.lake.snapshot_id if then.lake is not None else None
+    lake_snapshot = target.lake.snapshot_id if target.lake is not None else None
     if lake_snapshot is not None:
         table.open_lake().snapshot(lake_snapshot)
-    _require_live(table.state, then, segments)
-    write_tagged(table.storage, then, uuid)
+    _require_live(table.state, target, segments)
+    write_tagged(table.storage, target, uuid)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        if (known := state.tags.get(name)) is not None and known.uuid == uuid:
+        if (existing := state.tags.get(name)) is not None and existing.uuid == uuid:
             return ()
-        _require_new(state, name)
-        _require_live(state, then, segments)
-        _require_not_expiring(state, then, lake_snapshot)
+        _require_free_name(state, name)
+        _require_live(state, target, segments)
+        _require_not_expiring(state, target, lake_snapshot)
         if tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"tag {name!r} of {state.name} took longer than the grace; run it again")
-        return (Tag(name, then.version, uuid, lake_snapshot, retain_ms),)
+        return (Tag(name, target.version, uuid, lake_snapshot, retain_ms),)
 
     table.log.commit(plan)
 
 
-def _require_live(state: TableState, then: TableState, segments: Iterable[Segment]) -> None:
-    """Require that what a version reads is still the table's: what was marked for deletion may be gone any moment.
+def _require_live(state: TableState, target: TableState, segments: Iterable[Segment]) -> None:
+    """Raise unless the segments of a version still belong to the table: marked files may be deleted at any time.
 
     Raises `SnapshotExpiredError`. A version that has a tag may get another.
     """
-    if of_version(state.tags, then.version) is not None:
+    if of_version(state.tags, target.version) is not None:
         return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
     needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in segments}
-    if state.lake_location != then.lake_location or not needed <= live:
+    if state.lake_location != target.lake_location or not needed <= live:
         raise SnapshotExpiredError(
-            f"{state.name} as of commit {then.version} cannot get a tag: rows that it reads were merged, trimmed or "
+            f"{state.name} as of commit {target.version} cannot get a tag: rows that it reads were merged, trimmed or "
             "removed since, and their old files may go any moment; choose a later commit of "
             f"{state.name}$history, and tag versions while they are new"
         )
 
 
-def _require_not_expiring(state: TableState, then: TableState, lake_snapshot: int | None) -> None:
-    """Require that no expiry is about to take the lake snapshot; see `table.lake_maintenance.claim_of`."""
+def _require_not_expiring(state: TableState, target: TableState, lake_snapshot: int | None) -> None:
+    """Raise if an expiry is about to remove the lake snapshot; see `table.lake_maintenance.make_expiry_claim`."""
     if lake_snapshot in state.expiring:
-        raise _expired_error(state.name, then.version, lake_snapshot)
+        raise _expired_error(state.name, target.version, lake_snapshot)
 
 
-def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
-    """Require the lake snapshot once more: another engine, which knows no record, may have expired it meanwhile."""
+def _require_lake_snapshot(table: TableHandle, name: str, target: TableState) -> None:
+    """Check the lake snapshot again: another engine, which ignores the log, may have expired it concurrently."""
     tag = table.refresh().tags.get(name)
     if tag is None or tag.lake_snapshot is None:
         return
@@ -193,7 +193,7 @@ def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
         table.open_lake().snapshot(tag.lake_snapshot)
     except SnapshotExpiredError as error:
         table.log.commit(lambda state, _: (DropTag((name,)),) if state.tags.get(name) == tag else ())
-        raise _expired_error(table.name, then.version, tag.lake_snapshot) from error
+        raise _expired_error(table.name, target.version, tag.lake_snapshot) from error
 
 
 def _expired_error(name: str, version: int, lake_snapshot: int | None) -> SnapshotExpiredError:

@@ -1,4 +1,4 @@
-"""Tier one table: every row that was committed before the call."""
+"""Tiering of one table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
 
 def tier_table(table: TableHandle, run_tasks: RunTasks) -> TieringReport:
-    """Tier every row of ``table`` that was committed before the call; ``run_tasks`` writes the files of a round."""
+    """Tier all rows that were committed before the call; ``run_tasks`` writes the files of a round."""
     require_no_branch(table.state, "tiering")
     return TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)

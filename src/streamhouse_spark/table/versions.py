@@ -1,4 +1,4 @@
-"""`Versions`: the verbs of a table that go back in its history."""
+"""`Versions`: the methods of a table that concern its versions, tags and branches."""
 
 from __future__ import annotations
 
@@ -19,83 +19,82 @@ if TYPE_CHECKING:
 
 @checks_arguments()
 class Versions(TableHandle):
-    """The part of `Table` that goes back to older versions. A version is the number of a commit."""
+    """Base of `Table` for older versions, tags and branches. A version is the number of a commit."""
 
     def rollback_to_version(self, version: int | str, *, dry_run: bool = False) -> RollbackReport:
-        """Give the table the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
+        """Restore the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
 
-        History goes on: the commits between stay, and offsets are never used again. Rows added since are deleted, rows
-        deleted since come back with new offsets; with a primary key each key has its net change. Where all rows were
-        removed at once since, all of now go so, and all of that version are added, which are read in this process. The
-        lake follows in the next tiering round. Comments, defaults, constraints and properties stay as they are. With
-        ``dry_run`` nothing is written, and rows that come back are not checked.
+        History is kept: later commits stay, and offsets are never reused. Rows added since are deleted, and rows
+        deleted since return with new offsets; a primary-key table gets the net change of each key. If the table was
+        truncated or overwritten since, all current rows are deleted and all rows of the version are written, which this
+        process reads. The lake follows in the next tiering round. Comments, defaults, constraints and properties are
+        unchanged. With ``dry_run`` nothing is written, and returning rows are not validated.
 
-        Raises `CommitConflictError` where others committed rows meanwhile (nothing was written),
-        `ConstraintViolatedError` for rows that come back in breach of a constraint of now, `InvalidOptionError`
-        for a commit that does not exist, or where columns lie between, or a dropped partition whose rows are gone,
-        `SnapshotExpiredError` or `OffsetsTrimmedError` where that version is no longer kept.
+        Raises `CommitConflictError` if rows were committed concurrently (nothing was written),
+        `ConstraintViolatedError` for returning rows that violate a current constraint, `InvalidOptionError` for an
+        unknown commit, columns changed since or a dropped partition whose rows are lost, `SnapshotExpiredError` or
+        `OffsetsTrimmedError` if the version is no longer retained.
         """
         from streamhouse_spark.table.rollback import rollback_to_version
 
         return rollback_to_version(self, version, dry_run=dry_run)
 
     def rollback_to_timestamp(self, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
-        """Roll back, as `rollback_to_version` does, to the newest commit of ``timestamp_ms`` or before."""
+        """Roll back as `rollback_to_version` does, to the latest commit at or before ``timestamp_ms``."""
         from streamhouse_spark.table.rollback import rollback_to_timestamp
 
         return rollback_to_timestamp(self, timestamp_ms, dry_run=dry_run)
 
     def create_tag(self, name: str, version: int | str | None = None, *, retain_ms: int | None = None) -> TableTag:
-        """Name a version, the newest where none is given. **Commit point:** one record. ``VERSION AS OF 'name'`` reads
-        it.
+        """Tag a version, by default the latest. ``VERSION AS OF 'name'`` reads it. **Commit point:** one record.
 
-        What readers of the version need stays until `drop_tag`, whatever is merged, trimmed, cleaned and expired: files
-        of the log, records and the lake snapshot. With ``retain_ms`` cleaning drops the tag after that time. Other
-        engines do not know of it, so their expiry of lake snapshots does not either.
+        The tag retains what readers of the version need until `drop_tag`: log files, records and the lake snapshot.
+        With ``retain_ms`` maintenance drops the tag after that time. Other engines do not know the tag and may expire
+        the snapshot.
 
-        Raises `InvalidOptionError` for a name that is taken or impossible, or a version that does not exist;
-        `SnapshotExpiredError` for one of which files were replaced since, though they may not be deleted yet.
+        Raises `InvalidOptionError` for a name that is in use or invalid and for an unknown version;
+        `SnapshotExpiredError` for a version whose files were replaced since, even if they are not deleted yet.
         """
         from streamhouse_spark.table.tags import create_tag
 
         return create_tag(self, name, version, retain_ms)
 
     def drop_tag(self, name: str) -> None:
-        """Take a name away. **Commit point:** one record. What only it kept goes after the grace of cleaning.
+        """Drop a tag. **Commit point:** one record. Files that only it retained are deleted after the grace period.
 
-        Raises `InvalidOptionError` for an unknown name.
+        Raises `InvalidOptionError` for an unknown tag.
         """
         from streamhouse_spark.table.tags import drop_tag
 
         drop_tag(self, name)
 
     def tags(self) -> list[TableTag]:
-        """Return the tags by name, as ``$refs`` shows them."""
-        from streamhouse_spark.table.tags import tags_of
+        """Return the tags ordered by name, as ``$refs`` shows them."""
+        from streamhouse_spark.table.tags import list_tags
 
-        return tags_of(self.refresh())
+        return list_tags(self.refresh())
 
     # -- branches -------------------------------------------------------------------------------------------------
 
     def create_branch(self, name: str) -> TableBranch:
-        """Begin a branch with the newest version. **Commit point:** one record. Rows of the hot log are copied; no file
-        of the lake is.
+        """Create a branch of the latest version. **Commit point:** one record. Hot rows are copied; lake files are not.
 
-        `branch` opens it, and SQL knows it as ``orders$branch_<name>``. Writes to it are seen there alone, and those to
-        the table are not seen in it, until `fast_forward` publishes it or `drop_branch` ends it. Meanwhile its records
-        and the lake snapshot that it reads stay.
+        `branch` opens it; its SQL name is ``orders$branch_<name>``. Branch and table do not see each other's writes
+        until `fast_forward` publishes the branch or `drop_branch` ends it. Until then its records and its lake snapshot
+        are retained.
 
-        Raises `TableExistsError` for a name that another branch has, `InvalidNameError` for an impossible one, and
-        `InvalidOptionError` for a table that cannot have branches, all before anything is written.
+        Raises `TableExistsError` for a name in use, `InvalidNameError` for an invalid one, and `InvalidOptionError` for
+        a table that does not support branches, all before anything is written.
         """
         from streamhouse_spark.table.branching.branches import create_branch
 
         return create_branch(self, name)
 
     def branch(self, name: str) -> Self:
-        """Open a branch: a table that can be read and written. Upkeep, columns and properties are the table's own.
+        """Open a branch as a table that can be read and written. Maintenance, columns and properties belong to the
+        table.
 
-        Raises `TableNotFoundError` for an unknown name, and where it was published or dropped.
+        Raises `TableNotFoundError` for an unknown, published or dropped branch.
         """
         from streamhouse_spark.table.branching.branches import open_log
 
@@ -103,30 +102,30 @@ class Versions(TableHandle):
         return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
 
     def branches(self) -> list[TableBranch]:
-        """Return the branches by name, as ``$refs`` shows them."""
+        """Return the branches ordered by name, as ``$refs`` shows them."""
         from streamhouse_spark.table.branching.branches import list_branches
 
         return list_branches(self)
 
     def fast_forward(self, name: str, *, to: str = "main") -> Publication:
-        """Publish a branch: its changes become the table's at once, all of them or none, and the branch ends.
+        """Publish a branch: commit its changes to the table, all or none, and end the branch.
 
-        **Commit point:** one record. Publishing again, after a crash or by two processes, is one publication. Where the
-        table changed since the branch began, the branch is published only if that is right behind these changes: of a
-        table without a primary key if the branch only added rows, of one with if nobody changed a key that the branch
-        changed or read.
+        **Commit point:** one record. Publishing again, after a crash or concurrently, has no further effect. If the
+        table changed since the branch began, publishing requires that the branch does not conflict: a branch of a log
+        table only appended rows; of a primary-key table no key that the branch changed or read was changed.
 
-        Raises `CommitConflictError` where it is not, and `TableNotFoundError` for an unknown name; nothing was
-        published. `CommitStateUnknownError`: publish again, which tells.
+        Raises `CommitConflictError` on a conflict and `TableNotFoundError` for an unknown name; nothing was published.
+        `CommitStateUnknownError`: publish again to find out.
         """
         from streamhouse_spark.table.branching.publication import fast_forward
 
         return fast_forward(self, name, to=to)
 
     def drop_branch(self, name: str) -> None:
-        """End a branch, and lose its changes. **Commit point:** the record that takes its name away.
+        """Drop a branch and its changes. **Commit point:** the record that removes its name.
 
-        Its files go after the grace of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an unknown name.
+        Its files are deleted after the grace period of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an
+        unknown name.
         """
         from streamhouse_spark.table.branching.branches import drop_branch
 
@@ -135,8 +134,7 @@ class Versions(TableHandle):
     def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         """Read the rows as of a commit number or a tag.
 
-        Raises `InvalidOptionError` for a version that does not exist, `SnapshotExpiredError` for one that is no longer
-        kept.
+        Raises `InvalidOptionError` for an unknown version, `SnapshotExpiredError` for one that is no longer retained.
         """
         from streamhouse_spark.table.rollback import read_version
 

@@ -1,12 +1,10 @@
-"""Adoption of an existing lake table: its rows become the history of a new table and are not written again.
+"""Adoption of an existing lake table: its rows become the history of a new table without being rewritten.
 
-The new table's log begins at offset 0 behind that history. In this order: the first record of a log that nobody names;
-the rows by key, where the table has one (`kv.adoption_snapshot`); the claim in the lake (`lake.iceberg_adopt`,
-`lake.paimon_adopt`); the pair in
-the log; the name's pointer. **Commit point:** the pointer, as
-for any table that is created. A crash before it leaves a lake that a table without a name has claimed: the next
-adoption drops that table, by the record in its log, which also stops an adopter that only slept, and takes the lake
-over.
+The new table's log starts at offset 0 after that history. The steps are: write the first record of an unnamed log; for
+a primary-key table stage key-value snapshots (`kv.adoption_snapshot`); claim the lake (`lake.iceberg.adopt`,
+`lake.paimon_adopt`); record the tiered snapshot; write the name's pointer. **Commit point:** the pointer, as for any
+created table. A crash before it leaves a lake claimed by an unnamed table. The next adoption drops that table by a
+record in its log, which also stops a stalled adopter, and takes over the lake.
 """
 
 from __future__ import annotations
@@ -55,16 +53,15 @@ _FORMAT = "table.datalake.format"
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
-    """A table that was made of a lake table, or with ``dry_run`` would be."""
+    """The table created from a lake table, or with ``dry_run`` the one that would be."""
 
     table: str
     location: str
     """Location of the lake table."""
     snapshot_id: int | None
-    """The newest snapshot of the lake table."""
+    """The latest snapshot of the lake table."""
     rows: int
-    """Rows in the lake's files, deleted ones included; of a Paimon table with a primary key all stored versions of a
-    row."""
+    """Rows in the lake's files, including deleted ones; in a Paimon primary-key table all stored versions of a row."""
     files: int
     schema: str
     """The table's columns, as Spark DDL."""
@@ -72,7 +69,7 @@ class AdoptReport:
     bucket_key: str | None
     buckets: int
     format: LakeFormat
-    """A table that was made from a lake table, or with ``dry_run`` would be."""
+    """The format of the lake table."""
     primary_key: tuple[str, ...]
 
 
@@ -87,27 +84,27 @@ def adopt_table(
     *,
     dry_run: bool,
 ) -> AdoptReport:
-    """See `Warehouse.adopt_table`."""
+    """Adopt a lake table; see `Warehouse.adopt_table`."""
     path = parse_table_name(name).require_table("adopt as")
     source = parse_table_name(lake).require_table("adopt") if lake is not None else path
     if not isinstance(properties, Mapping | None):
         raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
     if not is_text_list(primary_key):
         raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
-    lake_format = _format_of(storage, settings, source, properties or {})
+    lake_format = _detect_format(storage, settings, source, properties or {})
     place = lake_location(source, "", taken=False, lake_format=lake_format)
     adopter = _Adopter(storage, settings, world, path, lake_format, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
         adopter.require_free(names.resolve(storage, path))
         return adopter.report(adopter.examine())
     for _ in range(_RACES_MAX):
-        found = adopter.adopt()
-        if found is not None:
-            return adopter.report(found)
+        candidate = adopter.adopt()
+        if candidate is not None:
+            return adopter.report(candidate)
     raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
 
 
-def _format_of(
+def _detect_format(
     storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
 ) -> LakeFormat:
     """Return the format that the properties name, or that of the lake table in the warehouse. Raises
@@ -115,7 +112,7 @@ def _format_of(
     """
     said = str(properties.get(_FORMAT, "")).strip().lower()
     if said:
-        return "paimon" if said == "paimon" else "iceberg"  # any other word is refused with the properties
+        return "paimon" if said == "paimon" else "iceberg"  # any other value is rejected with the properties
     if any(name.startswith("lake.") for name in settings):
         return "iceberg"
     iceberg, paimon = (
@@ -157,30 +154,30 @@ class _Adopter:
 
     def examine(self) -> AdoptionCandidate:
         """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
-        found = self.lake().examine(self.path, self.place)
-        if found.owner is not None:
-            self._require_ownerless(found, found.owner)
-        return found
+        candidate = self.lake().examine(self.path, self.place)
+        if candidate.owner is not None:
+            self._require_ownerless(candidate, candidate.owner)
+        return candidate
 
-    def _require_ownerless(self, found: AdoptionCandidate, owner: str) -> None:
-        state = self._find_owner(found, owner)
+    def _require_ownerless(self, candidate: AdoptionCandidate, owner: str) -> None:
+        state = self._find_owner(candidate, owner)
         if state is not None and not state.dropped and self._is_named(state):
-            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {state.name}")
+            raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {state.name}")
 
-    def _find_owner(self, found: AdoptionCandidate, owner: str) -> TableState | None:
-        """Return the state of the table that owns the lake; None if it was dropped long ago."""
+    def _find_owner(self, candidate: AdoptionCandidate, owner: str) -> TableState | None:
+        """Return the state of the table that owns the lake; None if it was dropped and cleaned."""
         try:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
-        if self._is_final(owner):
+        if self._is_deleted(owner):
             return None
         raise LakeMismatchError(
-            f"the {self.kind} at {found.location} belongs to table {owner}, which this warehouse does not have; drop "
-            "that table in its own warehouse, and clean up there"
+            f"the {self.kind} at {candidate.location} belongs to table {owner}, which this warehouse does not have; "
+            "drop that table in its own warehouse, and clean up there"
         )
 
-    def _is_final(self, owner: str) -> bool:
+    def _is_deleted(self, owner: str) -> bool:
         _, floor = newest_floor(self.storage, owner)
         return floor is not None and floor.floor >= DROPPED_FLOOR
 
@@ -189,43 +186,43 @@ class _Adopter:
         return names.resolve(self.storage, path).uuid == state.table_uuid
 
     def adopt(self) -> AdoptionCandidate | None:
-        """Try the adoption once. Returns None if another table took the name."""
+        """Attempt the adoption once. Returns None if another table took the name."""
         storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
-        found = self.examine()
-        create = replace(self._make_create(found), lake_location=self.place)
+        candidate = self.examine()
+        create = replace(self._make_create(candidate), lake_location=self.place)
         require_log_location(storage, create.properties)
         names.create_database(storage, self.path.database, world)
-        if found.owner is not None:
-            self._end(found, found.owner)
+        if candidate.owner is not None:
+            self._drop_owner(candidate, candidate.owner)
         uuid = new_table_uuid(storage, world, create.properties)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
-        self._claim(found, uuid)
+        self._claim(candidate, uuid)
         if not names.point(storage, self.path, pointer, uuid, world):
             return None
-        names.create_database(storage, self.path.database, world)  # if it was dropped meanwhile
-        return found
+        names.create_database(storage, self.path.database, world)  # if it was dropped concurrently
+        return candidate
 
-    def _make_create(self, found: AdoptionCandidate) -> Create:
+    def _make_create(self, candidate: AdoptionCandidate) -> Create:
         properties = {str(k): str(v) for k, v in self.properties.items()}
         if self.lake_format != "iceberg":
             properties.setdefault(_FORMAT, self.lake_format)
-        key = join_names(found.bucket_key)
-        said = {"bucket.num": str(found.num_buckets), "bucket.key": key} if key else {}
+        key = join_names(candidate.bucket_key)
+        said = {"bucket.num": str(candidate.num_buckets), "bucket.key": key} if key else {}
         for key, value in said.items():
             if properties.setdefault(key, value) != value:
                 raise InvalidOptionError(
                     f"table {self.path}: {key} is {properties[key]}, the {self.kind} has {value}; leave it out"
                 )
-        snapshot = NOTHING_ADOPTED if found.snapshot_id is None else str(found.snapshot_id)
-        is_asked = self.primary_key or PRIMARY_KEY in properties
+        snapshot = NOTHING_ADOPTED if candidate.snapshot_id is None else str(candidate.snapshot_id)
+        has_explicit_key = self.primary_key or PRIMARY_KEY in properties
         create = create_action(
             self.path,
-            found.schema,
-            found.key if found.is_keyed and not is_asked else self.primary_key,
-            found.partition_by,
+            candidate.schema,
+            candidate.key if candidate.is_keyed and not has_explicit_key else self.primary_key,
+            candidate.partition_by,
             None,
             properties,
             adopted=snapshot,
@@ -237,25 +234,27 @@ class _Adopter:
                 f"table {self.path} is made of a lake table: it has a lake, which is enabled; leave out "
                 "table.datalake.enabled"
             )
-        self.lake().require_key(found, parsed.primary_key)
-        if parsed.bucket_key != found.bucket_key:
+        self.lake().require_key(candidate, parsed.primary_key)
+        if parsed.bucket_key != candidate.bucket_key:
             raise InvalidOptionError(
                 f"table {self.path}: bucket.key is {join_names(parsed.bucket_key)}, the {self.kind} has no bucket key; "
                 "leave it out"
             )
         return create
 
-    def _end(self, found: AdoptionCandidate, owner: str) -> None:
+    def _drop_owner(self, candidate: AdoptionCandidate, owner: str) -> None:
         """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
-        if self._find_owner(found, owner) is None:
+        if self._find_owner(candidate, owner) is None:
             return
         log = CommitLog(self.storage, owner, self.world)
         log.commit(lambda state, _: () if state.dropped or self._is_named(state) else (Drop(),))
         if not log.state.dropped:
-            raise LakeMismatchError(f"the {self.kind} at {found.location} is the lake of table {log.state.name}")
+            raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {log.state.name}")
 
-    def _claim(self, found: AdoptionCandidate, uuid: str) -> None:
-        """Stage the rows by key, if the table has one, claim the lake, and record both. See the module."""
+    def _claim(self, candidate: AdoptionCandidate, uuid: str) -> None:
+        """Stage key-value snapshots, if the table has a primary key, claim the lake, and record
+        both. See the module.
+        """
         storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()
@@ -265,10 +264,10 @@ class _Adopter:
             from streamhouse_spark.kv.adoption_snapshot import stage_rows
 
             shape = _segment_options(created)
-            buckets = lake.rows_by_bucket(spec, found)
+            buckets = lake.rows_by_bucket(spec, candidate)
             adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
-        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{one.bucket: 1 for one in adopted}}
-        held = lake.claim(spec, found, ends)
+        ends = {**dict.fromkeys(range(created.num_buckets), 0), **{bucket_rows.bucket: 1 for bucket_rows in adopted}}
+        held = lake.claim(spec, candidate, ends)
 
         def pair(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:
@@ -279,17 +278,17 @@ class _Adopter:
 
         log.commit(pair)
 
-    def report(self, found: AdoptionCandidate) -> AdoptReport:
-        create = self._make_create(found)
+    def report(self, candidate: AdoptionCandidate) -> AdoptReport:
+        create = self._make_create(candidate)
         return AdoptReport(
             table=str(self.path),
-            location=found.location,
-            snapshot_id=found.snapshot_id,
-            rows=found.num_rows,
-            files=found.num_files,
-            schema=found.schema.ddl(),
-            partition_by=found.partition_by,
-            bucket_key=join_names(found.bucket_key) if found.bucket_key else None,
+            location=candidate.location,
+            snapshot_id=candidate.snapshot_id,
+            rows=candidate.num_rows,
+            files=candidate.num_files,
+            schema=candidate.schema.ddl(),
+            partition_by=candidate.partition_by,
+            bucket_key=join_names(candidate.bucket_key) if candidate.bucket_key else None,
             buckets=create.num_buckets,
             format=self.lake_format,
             primary_key=parse_names(create.properties.get(PRIMARY_KEY, "")),

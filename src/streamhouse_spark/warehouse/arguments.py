@@ -1,4 +1,4 @@
-"""Arguments of a warehouse: its location, settings and comments."""
+"""Validation of a warehouse's location, settings and comments."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from streamhouse_spark.errors import InvalidOptionError, quote
 
 
 def format_setting(value: object) -> str:
-    """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
+    """Return a setting as text: ``True`` and 5 become ``true`` and ``5``."""
     return value if isinstance(value, str) else str(value).lower()
 
 
-def property_texts(what: object, properties: Mapping[str, object]) -> dict[str, str]:
-    """Return the properties as texts. Raises `InvalidOptionError` for a value that Python cannot write as one."""
+def property_texts(path: object, properties: Mapping[str, object]) -> dict[str, str]:
+    """Return the properties as texts. Raises `InvalidOptionError` for a value that Python cannot format."""
     try:
         return {str(key): str(value) for key, value in properties.items()}
-    except ValueError as error:  # a number of thousands of digits, also in a list
-        raise InvalidOptionError(f"table {what}: a property cannot be a text ({error}); shorten it") from error
+    except ValueError as error:  # a number with thousands of digits, also in a list
+        raise InvalidOptionError(f"table {path}: a property cannot be a text ({error}); shorten it") from error
 
 
 def check_warehouse(location: object, settings: object) -> None:
-    """Raise `InvalidOptionError` for a location or settings that no warehouse can have."""
+    """Raise `InvalidOptionError` for an invalid location or settings."""
     if not isinstance(location, str | os.PathLike):
         raise InvalidOptionError(f"the warehouse location is {quote(location)}, expected a path or a URL")
     text = os.fsdecode(location)
@@ -36,7 +36,7 @@ def check_warehouse(location: object, settings: object) -> None:
         raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
 
 
-def check_comment(what: str, comment: object) -> None:
-    """Raise `InvalidOptionError` for a comment that is no text."""
+def check_comment(subject: str, comment: object) -> None:
+    """Raise `InvalidOptionError` for a comment that is not a text."""
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {what} is {quote(comment)}, expected a text; write it anew")
+        raise InvalidOptionError(f"the comment of {subject} is {quote(comment)}, expected a text; write it anew")

@@ -1,15 +1,15 @@
-"""Clones: a table that begins as a version of another one and lives on by itself, without a copy of its lake files.
+"""Clones: an independent table that starts from a version of another one, without a copy of its lake files.
 
-**Commit point:** the name's pointer. Before it, in this order, each step leaving what cleaning takes away:
+**Commit point:** the name's pointer. The steps before it run in this order; cleaning removes what each leaves:
 
-1. The clone's log begins, with a record behind the version, and with the version's state as its checkpoint. It is a
-   table without a name, so cleaning drops, and a grace later buries it, unless it gets one.
-2. The table that is cloned keeps the version by a tag with the clone's uuid, until the clone is buried
+1. The clone's log starts with a record after the version, and with the version's state as its checkpoint. It is an
+   unnamed table, which cleaning drops and a grace period later buries, unless it gets a name.
+2. The source table retains the version by a tag with the clone's uuid, until the clone is buried
    (`log.lifecycle.clones`).
-3. Rows of the hot log are copied. They are few beside those of the lake.
-4. The clone's lake table begins with the version's snapshot, and names the files where they lie.
-5. Rows that came inside of records are moved to a segment, and a floor voids the copies of these records, which go: the
-   clone's history begins here.
+3. Rows of the hot log are copied; they are few compared to those of the lake.
+4. The clone's lake table starts from the version's snapshot and refers to the files in place.
+5. Inline rows are moved to a segment, and a floor voids the copied records, which are deleted: the clone's history
+   starts here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.clones import CLONE
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.fork_log import begin_history, copy_rows, first, make_fork_state
+from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
 from streamhouse_spark.table.tags import keep_version, version_of
 
 logger = logging.getLogger(__name__)
@@ -43,16 +43,16 @@ _TRIES: Final = 5
 
 
 def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePath, version: int | str | None) -> None:
-    """Clone a version of a table, the newest where none is given.
+    """Clone a version of a table, by default the latest.
 
-    Raises as `Warehouse.clone_table`; then nothing was written but what cleaning takes away.
+    Raises as `Warehouse.clone_table`; then nothing was written but what cleaning removes.
     """
     for attempt in range(_TRIES):
         now = cloned.refresh()
-        then = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
-        _require_clonable(cloned, now, then)
+        base = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
+        _require_clonable(cloned, now, base)
         try:
-            if not _make(storage, world, cloned, to, then):
+            if not _create_clone(storage, world, cloned, to, base):
                 raise TableExistsError(
                     f"table {now.name} cannot be cloned to {to}: that exists in {storage.url}; drop it first, or "
                     "choose another name"
@@ -60,17 +60,17 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
             return
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
-                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+                raise  # else the version was compacted or trimmed concurrently: retry with the latest
 
 
-def _make(storage: Storage, world: World, source: TableHandle, target: TablePath, then: TableState) -> bool:
-    """Make the clone; False where its name is taken."""
+def _create_clone(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
+    """Create the clone. Returns False if its name is in use."""
     database, pointer = names.ready_to_name(storage, world, target)
     if not free(storage, world, target, pointer):
         return False
-    before = _make_clone_state(then, target, world.ids.new_uuid(), storage.now_ms())
-    state = first(storage, world, before, Rename(before.name))
-    keep_version(source, f"{CLONE}{state.table_uuid}", then, then.kept_segments())
+    before = _make_clone_state(base, target, world.ids.new_uuid(), storage.now_ms())
+    state = write_first_record(storage, world, before, Rename(before.name))
+    keep_version(source, f"{CLONE}{state.table_uuid}", base, base.kept_segments())
     copy_rows(source, state)
     if state.lake is not None:
         source.open_lake().clone(state, state.lake.snapshot_id)
@@ -79,40 +79,43 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
         return False
     with after_commit(logger, "keeping the database", database.name):
         names.keep_database(storage, world, database)
-    logger.info("%s is a clone of commit %d of %s", target, then.version, then.name)
+    logger.info("%s is a clone of commit %d of %s", target, base.version, base.name)
     return True
 
 
-def _make_clone_state(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
-    """Return the state of a clone before its first record. The clone of a view is a table, which nobody refreshes."""
-    properties = {name: text for name, text in then.properties.items() if name != VIEW}
-    location = lake_location(target, uuid, taken=True, lake_format=then.parsed.datalake_format)
-    return replace(make_fork_state(then, str(target), uuid, now_ms, properties), lake_location=location)
+def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
+    """Return the state of a clone before its first record. A clone of a view is a plain table, which is never
+    refreshed.
+    """
+    properties = {name: text for name, text in base.properties.items() if name != VIEW}
+    location = lake_location(target, uuid, taken=True, lake_format=base.parsed.datalake_format)
+    return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 
-def _require_clonable(source: TableHandle, now: TableState, then: TableState) -> None:
-    """Raise `InvalidOptionError` for a version that cannot be cloned, and `SnapshotExpiredError` for one whose lake
-    snapshot another engine expired, before anything is written.
+def _require_clonable(source: TableHandle, now: TableState, base: TableState) -> None:
+    """Raise `InvalidOptionError` for a version that cannot be cloned, before anything is written.
+
+    Raises `SnapshotExpiredError` if another engine expired its lake snapshot.
     """
     require_no_branch(now, "cloning")
-    if ADOPTED in then.properties:
+    if ADOPTED in base.properties:
         raise InvalidOptionError(
             f"table {now.name} was made of a lake table that was there before, whose rows are not in its log; copy its "
             "rows instead (CREATE TABLE … AS SELECT)"
         )
-    if then.lake is None:
+    if base.lake is None:
         return
-    if then.former_partitionings != now.former_partitionings:
+    if base.former_partitionings != now.former_partitionings:
         raise InvalidOptionError(
-            f"the partitioning of {now.name} was changed after commit {then.version}, and its lake may have the new "
+            f"the partitioning of {now.name} was changed after commit {base.version}, and its lake may have the new "
             "one already; clone a later version"
         )
-    newer = (schema for schema_id, schema in now.schemas.items() if schema_id not in then.schemas)
-    if any(schema.plain_columns != then.schema.plain_columns for schema in newer):
+    newer = (schema for schema_id, schema in now.schemas.items() if schema_id not in base.schemas)
+    if any(schema.plain_columns != base.schema.plain_columns for schema in newer):
         raise InvalidOptionError(
-            f"columns of {now.name} changed after commit {then.version}, and its lake may have the new ones already; "
+            f"columns of {now.name} changed after commit {base.version}, and its lake may have the new ones already; "
             "clone a later version, and roll the clone back"
         )
     lake = source.open_lake()
     lake.require_clonable()
-    lake.snapshot(then.lake.snapshot_id)
+    lake.snapshot(base.lake.snapshot_id)

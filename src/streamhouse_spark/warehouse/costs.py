@@ -1,4 +1,4 @@
-"""Costs of a whole warehouse on an object store: its tables' estimates, and the requests of this process together."""
+"""Costs of a warehouse on an object store: the requests of this process, and the estimates of its tables."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from streamhouse_spark.warehouse.listing import TableSummary
 
 @dataclass(frozen=True, slots=True)
 class WarehouseCosts:
-    """Requests of this process since its start, and the estimate for everybody's, of all tables together and of each.
+    """Requests of this process since its start, and the estimates for all processes, in total and per table.
 
-    ``requests`` are also those for what is no table's: listings, tables that were dropped.
+    ``requests`` include those that belong to no table, such as listings and dropped tables.
     """
 
     requests: RequestCounts
     estimate: CostEstimate
     tables: Mapping[str, TableCosts]
     failed: Mapping[str, str]
-    """Tables that cannot be read, with the reason. They are not in the estimate."""
+    """Unreadable tables with the reason. They are not in the estimate."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,20 +41,19 @@ class WarehouseCosts:
 def warehouse_costs(
     storage: Storage,
     listed: Iterable[TableSummary],
-    open_one: Callable[[TableSummary], Table],
+    open_table: Callable[[TableSummary], Table],
     prices: Mapping[str, Any] | None = None,
 ) -> WarehouseCosts:
-    """Count and estimate the costs of tables in their newest states; ``open_one`` gives one of them.
+    """Measure and estimate the costs of tables in their latest states; ``open_table`` opens a table.
 
-    A table that cannot be read does not stop the others. Raises as the listing, and `InvalidOptionError` for prices
-    that cannot be.
+    An unreadable table does not fail the others. Raises as the listing, and `InvalidOptionError` for invalid prices.
     """
     chosen = Prices.of(prices or {})
 
-    def look(of_one: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
-        name, requests = str(of_one.path), NO_REQUESTS
+    def look(summary: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
+        name, requests = str(summary.path), NO_REQUESTS
         try:
-            table = open_one(of_one)
+            table = open_table(summary)
             requests = log_requests(table)
             return name, requests, table_costs(table, prices)
         except TableNotFoundError:  # dropped since it was listed
@@ -62,9 +61,9 @@ def warehouse_costs(
         except StreamhouseError as error:
             return name, requests, error
 
-    found = [one for one in at_once(storage, look, list(listed)) if one is not None]
-    tables = {name: costs for name, _, costs in found if isinstance(costs, TableCosts)}
-    failed = {name: str(error) for name, _, error in found if not isinstance(error, TableCosts)}
-    requests = sum((of_log for _, of_log, _ in found), METER.of(storage.url))
-    together = CostEstimate.together((costs.estimate for costs in tables.values()), chosen)
+    table_results = [table_result for table_result in at_once(storage, look, list(listed)) if table_result is not None]
+    tables = {name: costs for name, _, costs in table_results if isinstance(costs, TableCosts)}
+    failed = {name: str(error) for name, _, error in table_results if not isinstance(error, TableCosts)}
+    requests = sum((of_log for _, of_log, _ in table_results), METER.of(storage.url))
+    together = CostEstimate.total((costs.estimate for costs in tables.values()), chosen)
     return WarehouseCosts(requests, together, tables, failed)

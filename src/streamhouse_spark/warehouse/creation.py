@@ -1,5 +1,5 @@
-"""Creation of a table: checks of the arguments of `Warehouse.create_table`, the creating action, the first record, and
-the name.
+"""Table creation: validation of the arguments of `Warehouse.create_table`, the create action, the first record and the
+name.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def create_action(
     adopted: str | None = None,
     chooses_bucket_key: bool = True,
 ) -> Create:
-    """Return the action that creates the table, still without the location of its lake.
+    """Return the action that creates the table, without the location of its lake.
 
-    ``adopted`` is the value of the property `ADOPTED`, which nobody else may give. Raises `InvalidOptionError`,
-    `SchemaMismatchError` for a table that cannot be.
+    ``adopted`` is the value of the property `ADOPTED`, which users may not set. Raises `InvalidOptionError` or
+    `SchemaMismatchError` for an invalid table.
     """
     _check_arguments(path, primary_key, partition_by, properties)
     texts = property_texts(path, properties or {})
@@ -95,7 +95,7 @@ def create_action(
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
         raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")
     table_schema = schema if isinstance(schema, TableSchema) else TableSchema.of(schema)
-    for column in table_schema.columns:  # also those of a lake table that is adopted
+    for column in table_schema.columns:  # also columns of an adopted lake table
         check_column_name(column.name)
     table_schema = with_defaults(table_schema, check_defaults(defaults))
     partitions = _parse_partitioning(path, partition_by, table_schema, texts)
@@ -112,13 +112,13 @@ def create_action(
 def _parse_partitioning(
     path: TablePath, partition_by: Sequence[str], schema: TableSchema, texts: dict[str, str]
 ) -> tuple[str, ...]:
-    """Return the partition columns. ``texts`` get all fields of the partitioning where one is a transform."""
+    """Return the partition columns. If a field is a transform, all fields are stored in ``texts``."""
     said = split_fields(texts.get(PARTITION_FIELDS, ""))
-    fields, given = parse_fields(partition_by or said, schema), parse_fields(said, schema)
-    if said and fields != given:
+    fields, property_fields = parse_fields(partition_by or said, schema), parse_fields(said, schema)
+    if said and fields != property_fields:
         raise InvalidOptionError(
             f"table {path}: it is partitioned by {join_fields(fields)}, the property {PARTITION_FIELDS} says "
-            f"{join_fields(given)}; give one"
+            f"{join_fields(property_fields)}; give one"
         )
     texts.pop(PARTITION_FIELDS, None)
     if any(field.transform != "identity" for field in fields):
@@ -129,18 +129,18 @@ def _parse_partitioning(
 def create_named(
     storage: Storage, world: World, path: TablePath, create: Create, opened: Callable[[CommitLog], T]
 ) -> T | None:
-    """Create the table under its name, with its database and warehouse. Returns what ``opened`` makes of its log; None
-    if the name is taken.
+    """Create the table with its name, database and warehouse. Returns what ``opened`` makes of its log; None if the
+    name is in use.
 
-    **Commit point:** the name's pointer; a crash before it leaves files that nobody names. Raises
-    `CommitConflictError` where others keep taking the name and leaving it.
+    **Commit point:** the name's pointer; a crash before it leaves orphan files. Raises `CommitConflictError` if the
+    name is repeatedly taken and freed by others.
     """
     for _ in range(NAME_RACES_MAX):
         database, pointer = names.ready_to_name(storage, world, path)
         if not free(storage, world, path, pointer):
             return None
         uuid, since_ms = new_table_uuid(storage, world, create.properties), world.clock.boot_ms()
-        action = place_lake_table(create, path, uuid, taken=pointer.number > 0)
+        action = place_lake_table(create, path, uuid, is_taken=pointer.number > 0)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (action,), author=world.author)
         first = put_first_record(storage, record)
         if names.point(storage, path, pointer, uuid, world):
@@ -152,7 +152,7 @@ def create_named(
 def _record_database_and_open(
     storage: Storage, world: World, database: names.DatabasePointer, opened: Callable[[], T]
 ) -> T:
-    """Keep the database of a committed name, and meanwhile open the table."""
+    """Record the database of a committed name, and open the table in parallel."""
 
     def keep() -> None:
         with after_commit(logger, "keeping the database", database.name):
@@ -172,9 +172,7 @@ def _require_key_not_null(
     *,
     chooses: bool,
 ) -> TableSchema:
-    """Return the schema with a key that is NOT NULL. ``texts`` get the key and the bucket key in the table's
-    spelling.
-    """
+    """Return the schema with a NOT NULL key. Key and bucket key are stored in ``texts`` in the table's spelling."""
     from streamhouse_spark.kv.table_config import parse_keyed_properties
 
     said = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
@@ -207,8 +205,8 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
         raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")
 
 
-def place_lake_table(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
-    """Return the action with the place of the lake table, which is another one where the usual is ``taken``."""
+def place_lake_table(create: Create, path: TablePath, uuid: str, *, is_taken: bool) -> Create:
+    """Return the action with the location of the lake table, an alternative one if the usual is taken."""
     lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
-    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
+    location = lake_location(path, uuid, taken=is_taken, lake_format=lake_format)
     return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

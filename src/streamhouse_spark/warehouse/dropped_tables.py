@@ -1,4 +1,4 @@
-"""Tables that were dropped and are not cleaned up yet: listing them, and bringing one back."""
+"""Dropped tables that are not cleaned yet, and how to find the one to restore."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class DroppedTable:
     """The table's last name."""
     uuid: str
     dropped_ms: int
-    """Store time of the newest record of its log: that of the drop, or of a later clean-up step. The grace of
-    `Warehouse.clean_dropped` counts from then on."""
+    """Store time of the latest record of its log: of the drop, or of a later cleaning step. The grace period of
+    `Warehouse.clean_dropped` starts here."""
     rows: int
-    """Rows written since it was created or truncated; of a table with a primary key, changes."""
+    """Rows written since it was created or truncated; for a primary-key table, changes."""
 
 
 def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
-    """List them by name, then the newest first. Unreadable ones are logged and left out: one hides no other."""
+    """Return the dropped tables by name, the latest first. Unreadable ones are logged and skipped."""
 
     def look(uuid: str) -> TableState | None:
         try:
@@ -45,28 +45,26 @@ def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
             return None
 
     states = in_parallel(look, storage.list_names(TABLES_PREFIX))
-    found = [
+    dropped = [
         DroppedTable(state.name, state.table_uuid, state.time_ms, state.num_rows)
         for state in states
         if state is not None and state.dropped and not state.buried and BRANCH not in state.properties
     ]
-    return sorted(found, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
+    return sorted(dropped, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
 
 
-def find_dropped_table(found: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
-    """Return the table that was dropped last under this name, or the one with this uuid. Raises
-    `TableNotFoundError`.
-    """
-    of_name = [table for table in found if table.name == str(path)]
+def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
+    """Return the last dropped table of this name, or the one with this uuid. Raises `TableNotFoundError`."""
+    of_name = [table for table in dropped if table.name == str(path)]
     fitting = [table for table in of_name if uuid in (None, table.uuid)]
     if fitting:
         return fitting[0]
     if of_name:
         hint = f"dropped under that name are {', '.join(table.uuid for table in of_name[:5])}"
     else:
-        near = nearest(str(path), [table.name for table in found])
-        others = ", ".join(dict.fromkeys(table.name for table in found[:10]))
-        hint = f"did you mean {near}?" if near else f"dropped tables there: {others or 'none'}"
+        near = nearest(str(path), [table.name for table in dropped])
+        names = ", ".join(dict.fromkeys(table.name for table in dropped[:10]))
+        hint = f"did you mean {near}?" if near else f"dropped tables there: {names or 'none'}"
     which = f"{path} ({uuid})" if uuid is not None else str(path)
     raise TableNotFoundError(
         f"no dropped table {which} in {url} that could be brought back; {hint}. Cleaning deletes the files of dropped "

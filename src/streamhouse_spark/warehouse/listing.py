@@ -1,6 +1,4 @@
-"""The tables of databases, looked at together: on a store with requests that take long, a listing of many tables takes
-hardly more round trips than one of few.
-"""
+"""Batched listing of tables: on a high-latency store, many tables take hardly more round trips than a few."""
 
 from __future__ import annotations
 
@@ -25,27 +23,27 @@ from streamhouse_spark.storage.prefetch import ReadsMany, at_once
 logger = logging.getLogger(__name__)
 
 TOGETHER_MAX: Final = 64
-"""Tables whose checkpoints and newest records are in memory at the same time."""
+"""Tables whose checkpoints and latest records are in memory at the same time."""
 LOGS_MAX: Final = 256
-"""Logs that are asked for before it is known which of them have names. Where there are more, the number of requests
-decides how long a listing takes, and not how many follow one another."""
+"""Logs that are prefetched before it is known which of them have names. With more logs, the number of requests
+dominates, not their latency."""
 _UNNAMED_MAX: Final = 16
 
 
 Named = tuple[TablePath, names.NamePointer | None]
-"""A name that means a table; without its pointer where that cannot be read."""
+"""A name that refers to a table; without its pointer if that is unreadable."""
 Step = Callable[[], list[TablePath] | None]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class NamePrefetch:
-    """The listings with which a look at many tables begins."""
+    """The listings with which a batch of tables starts."""
 
     folders: Sequence[str]
-    """Folders of databases, dropped ones included."""
+    """Database folders, including those of dropped databases."""
     logs: Sequence[str]
-    """The uuids of logs: a hint of what will be asked for. Some have no name, and new ones may be missing."""
+    """The uuids of logs to prefetch, as a hint: some have no name, and new ones may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,14 @@ class TableSummary:
     """The log, read to its end; None for a table that cannot be opened, which must not hide the others."""
 
 
-def look_first(storage: Storage, *, is_known: bool = False) -> NamePrefetch:
-    """Check that there is a warehouse, unless that ``is_known``, and list the folders of databases and logs, in the
-    time of one request. Raises as `names.require_warehouse`.
+def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
+    """List the folders of databases and logs, and unless it ``exists`` check for a warehouse, in one round trip.
+
+    Raises as `names.require_warehouse`.
     """
 
     def require() -> list[str]:
-        if not is_known:
+        if not exists:
             names.require_warehouse(storage)
         return []
 
@@ -70,29 +69,29 @@ def look_first(storage: Storage, *, is_known: bool = False) -> NamePrefetch:
         lambda: names.database_folders(storage),
         lambda: _logs_to_prefetch(storage),
     ]
-    _, folders, logs = _done(storage, looks)
+    _, folders, logs = _run_steps(storage, looks)
     return NamePrefetch(folders, logs)
 
 
 def _logs_to_prefetch(storage: Storage) -> list[str]:
-    """Return the logs to be asked for ahead; none where that saves nothing, or where each takes a look elsewhere."""
+    """Return the logs to prefetch; none if that saves nothing, or if each log is in another store."""
     if not isinstance(storage, ReadsMany):
         return []
-    found = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
-    return found if len(found) <= LOGS_MAX else []
+    uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
+    return uuids if len(uuids) <= LOGS_MAX else []
 
 
-def list_tables(storage: Storage, world: World, found: NamePrefetch) -> Iterator[TableSummary]:
+def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Iterator[TableSummary]:
     """Open all tables of these databases, as far as they exist, by name."""
-    logs = LogPrefetcher(storage, world, found.logs)
-    steps: list[Step] = [logs.read_hints, *(partial(_of_existing, storage, folder) for folder in found.folders)]
-    paths = [path for of_one in _done(storage, steps) for path in of_one or ()]
+    logs = LogPrefetcher(storage, world, prefetch.logs)
+    steps: list[Step] = [logs.read_hints, *(partial(_list_existing, storage, folder) for folder in prefetch.folders)]
+    paths = [path for database_paths in _run_steps(storage, steps) for path in database_paths or ()]
     named: list[Named] = []
     looks: list[Callable[[], None]] = [lambda: named.extend(names.iter_table_names(storage, paths))]
-    is_worth_it = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
-    _done(storage, [*looks, logs.read_first] if is_worth_it else looks)
+    prefetches_early = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
+    _run_steps(storage, [*looks, logs.read_first] if prefetches_early else looks)
     logs.keep(_uuids(named))
-    if not is_worth_it:
+    if not prefetches_early:
         logs.read_first()
     logs.read_others()
     return _open_tables(storage, world, named, logs.asked())
@@ -101,9 +100,7 @@ def list_tables(storage: Storage, world: World, found: NamePrefetch) -> Iterator
 def list_tables_of(
     storage: Storage, world: World, database: str, require: Callable[[], object] = lambda: None
 ) -> Iterator[TableSummary]:
-    """Open all tables of a database, whether or not it exists itself, by name. ``require`` looks at something else
-    meanwhile, and may raise.
-    """
+    """Open all tables of a database, whether or not it exists, by name. ``require`` runs in parallel and may raise."""
     paths: list[TablePath] = []
     uuids: list[str] = []
     looks: list[Callable[[], object]] = [
@@ -111,18 +108,18 @@ def list_tables_of(
         lambda: paths.extend(names.list_paths(storage, database)),
         lambda: uuids.extend(_logs_to_prefetch(storage)),
     ]
-    _done(storage, looks)
+    _run_steps(storage, looks)
     logs = LogPrefetcher(storage, world, uuids if len(uuids) <= 2 * len(paths) + _UNNAMED_MAX else ())
     named: list[Named] = []
     looks = [lambda: named.extend(names.iter_table_names(storage, paths)), logs.read_hints]
-    _done(storage, looks)
+    _run_steps(storage, looks)
     logs.keep(_uuids(named))
     logs.read_first()
     logs.read_others()
     return _open_tables(storage, world, named, logs.asked())
 
 
-def _done(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
+def _run_steps(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
     return list(at_once(storage, lambda step: step(), steps))
 
 
@@ -130,47 +127,47 @@ def _uuids(named: Sequence[Named]) -> set[str]:
     return {pointer.uuid for _, pointer in named if pointer is not None and pointer.uuid is not None}
 
 
-def _of_existing(storage: Storage, database: str) -> list[TablePath]:
-    """Return the names of a database that exists, which is asked for together with them."""
+def _list_existing(storage: Storage, database: str) -> list[TablePath]:
+    """Return the names of a database if it exists; both are requested in parallel."""
     looks: list[Step] = [
         lambda: None if names.is_listed(storage, database) else [],
         lambda: names.list_paths(storage, database),
     ]
-    of_absent, found = _done(storage, looks)
-    return of_absent if of_absent is not None else found or []
+    of_absent, paths = _run_steps(storage, looks)
+    return of_absent if of_absent is not None else paths or []
 
 
 def _open_tables(
-    storage: Storage, world: World, named: Sequence[Named], asked: dict[str, PrefetchedLog]
+    storage: Storage, world: World, named: Sequence[Named], prefetched: dict[str, PrefetchedLog]
 ) -> Iterator[TableSummary]:
-    """Open tables with what was ``asked`` for; what others are opened with is asked for here."""
+    """Open tables with their ``prefetched`` logs; other logs are prefetched here."""
     for begin in range(0, len(named), TOGETHER_MAX):
         some = named[begin : begin + TOGETHER_MAX]
-        asked |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in asked])
-        # Two names may mean one table while it is renamed: what was asked for is for one reader.
-        wanted = [(path, pointer, asked.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
-        found = at_once(storage, partial(_summarise_table, storage, world), wanted)
-        yield from (table for table in found if table is not None)
+        prefetched |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in prefetched])
+        # Two names may refer to one table during a rename: a prefetched log has one reader.
+        requests = [(path, pointer, prefetched.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
+        tables = at_once(storage, partial(_summarise_table, storage, world), requests)
+        yield from (table for table in tables if table is not None)
 
 
 def _summarise_table(
-    storage: Storage, world: World, one: tuple[TablePath, names.NamePointer | None, PrefetchedLog | None]
+    storage: Storage, world: World, request: tuple[TablePath, names.NamePointer | None, PrefetchedLog | None]
 ) -> TableSummary | None:
-    path, pointer, of_log = one
+    path, pointer, of_log = request
     if pointer is None or pointer.uuid is None:
         return TableSummary(path, None)
-    return _open(storage, world, path, pointer.uuid, of_log)
+    return _open_log(storage, world, path, pointer.uuid, of_log)
 
 
-def _open(
-    storage: Storage, world: World, path: TablePath, uuid: str, asked: PrefetchedLog | None
+def _open_log(
+    storage: Storage, world: World, path: TablePath, uuid: str, prefetched: PrefetchedLog | None
 ) -> TableSummary | None:
-    """Open one table; None where the name does not mean it any more."""
-    log = CommitLog(storage, uuid, world, prefetched=asked)
+    """Open a table; None if the name no longer refers to it."""
+    log = CommitLog(storage, uuid, world, prefetched=prefetched)
     try:
         log = follow_replacements(storage, world, log)
         return TableSummary(path, log) if is_named(log.state, path) else None
-    except TableNotFoundError:  # dropped so long ago that its files are gone
+    except TableNotFoundError:  # dropped, and its files are deleted
         return None
     except StreamhouseError as error:
         logger.warning("table %s cannot be opened: %s", path, error)

@@ -28,7 +28,7 @@ def schema_of(warehouse: Warehouse, name: str) -> pa.Schema:
 def first_rows(
     warehouse: Warehouse, name: str, limit: int, *, columns: Sequence[str] | None = None, filter_: Any = None
 ) -> pa.Table:
-    """Return at most ``limit`` rows. Reads lake files and log segments only until there are enough."""
+    """Return at most ``limit`` rows. Lake files and log segments are read only until there are enough."""
     parsed = parse_table_name(name)
     view = warehouse.view(name)
     if parsed.suffix not in (None, LAKE, CHANGELOG):
@@ -36,43 +36,43 @@ def first_rows(
     table = warehouse.table(str(parsed.path))
     if parsed.suffix == CHANGELOG:
         state = table.refresh()
-        batches = _changelog(table, state, columns, filter_)
+        batches = _read_changelog(table, state, columns, filter_)
         schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        wanted = filter_and_project(schema.empty_table(), columns, None).schema
+        result_schema = filter_and_project(schema.empty_table(), columns, None).schema
     else:
         state = table.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter_))
-        wanted = projection.schema
+        result_schema = projection.schema
         if parsed.suffix == LAKE:
-            batches = _rows(table, plan_lake(table, state, projection), projection)
+            batches = _read_rows(table, plan_lake(table, state, projection), projection)
         else:
-            batches = _union(table, take_latest_snapshot(state), projection)
-    return _first(batches, limit, wanted)
+            batches = _read_union(table, take_latest_snapshot(state), projection)
+    return _take_rows(batches, limit, result_schema)
 
 
-def _first(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
-    found = [schema.empty_table()]
+def _take_rows(batches: Iterator[pa.Table], limit: int, schema: pa.Schema) -> pa.Table:
+    tables = [schema.empty_table()]
     missing = limit
     while missing > 0 and (rows := next(batches, None)) is not None:
-        found.append(rows.slice(0, missing))
-        missing -= found[-1].num_rows
-    return pa.concat_tables(found)
+        tables.append(rows.slice(0, missing))
+        missing -= tables[-1].num_rows
+    return pa.concat_tables(tables)
 
 
-def _union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    wanted = ScanRequest.of(projection)
+def _read_union(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+    request = ScanRequest.of(projection)
     plan = with_stand_ins(
-        table, pin, InitialSchema(wanted.columns), lambda found: plan_pin(table, found, wanted).plan(table)
+        table, pin, InitialSchema(request.columns), lambda found: plan_pin(table, found, request).plan(table)
     )
-    return _rows(table, plan, projection)
+    return _read_rows(table, plan, projection)
 
 
-def _rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
+def _read_rows(table: TableHandle, plan: ScanPlan, projection: Projection) -> Iterator[pa.Table]:
     for batch in read_batches(table, plan, filter=projection.filter, mask=projection.mask):
         yield projection.finish(pa.Table.from_batches([batch]))
 
 
-def _changelog(
+def _read_changelog(
     table: TableHandle, state: TableState, columns: Sequence[str] | None, filter_: Any
 ) -> Iterator[pa.Table]:
     parsed = parse_filter(filter_)

@@ -1,8 +1,8 @@
-"""A warehouse in each process of a Spark job.
+"""Warehouses and tables cached per process of a Spark job.
 
-A `Connection` is decided on the driver and travels to the executors inside readers and writers. Opened stores and
-tables are kept per process, because Spark's Python workers live on from task to task and from micro-batch to
-micro-batch; a forked child begins anew.
+A `Connection` is created on the driver and travels to the executors in readers and writers. Open stores and tables are
+cached per process, because Spark's Python workers survive tasks and micro-batches. A forked child starts with an empty
+cache.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 logger = logging.getLogger(__name__)
 
 TABLES_KEPT = 64
-"""Number of tables that are kept at least, however large."""
+"""Minimum number of cached tables, however large."""
 ENTRIES_KEPT_MAX = 200_000
-"""Sum of their states' segments and other entries, of about a kilobyte each, up to which more tables are kept."""
+"""Total segments and other entries of cached states, about a kilobyte each, up to which more tables are cached."""
 NAMES_KEPT = 4096
-"""Number of names whose last meaning is kept: where requests take long, a name and what it meant are read at once."""
+"""Number of cached name resolutions: on a high-latency store a name and its last table are read in parallel."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Connection:
-    """The location and settings of a warehouse. They may hold credentials, so neither text shows them."""
+    """Location and settings of a warehouse. Both may hold credentials, so ``repr`` hides the settings."""
 
     location: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -65,42 +65,44 @@ class Connection:
         return _open_process(os.getpid(), self).warehouse
 
     def table(self, name: str) -> Table:
-        """Return the table that the name (its suffix does not count) means now, freshly read. Raises
-        `TableNotFoundError` naming the nearest one, for which all tables are listed.
+        """Return the table that the name refers to now, freshly read; a suffix is ignored.
+
+        Raises `TableNotFoundError` naming the nearest table, for which all tables are listed.
         """
-        found = self.find_table(name)
-        return found if found is not None else self.warehouse().table(str(parse_table_name(name).path))
+        table = self.find_table(name)
+        return table if table is not None else self.warehouse().table(str(parse_table_name(name).path))
 
     def find_table(self, name: str) -> Table | None:
-        """Return the table as `table` does; None where there is none."""
+        """Return the table as `table` does; None if there is none."""
         return self.find_with(name, None)[0]
 
-    def find_with(self, name: str, beside: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
-        """Return the table as `find_table` does, and what ``beside`` read of it at the same time.
+    def find_with(self, name: str, read_extra: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
+        """Return the table as `find_table` does, and what ``read_extra`` read of it in parallel.
 
-        Where requests take long, the name, the table that it meant last, and what ``beside`` reads of that one are
-        asked for together. None where that saves nothing, another table was found, or ``beside`` failed.
+        On a high-latency store the name, its last table, and what ``read_extra`` reads of that are requested in
+        parallel. The second result is None if that saves nothing, the name refers to another table, or ``read_extra``
+        failed.
         """
         process = _open_process(os.getpid(), self)
         path = parse_table_name(name).path
         if path.branch is not None:
             return self._find_branch(process, path), None
-        if process.tables:  # a table that this process had open is only read on
-            looked = process.look(path, beside)
-            pointer = looked.pointer if looked else names.resolve(process.warehouse.storage, path)
+        if process.tables:  # a cached table is only refreshed
+            prefetch = process.prefetch(path, read_extra)
+            pointer = prefetch.pointer if prefetch else names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
                 raise is_a_view(path, process.warehouse.url)
             if pointer.uuid is None:
                 return None, None
-            known = process.tables.get(pointer.uuid)
+            cached = process.tables.get(pointer.uuid)
             try:
-                if looked is not None and looked.table is not known:
-                    looked = None
-                state = looked.state if looked is not None else None
-                if known is not None and is_named(state or known.refresh(), path):
-                    process.tables.note(path, known)
-                    return known, looked.beside if looked is not None else None
-            except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
+                if prefetch is not None and prefetch.table is not cached:
+                    prefetch = None
+                state = prefetch.state if prefetch is not None else None
+                if cached is not None and is_named(state or cached.refresh(), path):
+                    process.tables.note_name(path, cached)
+                    return cached, prefetch.extra if prefetch is not None else None
+            except DifferentHistoryError as error:  # callers check their positions against the newly opened table
                 logger.warning("opening the table again: %s", error)
             opened = process.warehouse
             table = open_pointed(opened.storage, opened.settings, opened.world, path, pointer.uuid)
@@ -108,83 +110,85 @@ class Connection:
             table = process.warehouse.find_table(str(path))
         if table is not None:
             process.tables.keep(table)
-            process.tables.note(path, table)
+            process.tables.note_name(path, table)
         return table, None
 
     def _find_branch(self, process: _Process, path: TablePath) -> Table | None:
-        """Return a branch; None where its table is none. Raises `TableNotFoundError` for a branch that is none."""
+        """Return a branch; None if its table does not exist. Raises `TableNotFoundError` if only the branch does not
+        exist.
+        """
         if (table := self.find_table(str(path.base))) is None:
             return None
         name = path.branch or ""
-        known = process.tables.get(require_branch(table.state, name).uuid)
-        if known is not None and not known.log.is_stale_history:
-            known.refresh()
-            return known
+        cached = process.tables.get(require_branch(table.state, name).uuid)
+        if cached is not None and not cached.log.is_stale_history:
+            cached.refresh()
+            return cached
         branch = table.branch(name)
         process.tables.keep(branch)
         return branch
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:
-        """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""
+        """Return the table of a plan, whatever its name refers to by now. Its state is read on first use."""
         process = _open_process(os.getpid(), self)
-        known = process.tables.get(uuid)
-        if known is None or known.log.is_stale_history:
+        table = process.tables.get(uuid)
+        if table is None or table.log.is_stale_history:
             warehouse = process.warehouse
             log = CommitLog(warehouse.storage, uuid, warehouse.world)
-            known = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
-            process.tables.keep(known)
-        return known
+            table = Table(warehouse.storage, warehouse.settings, parse_table_name(name).path, log, warehouse.world)
+            process.tables.keep(table)
+        return table
 
 
 class OpenTables:
-    """Tables that this process has open, by uuid, the least recently used first.
+    """Open tables of this process by uuid, least recently used first.
 
-    All are kept up to `ENTRIES_KEPT_MAX` entries of their states. Beyond that a table is found while somebody holds it,
-    as a tiering service holds all of its tables: it never opens one a second time.
+    Tables are cached up to `ENTRIES_KEPT_MAX` entries of their states. Evicted tables are still found while something
+    references them. A tiering service references all of its tables and never opens one twice.
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Table] = OrderedDict()
+        self._recent: OrderedDict[str, Table] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
-        self._meant: OrderedDict[TablePath, str] = OrderedDict()
+        self._uuid_by_path: OrderedDict[TablePath, str] = OrderedDict()
         self._lock = new_lock()
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._recent)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._recent)
 
     def get(self, uuid: str) -> Table | None:
         with self._lock:
-            if uuid in self._kept:
-                self._kept.move_to_end(uuid)
+            if uuid in self._recent:
+                self._recent.move_to_end(uuid)
             return self._alive.get(uuid)
 
-    def note(self, path: TablePath, table: Table) -> None:
-        """Note that a name meant a table."""
+    def note_name(self, path: TablePath, table: Table) -> None:
+        """Cache that a name refers to a table."""
         with self._lock:
-            self._meant[path] = table.uuid
-            self._meant.move_to_end(path)
-            if len(self._meant) > NAMES_KEPT:
-                self._meant.popitem(last=False)
+            self._uuid_by_path[path] = table.uuid
+            self._uuid_by_path.move_to_end(path)
+            if len(self._uuid_by_path) > NAMES_KEPT:
+                self._uuid_by_path.popitem(last=False)
 
     def find_open(self, path: TablePath) -> Table | None:
-        """Return the table that a name meant last; None if that is not open. The name may mean another by now."""
+        """Return the last table of a name; None if it is not open. The name may refer to another table by now."""
         with self._lock:
-            uuid = self._meant.get(path)
+            uuid = self._uuid_by_path.get(path)
         return None if uuid is None else self.get(uuid)
 
     def keep(self, table: Table) -> None:
         with self._lock:
             self._alive[table.uuid] = table
-            self._kept[table.uuid] = table
-            self._kept.move_to_end(table.uuid)
-            if len(self._kept) <= TABLES_KEPT:
+            self._recent[table.uuid] = table
+            self._recent.move_to_end(table.uuid)
+            if len(self._recent) <= TABLES_KEPT:
                 return
-            entries = sum(_num_entries(kept.log.known) for kept in self._kept.values())
-            while len(self._kept) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
-                _, left = self._kept.popitem(last=False)
+            entries = sum(_num_entries(open_table.log.known) for open_table in self._recent.values())
+            while len(self._recent) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
+                _, left = self._recent.popitem(last=False)
                 entries -= _num_entries(left.log.known)
 
 
@@ -196,40 +200,41 @@ def _num_entries(state: TableState | None) -> int:
 
 
 class _Process:
-    """The stores and tables of one warehouse that this process has opened."""
+    """The store and tables of one warehouse that this process has open."""
 
     def __init__(self, connection: Connection) -> None:
         author = system_author("spark" if "pyspark" in sys.modules else "python")
         self.warehouse = Warehouse(connection.location, dict(connection.settings), world=World(author=author))
         self.tables = OpenTables()
 
-    def look(self, path: TablePath, beside: Callable[[Table], T] | None) -> _Looked[T] | None:
-        """Read a name, the table that it meant last, and what ``beside`` reads of that, in the time of one request.
-        None where that saves nothing.
+    def prefetch(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
+        """Read a name, its last table, and what ``read_extra`` reads of that, in one round trip; None if that saves
+        nothing.
         """
         storage = self.warehouse.storage
-        known = self.tables.find_open(path)
-        if known is None or known.log.is_stale_history or not isinstance(storage, ReadsMany):
+        cached = self.tables.find_open(path)
+        if cached is None or cached.log.is_stale_history or not isinstance(storage, ReadsMany):
             return None
-        looked = _Looked[T](known)
-        looks = [lambda: looked.read_name(storage, path), looked.read_table]
-        if beside is not None:
-            looks.append(lambda: looked.read_beside(beside))
+        prefetch = _PrefetchedTable[T](cached)
+        looks = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
+        if read_extra is not None:
+            looks.append(lambda: prefetch.read_extra(read_extra))
         for _ in at_once(storage, lambda look: look(), looks):
             pass
-        return looked
+        return prefetch
 
 
-class _Looked(Generic[T]):
-    """The result of a look at a name, and at the table that it meant last. Of the table nothing is known where that
-    failed: whoever needs it looks again, and has the error.
+class _PrefetchedTable(Generic[T]):
+    """The results of reading a name and its last table in parallel.
+
+    If the table could not be read its fields are None; reading it again raises the error.
     """
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.pointer = names.NamePointer(0, None)
         self.state: TableState | None = None
-        self.beside: T | None = None
+        self.extra: T | None = None
 
     def read_name(self, storage: Storage, path: TablePath) -> None:
         self.pointer = names.resolve(storage, path)
@@ -238,9 +243,9 @@ class _Looked(Generic[T]):
         with suppress(StreamhouseError):
             self.state = self.table.refresh()
 
-    def read_beside(self, beside: Callable[[Table], T]) -> None:
+    def read_extra(self, read_extra: Callable[[Table], T]) -> None:
         with suppress(StreamhouseError):
-            self.beside = beside(self.table)
+            self.extra = read_extra(self.table)
 
 
 @functools.lru_cache(maxsize=16)
@@ -248,6 +253,6 @@ def _open_process(_process_id: int, connection: Connection) -> _Process:
     return _Process(connection)
 
 
-def connect(given: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
-    """Return the connection that options and the driver's environment name. Raises `InvalidOptionError`."""
-    return Connection.of(options.resolve_warehouse(given, environ), options.warehouse_settings(given))
+def connect(given_options: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
+    """Return the connection that options and the driver's environment specify. Raises `InvalidOptionError`."""
+    return Connection.of(options.resolve_warehouse(given_options, environ), options.warehouse_settings(given_options))

@@ -1,11 +1,11 @@
-"""Repair of a moved warehouse at its new location, or a new identity for a copy.
+"""Relocation of a moved warehouse, or a new identity for a copied one.
 
-**Commit point:** ``streamhouse.json`` with the URL where the warehouse lies now, and for a copy with a new id. Before
-it each table's lake has a commit point of its own, and of a copy each log; finished work is not repeated, so that the
-same call continues an interrupted run. Until then the warehouse counts as moved.
+**Commit point:** ``streamhouse.json`` with the current URL, and for a copy with a new id. Before it each table's lake
+has its own commit point, and in a copy each log. Finished work is not repeated, so the same call continues an
+interrupted run. Until then the warehouse counts as moved.
 
-Nothing outside the warehouse that was opened is written or deleted: files that metadata names elsewhere are read here,
-at the same path below this root.
+Nothing outside the opened warehouse is written or deleted. Files that metadata names elsewhere are read here, at the
+same path below this root.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
-"""A callback: number of tables done, number of all tables, name of the next."""
+"""A callback: number of finished tables, number of all tables, name of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelocatedTable:
     table: str
     uuid: str
-    """The table's present uuid."""
+    """The table's current uuid."""
     former_uuid: str
     lake: str | None
-    """Present location of the lake table; None for a table without one."""
+    """Current location of the lake table; None for a table without one."""
     moved_from: str | None
-    """The root that the lake's metadata named; None if it named the right one, or none."""
+    """The former root in the lake's metadata; None if it was the current one, or there was none."""
     files_written: int
 
 
@@ -77,7 +77,7 @@ class RelocateReport:
 
     warehouse: str
     moved_from: str | None
-    """The former root; None for a warehouse that was at home."""
+    """The former root; None if the warehouse was not moved."""
     copy: bool
     dry_run: bool
     tables: tuple[RelocatedTable, ...]
@@ -85,11 +85,11 @@ class RelocateReport:
 
 @dataclass(frozen=True, slots=True)
 class _Identities:
-    """The ids of a copy. They are stored first, so that each run uses the same."""
+    """The ids of a copy. They are stored first, so that each run uses the same ones."""
 
     warehouse_id: str
     tables: dict[str, str]
-    """Uuid of the original's table → that of the copy's."""
+    """Uuid of the original's table → uuid of the copy's."""
 
 
 @validate_arguments
@@ -101,25 +101,25 @@ def relocate(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RelocateReport:
-    """Make a warehouse that was moved whole where it lies, or with ``copy`` give a copy an identity of its own.
+    """Update a warehouse that was moved as a whole, or with ``copy`` give a copy its own identity.
 
-    Metadata with old locations is written anew, so that other engines open the lake tables at their new location: of
-    Iceberg tables the metadata, manifest lists, manifests and files of deleted positions of all snapshots, of Paimon
-    tables the manifests with paths of their own. Data files stay as they are. A copy gets another id, and each of its
-    tables another uuid: streams, transactions and caches of the original mean nothing there. Its logs are written again
-    under the new uuids, segments included, and the old ones go the grace after, when dropped tables are cleaned.
+    Metadata with old locations is rewritten, so that other engines can open the lake tables at their new location: for
+    Iceberg tables the metadata, manifest lists, manifests and position delete files of all snapshots, for Paimon tables
+    the manifests with absolute paths. Data files are unchanged. A copy gets a new id, and each of its tables a new
+    uuid, so that streams, transactions and caches of the original do not apply to it. Its logs are rewritten under the
+    new uuids, including segments; the old ones are deleted after the grace period, with the dropped tables.
 
-    The place that the warehouse was copied from is neither read nor written. Nothing else may write to the warehouse
-    meanwhile. Safe to repeat; after a crash the same call goes on. Tables whose lake is in a catalog outside keep it
-    there; such a warehouse cannot become a copy. ``settings`` are those of `Warehouse`.
+    The original location is neither read nor written. Nothing else may write to the warehouse in the meantime. Safe to
+    repeat; after a crash the same call continues. Lake tables in an external catalog stay there; such a warehouse
+    cannot become a copy. ``settings`` are those of `Warehouse`.
 
     **Commit point:** ``streamhouse.json``, see the module.
 
     Raises:
         WarehouseNotFoundError: there is no warehouse.
-        InvalidOptionError: ``copy`` of a warehouse that was written where it lies.
+        InvalidOptionError: ``copy`` of a warehouse at its original location.
         CorruptDataError: the copy lacks a file, or log and lake are of different times; nothing was written.
-        LakeMismatchError: ``copy`` of a table whose lake is in a catalog outside.
+        LakeMismatchError: ``copy`` of a table whose lake is in an external catalog.
         CommitConflictError, CommitStateUnknownError, StorageError: run it again.
     """
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -140,27 +140,27 @@ class _Relocation:
 
     def run(self, progress: Progress) -> RelocateReport:
         file = self._warehouse_file()
-        begun = self._begun()
-        if begun is not None and begun.warehouse_id == file.id:
-            self._storage.delete(RELOCATION_KEY)  # all but this was done
+        stored_identities = self._read_identities()
+        if stored_identities is not None and stored_identities.warehouse_id == file.id:
+            self._storage.delete(RELOCATION_KEY)  # everything else is done
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
-        self._require_fit(file, begun)
-        states = list(self._states(begun))
-        self._require_no_clones(states)
-        lakes = [self._lake(state) for state in states]
+        self._require_relocatable(file, stored_identities)
+        states = list(self._iter_states(stored_identities))
+        self._require_no_clones_or_branches(states)
+        lakes = [self._open_lake(state) for state in states]
         for state, lake in zip(states, lakes, strict=True):
             self._require_whole(state, lake)
         roots = [lake.recorded_root() if lake is not None else None for lake in lakes]
         moved_from = self._find_former_root(file, roots)
         if self._dry_run:
             return self._report(moved_from, states, lakes, roots, {})
-        identities = begun or (self._begin(states) if self._copy else None)
-        given = identities.tables if identities is not None else {}
+        identities = stored_identities or (self._store_identities(states) if self._copy else None)
+        new_uuids = identities.tables if identities is not None else {}
         for i, (state, lake) in enumerate(zip(states, lakes, strict=True)):
             progress(i, len(states), state.name)
-            self._relocate(state, lake, given.get(state.table_uuid))
+            self._relocate(state, lake, new_uuids.get(state.table_uuid))
         self._finish(file, identities)
-        return self._report(moved_from, states, lakes, roots, given)
+        return self._report(moved_from, states, lakes, roots, new_uuids)
 
     def _warehouse_file(self) -> WarehouseMetadata:
         file = read_warehouse_file(self._storage)
@@ -168,73 +168,69 @@ class _Relocation:
             raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
         return file
 
-    def _require_fit(self, file: WarehouseMetadata, begun: _Identities | None) -> None:
-        if begun is not None and not self._copy:
+    def _require_relocatable(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
+        if identities is not None and not self._copy:
             raise InvalidOptionError(
                 f"{self._url} is being given ids of its own by a run that was interrupted; go on with it: "
                 f"`streamhouse -w {self._url} relocate --copy`"
             )
-        if self._copy and begun is None and file.url is not None and is_same_place(file.url, self._url):
+        if self._copy and identities is None and file.url is not None and is_same_place(file.url, self._url):
             raise InvalidOptionError(
                 f"{self._url} is no copy: it was written here; copy the warehouse, and relocate the copy with --copy"
             )
 
-    def _require_no_clones(self, states: list[TableState]) -> None:
-        if self._copy and (found := sorted(state.name for state in states if branches_of(state))):
+    def _require_no_clones_or_branches(self, states: list[TableState]) -> None:
+        if self._copy and (table_names := sorted(state.name for state in states if branches_of(state))):
             raise InvalidOptionError(
-                f"{', '.join(found)} of {self._url} has branches, which are known by uuids that a copy would change; "
-                "publish or drop the branches, and copy the warehouse then"
+                f"{', '.join(table_names)} of {self._url} has branches, which are known by uuids that a copy would "
+                "change; publish or drop the branches, and copy the warehouse then"
             )
-        if self._copy and (found := sorted(state.name for state in states if clones_of(state))):
+        if self._copy and (table_names := sorted(state.name for state in states if clones_of(state))):
             raise InvalidOptionError(
-                f"{', '.join(found)} of {self._url} has clones, which are known by uuids that a copy would change; "
-                "drop the clones, clean the warehouse after the grace, and copy it then"
+                f"{', '.join(table_names)} of {self._url} has clones, which are known by uuids that a copy would "
+                "change; drop the clones, clean the warehouse after the grace, and copy it then"
             )
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def _states(self, begun: _Identities | None) -> Iterator[TableState]:
-        """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
-        ours = set(begun.tables.values()) if begun is not None else set()
-        # A log that lay elsewhere leaves nothing here under its old uuid.
-        known = {*self._storage.list_names(TABLES_PREFIX), *(begun.tables if begun is not None else ())}
-        for uuid in sorted(known - ours):
+    def _iter_states(self, identities: _Identities | None) -> Iterator[TableState]:
+        """Yield all tables that can be opened or restored; in a continued run those that it started with."""
+        ours = set(identities.tables.values()) if identities is not None else set()
+        # A log in another store leaves nothing here under its old uuid.
+        uuids = {*self._storage.list_names(TABLES_PREFIX), *(identities.tables if identities is not None else ())}
+        for uuid in sorted(uuids - ours):
             log = CommitLog(self._storage, uuid, self._world)
             try:
                 state = log.refresh()
             except (TableNotFoundError, ObjectNotFoundError):
                 state = None
-            except CorruptDataError as error:  # one must not hide the others; its own lake stays as it is
+            except CorruptDataError as error:  # it must not hide the others; its lake is unchanged
                 logger.warning("table %s is damaged and left as it is: %s", uuid, error)
                 continue
-            if begun is not None and uuid in begun.tables and (state is None or state.buried):
-                yield self._ended(uuid, begun.tables[uuid])
+            if identities is not None and uuid in identities.tables and (state is None or state.buried):
+                yield self._read_finished_state(uuid, identities.tables[uuid])
             elif state is not None and not state.buried and BRANCH not in state.properties:  # it has no lake of its own
                 yield state
 
-    def _ended(self, uuid: str, new_uuid: str) -> TableState:
-        """Return the new log's state of a table whose old log an earlier run ended: the new log has everything
-        of it.
-        """
+    def _read_finished_state(self, uuid: str, new_uuid: str) -> TableState:
+        """Return the new log's state of a table whose old log an earlier run ended."""
         state = CommitLog(self._storage, new_uuid, self._world).refresh()
         return replace(state, table_uuid=uuid, former_uuids=state.former_uuids[:-1], buried=True)
 
-    def _lake(self, state: TableState) -> LakeRelocation | None:
+    def _open_lake(self, state: TableState) -> LakeRelocation | None:
         properties = state.parsed
         if not properties.datalake_enabled and state.recorded_lake is None:
             return None
-        found = lake_relocation(self._storage, self._settings, state, self._world)
-        if found is None and self._copy and state.recorded_lake is not None:
+        lake = lake_relocation(self._storage, self._settings, state, self._world)
+        if lake is None and self._copy and state.recorded_lake is not None:
             raise LakeMismatchError(
                 f"the lake of {state.name} is in a catalog outside the warehouse, and belongs to the original; drop "
                 "the table in the copy, or copy its lake table and adopt that"
             )
-        return found
+        return lake
 
     def _require_whole(self, state: TableState, lake: LakeRelocation | None) -> None:
-        """Check that no file is missing, and that lake and log fit together: a copy that was made under writes may be
-        torn.
-        """
+        """Raise if a file is missing, or lake and log do not match: a copy made during writes may be torn."""
         if state.buried:
             return
         try:
@@ -252,12 +248,12 @@ class _Relocation:
                     f"table {state.name} of {self._url} lacks {key}: the warehouse was written while it was copied, or "
                     "the copy was cut short; copy it again while nothing writes"
                 ) from error
-        newest = self._newest(state) if lake is not None else None
+        newest = self._read_lake_snapshot(state) if lake is not None else None
         if lake is None:
             return
         held = newest.offsets if newest is not None else {}
-        behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
-        if (newest is not None and is_ahead(newest, state)) or behind:
+        is_behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
+        if (newest is not None and is_ahead(newest, state)) or is_behind:
             raise CorruptDataError(
                 f"table {state.name} of {self._url}: its lake holds the offsets {dict(held)}, its log ends at "
                 f"{dict(state.ends)} and was tiered up to {dict(state.lake.offsets) if state.lake else {}}: the "
@@ -265,7 +261,7 @@ class _Relocation:
                 f"lake anew from what the log holds: `streamhouse -w {self._url} retier {state.name}`"
             )
 
-    def _newest(self, state: TableState) -> LakeSnapshot | None:
+    def _read_lake_snapshot(self, state: TableState) -> LakeSnapshot | None:
         lake = open_lake_table(self._storage, self._settings, state, self._world)
         return lake.newest() if lake.exists() else None
 
@@ -276,27 +272,27 @@ class _Relocation:
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
-    def _begun(self) -> _Identities | None:
+    def _read_identities(self) -> _Identities | None:
         try:
-            return self._stored()
+            return self._read_stored_identities()
         except ObjectNotFoundError:
             return None
 
-    def _stored(self) -> _Identities:
+    def _read_stored_identities(self) -> _Identities:
         data = self._storage.read(RELOCATION_KEY)
         header = decode_frame("relocation", data, f"{self._url}/{RELOCATION_KEY}").header
         return _Identities(header["id"], header["tables"])
 
-    def _begin(self, states: list[TableState]) -> _Identities:
+    def _store_identities(self, states: list[TableState]) -> _Identities:
         new = self._world.ids.new_uuid
         own = _Identities(new(), {state.table_uuid: new() for state in states})
         data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
-        taken = Slot(self._storage, RELOCATION_KEY, self._stored, own.__eq__).take(data)
-        if taken.outcome is PutOutcome.LOST and taken.stored is not None:
-            return taken.stored
-        if taken.outcome is PutOutcome.UNREADABLE:
-            raise taken.error
-        if taken.outcome is not PutOutcome.WON:
+        put = Slot(self._storage, RELOCATION_KEY, self._read_stored_identities, own.__eq__).take(data)
+        if put.outcome is PutOutcome.LOST and put.stored is not None:
+            return put.stored
+        if put.outcome is PutOutcome.UNREADABLE:
+            raise put.error
+        if put.outcome is not PutOutcome.WON:
             raise StorageError(f"{self._url}/{RELOCATION_KEY} could not be stored; run relocate again")
         return own
 
@@ -308,10 +304,10 @@ class _Relocation:
         if lake is not None:
             lake.relocate(new_uuid)
         if new_uuid is not None:
-            self._point(state, new_uuid)
+            self._point_name(state, new_uuid)
 
-    def _point(self, state: TableState, new_uuid: str) -> None:
-        """Let the name mean the table of the copy, if it means the original's."""
+    def _point_name(self, state: TableState, new_uuid: str) -> None:
+        """Point the name to the copy's table, if it points to the original's."""
         path = parse_table_name(state.name).path
         pointer = names.resolve(self._storage, path)
         if pointer.uuid == state.table_uuid:
@@ -330,12 +326,12 @@ class _Relocation:
         states: list[TableState],
         lakes: list[LakeRelocation | None],
         roots: list[str | None],
-        given: dict[str, str],
+        new_uuids: dict[str, str],
     ) -> RelocateReport:
         tables = tuple(
             RelocatedTable(
                 state.name,
-                given.get(state.table_uuid, state.table_uuid),
+                new_uuids.get(state.table_uuid, state.table_uuid),
                 state.table_uuid,
                 f"{self._url}/{state.lake_location}" if lake is not None else None,
                 root,

@@ -1,8 +1,8 @@
-"""Replacing a table by another one under its name: staged, filled, and then published or given up.
+"""CREATE OR REPLACE TABLE: a table is staged, filled, and then published under the name, or abandoned.
 
-A staged table has no name, and nobody sees it. **Commit point** of publishing:
-`streamhouse_spark.log.lifecycle.replace_table`. The old table stays as a dropped one, which `undrop_table` brings back
-under another name. A process that dies before leaves a table without a name, which cleaning removes after its grace.
+A staged table has no name and is invisible. **Commit point** of publishing:
+`streamhouse_spark.log.lifecycle.replace_table`. The old table becomes a dropped one, which `undrop_table` restores
+under another name. A process that dies before leaves an unnamed table, which cleaning removes after the grace period.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
-    """Make a table that has no name yet, for `publish_table`."""
+    """Create an unnamed table, for `publish_table`."""
     storage, world = warehouse.storage, warehouse.world
     require_log_location(storage, create.properties)
     uuid, attempt = new_table_uuid(storage, world, create.properties), world.ids.new_uuid()
@@ -35,14 +35,14 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
 
 
 def publish_table(warehouse: Warehouse, path: TablePath, staged_uuid: str, replaced_uuid: str) -> None:
-    """Let a staged table take the place of the one with the name. Raises `CommitConflictError` as `succeed`."""
+    """Replace the table of the name by a staged one. Raises `CommitConflictError` as `succeed`."""
     storage, world = warehouse.storage, warehouse.world
     old, new = (CommitLog(storage, uuid, world) for uuid in (replaced_uuid, staged_uuid))
     succeed(storage, world, path, old, new)
 
 
 def abandon_table(warehouse: Warehouse, staged_uuid: str, replaced_uuid: str) -> None:
-    """Drop a staged table that nobody will publish; one that was published stays."""
+    """Drop a staged table, unless it was published."""
     storage, world = warehouse.storage, warehouse.world
     if CommitLog(storage, replaced_uuid, world).refresh().successor != staged_uuid:
         CommitLog(storage, staged_uuid, world).commit(lambda state, _time_ms: () if state.dropped else (Drop(),))

@@ -1,4 +1,4 @@
-"""Work on all tables of a warehouse, such that a damaged one does not stop the others."""
+"""Operations on all tables of a warehouse, in which a damaged table does not stop the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_database
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, look_first
+from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, prefetch_names
 
 if TYPE_CHECKING:
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class TableBatch:
-    """The opened tables, and the errors by name of tables for which something failed."""
+    """Open tables, and the errors by name of tables for which an operation failed."""
 
     tables: list[Table] = field(default_factory=list)
     failed: dict[str, StreamhouseError] = field(default_factory=dict)
 
     def each(self, work: Callable[[Table], R]) -> list[R]:
-        """Call ``work`` for each table and return the results in their order. Errors are logged and kept; the others go
-        on.
+        """Call ``work`` for each table and return the results in order. Errors are logged and recorded, and others
+        continue.
         """
         done = []
         for table in self.tables:
@@ -45,18 +45,18 @@ class TableBatch:
         self.failed[name] = error
 
     def raise_first(self) -> None:
-        """Raise the first error, after the others had their turn: nothing that failed counts as done."""
+        """Raise the first recorded error, after all tables were processed."""
         for error in self.failed.values():
             raise error
 
 
 def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
-    """Open all tables of a warehouse, or of one of its databases, together. Raises as `Warehouse.tables`."""
+    """Open all tables of a warehouse or database in a batch. Raises as `Warehouse.tables`."""
     storage, world = warehouse.storage, warehouse.world
     if database is None:
-        listed = list_tables(storage, world, look_first(storage))
+        listed = list_tables(storage, world, prefetch_names(storage))
     else:
-        warehouse.database_comment(database)  # which raises for an unknown one
+        warehouse.database_comment(database)  # raises for an unknown database
         listed = list_tables_of(storage, world, parse_database(database))
     opened = TableBatch()
     for table in listed:
@@ -69,17 +69,17 @@ def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
     return opened
 
 
-def open_named(open_one: Callable[[str], Table], names: Sequence[str]) -> TableBatch:
-    """Open tables that a user named: the first error is raised."""
-    return TableBatch([open_one(name) for name in names])
+def open_named(open_table: Callable[[str], Table], names: Sequence[str]) -> TableBatch:
+    """Open tables that a user named. The first error is raised."""
+    return TableBatch([open_table(name) for name in names])
 
 
-def open_listed(open_one: Callable[[str], Table], names: Iterable[str]) -> TableBatch:
-    """Open tables that a listing found: those that were dropped meanwhile are left out."""
+def open_listed(open_table: Callable[[str], Table], names: Iterable[str]) -> TableBatch:
+    """Open listed tables. Tables dropped since the listing are skipped."""
     opened = TableBatch()
     for name in names:
         try:
-            opened.tables.append(open_one(name))
+            opened.tables.append(open_table(name))
         except TableNotFoundError:
             continue
         except StreamhouseError as error:

@@ -1,4 +1,4 @@
-"""The table that a pointer of a name leads to."""
+"""Resolution of a name's pointer to a table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def open_pointed(
     uuid: str,
     log: CommitLog | None = None,
 ) -> Table | None:
-    """Open the table of a pointer, freshly read; None where the pointer of this name does not count any more.
+    """Open the table of a pointer, freshly read; None if the pointer no longer counts for this name.
 
-    Asks for the log alone, and for no name. ``log`` is that of the uuid, where the caller has it.
+    Reads only the log, no name. ``log`` is the log of the uuid, if the caller has it.
     """
     log = log or CommitLog(storage, uuid, world)
     try:
         log = follow_replacements(storage, world, log)
-    except TableNotFoundError:  # dropped so long ago that its files are gone
+    except TableNotFoundError:  # dropped, and its files are deleted
         return None
     return Table(storage, settings, path, log, world) if is_named(log.state, path) else None

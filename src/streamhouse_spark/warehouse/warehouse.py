@@ -1,4 +1,4 @@
-"""`Warehouse`: databases and tables under one directory or URL."""
+"""`Warehouse`: the databases and tables under one directory or URL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, format_setting
 from streamhouse_spark.warehouse.creation import create_action, create_named
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, find_dropped_table, list_dropped_tables
-from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, look_first
+from streamhouse_spark.warehouse.listing import TableSummary, list_tables, list_tables_of, prefetch_names
 from streamhouse_spark.warehouse.table_resolution import open_pointed
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 @checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
 class Warehouse:
-    """A warehouse at a path or URL: ``/data/wh``, ``s3://bucket/wh``. Opens nothing before it is used.
+    """A warehouse at a path or URL, such as ``/data/wh`` or ``s3://bucket/wh``. Nothing is opened before its first use.
 
     ``settings`` are pyiceberg's storage settings (``s3.endpoint``, ``s3.region``, …) and ``lake.iceberg.catalog.*``;
-    they are never stored. The first `create_table` or `create_database` makes the warehouse in an absent or empty
-    directory; everything else raises `WarehouseNotFoundError` where there is none.
+    they are never stored. The first `create_table` or `create_database` creates the warehouse in an absent or empty
+    directory. All other methods raise `WarehouseNotFoundError` if there is none.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Warehouse:
         self._settings = {str(key): format_setting(value) for key, value in (settings or {}).items()}
         opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._storage = with_log_places(opened, self._settings, self._world)
-        self._known = False
+        self._is_verified = False
 
     @property
     def url(self) -> str:
@@ -80,7 +80,7 @@ class Warehouse:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """May hold credentials: never print it."""
+        """The settings. They may hold credentials: never print them."""
         return self._settings
 
     @property
@@ -92,7 +92,7 @@ class Warehouse:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the warehouse as its location and settings, which may hold credentials."""
-        return _reopened, (self._storage, dict(self._settings))
+        return _reopen, (self._storage, dict(self._settings))
 
     # -- databases ------------------------------------------------------------------------------------------------
 
@@ -101,47 +101,48 @@ class Warehouse:
         database = parse_database(name)
         check_comment(f"database {database}", comment)
         self._ensure()
-        made = names.create_database(self._storage, database, self._world, comment=comment)
-        if not made and not if_not_exists:
+        created = names.create_database(self._storage, database, self._world, comment=comment)
+        if not created and not if_not_exists:
             raise TableExistsError(f"database {database} exists in {self.url}", condition="DATABASE_EXISTS")
 
     def databases(self) -> list[str]:
-        """List the names of all databases."""
+        """Return the names of all databases."""
         self._require()
         return names.list_databases(self._storage)
 
     def database_exists(self, name: str) -> bool:
-        """Tell whether the database exists."""
+        """Return whether the database exists."""
         self._require()
         return names.database_exists(self._storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
-        """Return a database's comment. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
+        """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one."""
         return self._find_database(name).comment
 
     def comment_database(self, name: str, comment: str | None) -> None:
-        """Set the comment of a database, or with None remove it."""
+        """Set the comment of a database; None removes it."""
         check_comment(f"database {parse_database(name)}", comment)
-        while (found := self._find_database(name)).comment != comment:
-            if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
+        while (pointer := self._find_database(name)).comment != comment:
+            if names.point_database(self._storage, pointer, self._world, exists=True, comment=comment):
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
-        """Drop an empty database; with ``cascade`` drop its tables and views first. False where there is none.
+        """Drop an empty database, or with ``cascade`` also its tables and views. Returns False if ``if_exists`` and
+        there is none.
 
-        **Commit point:** the database's next file. A table that is created at the same time wins: the database is
-        then there again, and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for one that has tables.
+        **Commit point:** the next file of the database. A concurrently created table wins: the database is recreated,
+        and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for a database that has tables.
         """
         database = parse_database(name)
         self._require()
-        while (found := names.resolve_database(self._storage, database)).exists:
+        while (pointer := names.resolve_database(self._storage, database)).exists:
             self._empty_database(database, cascade=cascade)
-            if not names.point_database(self._storage, found, self._world, exists=False):
+            if not names.point_database(self._storage, pointer, self._world, exists=False):
                 continue
             try:
                 self._empty_database(database, cascade=False)
             except TableExistsError:
-                names.create_database(self._storage, database, self._world, comment=found.comment)
+                names.create_database(self._storage, database, self._world, comment=pointer.comment)
                 raise
             return True
         if if_exists:
@@ -151,11 +152,11 @@ class Warehouse:
     def _empty_database(self, database: str, *, cascade: bool) -> None:
         tables = [str(table.path) for table in list_tables_of(self._storage, self._world, database)]
         views = list(names.list_views(self._storage, database))
-        found = [*tables, *map(str, views)]
-        if found and not cascade:
+        contents = [*tables, *map(str, views)]
+        if contents and not cascade:
             raise TableExistsError(
-                f"database {database} of {self.url} has {len(found)} tables and views ({', '.join(found[:5])}); drop "
-                "or rename them first, or say CASCADE (cascade=True) to drop them with it",
+                f"database {database} of {self.url} has {len(contents)} tables and views ({', '.join(contents[:5])}); "
+                "drop or rename them first, or say CASCADE (cascade=True) to drop them with it",
                 condition="DATABASE_NOT_EMPTY",
             )
         for view in views:
@@ -166,23 +167,24 @@ class Warehouse:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def tables(self, database: str | None = None) -> list[str]:
-        """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted. Raises
-        `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
-        """
-        return [str(table.path) for table in self._listed(database)]
+        """Return the sorted names ``<database>.<table>`` of all tables, or of one database.
 
-    def _listed(self, database: str | None) -> Iterator[TableSummary]:
+        Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+        """
+        return [str(table.path) for table in self._list_tables(database)]
+
+    def _list_tables(self, database: str | None) -> Iterator[TableSummary]:
         if database is not None:
             name = parse_database(database)
             return list_tables_of(self._storage, self._world, name, lambda: self._find_database(name))
-        first = look_first(self._storage, is_known=self._known)
-        self._known = True
+        first = prefetch_names(self._storage, exists=self._is_verified)
+        self._is_verified = True
         return list_tables(self._storage, self._world, first)
 
     def exists(self, name: str) -> bool:
-        """Tell whether the table exists; a suffix of the name does not count."""
+        """Return whether the table exists; a suffix of the name is ignored."""
         self._require()
-        pointer = self._pointer(path := parse_table_name(name).path)
+        pointer = self._resolve_pointer(path := parse_table_name(name).path)
         return bool(pointer.uuid and self._open(path, pointer.uuid))
 
     def create_table(
@@ -197,33 +199,33 @@ class Warehouse:
         defaults: Mapping[str, Any] | None = None,
         if_not_exists: bool = False,
     ) -> Table:
-        """Create a table, its database and, if need be, the warehouse.
+        """Create a table, and its database and warehouse if they do not exist.
 
-        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
-        ``bucket.num``. With a ``primary_key``, whose columns become NOT NULL, the table takes upserts and deletes; its
-        first column beside the partition columns is the default of ``bucket.key``. ``partition_by`` has columns, and
-        ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``, ``truncate(4, c)`` of one. ``defaults`` maps columns
-        to constants for rows that lack them, as a ``DEFAULT`` clause does; a null that is given stays null.
-        **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
+        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. A table with a
+        ``primary_key``, whose columns become NOT NULL, supports upserts and deletes; the first key column that is not a
+        partition column is the default of ``bucket.key``. ``buckets`` sets ``bucket.num``. ``partition_by`` lists
+        columns and transforms: ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``, ``truncate(4, c)``. ``defaults``
+        maps columns to constants for rows that lack them, as a ``DEFAULT`` clause does; explicit nulls are kept.
+        **Commit point:** the name's pointer; a crash before it leaves orphan files.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
-        written. With ``if_not_exists`` an existing table is returned as it is.
+        written. With ``if_not_exists`` an existing table is returned unchanged.
         """
         path = parse_table_name(name).require_table("create")
         create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         require_log_location(self._storage, create.properties)
-        made = create_named(
-            self._storage, self._world, path, create, lambda log: self._named(path, log.table_uuid, log)
+        table = create_named(
+            self._storage, self._world, path, create, lambda log: self._open_named(path, log.table_uuid, log)
         )
-        self._known = True
-        if made is None and not if_not_exists:
+        self._is_verified = True
+        if table is None and not if_not_exists:
             raise TableExistsError(
                 f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
             )
-        if made is None:
+        if table is None:
             return self.table(str(path))
-        load_on_opening(made)
-        return made
+        load_on_opening(table)
+        return table
 
     def adopt_table(
         self,
@@ -234,26 +236,27 @@ class Warehouse:
         properties: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> AdoptReport:
-        """Make a table from an existing lake table, whose rows become its history without being written again.
+        """Create a table on an existing lake table, whose rows become its history without being rewritten.
 
-        ``lake`` is the ``<database>.<table>`` of the Iceberg or Paimon table in the lake's catalog, that of ``name`` by
-        default; columns, partitions and buckets are its own. The property ``table.datalake.format`` names its format,
-        by default that of the lake table in the warehouse. Its rows lie before offset 0: reads of the table and of its
-        lake have them, batch reads by offsets, changelogs and streams begin behind them, and tiering goes on in the
-        same lake table. ``primary_key`` is the Iceberg table's identifier fields if it has some, and always the Paimon
-        table's own. With it the rows are copied to the hot store as snapshots by key, for lookups, changes and new
-        streams; a bucket is sorted in memory. Rows of an Iceberg table have to be unique by key; of a Paimon table the
-        newest of each key counts.
+        ``lake`` is the ``<database>.<table>`` name of the Iceberg or Paimon table in the lake's catalog, by default
+        ``name``. Columns, partitions and buckets are those of the lake table. The property ``table.datalake.format``
+        names its format, by default that of the lake table in the warehouse. The adopted rows precede offset 0: table
+        and lake reads return them; batch reads by offset, changelogs and streams start after them. Tiering continues in
+        the same lake table.
 
-        A warehouse is made around a folder ``lake`` with such tables if there is none yet. Dropping the table leaves
-        the lake table without an owner, rows tiered later included. With ``dry_run`` nothing is changed.
+        ``primary_key`` is by default the identifier fields of an Iceberg table, and always the primary key of a Paimon
+        table. With a primary key the rows are copied to the hot store as key-value snapshots, for lookups, changes and
+        new streams; each bucket is sorted in memory. Keys of an Iceberg table must be unique; of a Paimon table the
+        latest row per key is used.
 
-        **Commit point:** the name's pointer; after a crash before it adopting again takes over. Raises
-        `LakeMismatchError` naming everything that does not fit (Iceberg: format version, partitions, types, nested
-        required fields, equality deletes, repeated keys; Paimon: types, dynamic or postponed buckets, merge engines,
-        changelog producers, deletion vectors, rows of unknown order; another owner), `TableExistsError`,
-        `InvalidOptionError`, all before the lake table or the name is touched; `CommitConflictError` if the lake table
-        changed meanwhile.
+        If there is no warehouse, one is created around a ``lake`` folder with such tables. Dropping the table leaves
+        the lake table, including rows tiered later, without an owner. With ``dry_run`` nothing is changed.
+
+        **Commit point:** the name's pointer; after a crash before it, adopt again. Raises `LakeMismatchError` listing
+        everything unsupported (Iceberg: format version, partitions, types, required nested fields, equality deletes,
+        duplicate keys; Paimon: types, dynamic or postponed buckets, merge engines, changelog producers, deletion
+        vectors, rows of unknown order; another owner), `TableExistsError` and `InvalidOptionError`, all before the lake
+        table or the name is touched; `CommitConflictError` if the lake table changed concurrently.
         """
         from streamhouse_spark.warehouse.adoption import adopt_table
 
@@ -264,23 +267,26 @@ class Warehouse:
         )
 
     def table(self, name: str) -> Table:
-        """Open a table or a branch. Raises `TableNotFoundError` naming the nearest; `InvalidNameError` for a suffix."""
+        """Open a table or a branch. Raises `TableNotFoundError` naming the nearest name, `InvalidNameError` for a
+        suffix.
+        """
         if (table := self.find_table(name)) is None:
             raise self._not_found(parse_table_name(name).path.base)
         load_on_opening(table)
         return table
 
     def find_table(self, name: str) -> Table | None:
-        """Open a table as `table` does; None where there is none, without a look for one of a similar name."""
+        """Open a table as `table` does, but return None if there is none."""
         path = parse_table_name(name).require_rows("open as a table")
-        if (pointer := self._pointer(path.base)).view is not None:
+        if (pointer := self._resolve_pointer(path.base)).view is not None:
             raise is_a_view(path.base, self.url)
-        found = self._open(path.base, pointer.uuid) if pointer.uuid else None
-        return found if found is None or path.branch is None else found.branch(path.branch)
+        table = self._open(path.base, pointer.uuid) if pointer.uuid else None
+        return table if table is None or path.branch is None else table.branch(path.branch)
 
     def view(self, name: str) -> TableView:
-        """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
-        Raises `InvalidNameError` for a suffix that this table does not have, naming those that it has.
+        """Open anything readable by name: a table, ``<table>$lake``, ``<table>$changelog`` or a system table.
+
+        Raises `InvalidNameError` for an unsupported suffix, listing the supported ones.
         """
         parsed = parse_table_name(name)
         table = self.table(str(parsed.path))
@@ -291,11 +297,11 @@ class Warehouse:
         return open_view(table, parsed.suffix)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
-        """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.
+        """Drop a table, and its lake table if that is in the warehouse. Files are deleted after the grace period.
 
-        Until then `undrop_table` brings both back. Returns False if there is none and ``if_exists``. **Commit point:**
-        the drop record in the table's log. If the log or the name's pointer is too damaged for that, the name is freed
-        by its next pointer, and the files stay for a repair.
+        Until then `undrop_table` restores both. Returns False if ``if_exists`` and there is none. **Commit point:** the
+        drop record in the table's log. If the log or the name's pointer is too damaged for a record, the next pointer
+        frees the name, and the files are kept for a repair.
         """
         path = parse_table_name(name).require_table("drop")
         self._require()
@@ -317,24 +323,24 @@ class Warehouse:
             if if_exists:
                 return False
             raise self._not_found(path)
-        with after_commit(logger, "freeing the name", path):  # a pointer to a dropped table means nothing
+        with after_commit(logger, "freeing the name", path):  # a pointer to a dropped table is ignored
             names.point(self._storage, path, pointer, None, self._world)
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """List the dropped tables that `undrop_table` can bring back: by name, of one name the newest first."""
+        """Return the dropped tables that `undrop_table` can restore, by name, the latest of a name first."""
         self._require()
         return list_dropped_tables(self._storage, self._world)
 
     def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
-        """Bring a dropped table back, with all rows, offsets and its lake table, while its files exist.
+        """Restore a dropped table with its rows, offsets and lake table, as long as its files exist.
 
-        They exist until `clean_dropped` runs after the grace. Of several tables that were dropped under the ``name`` it
-        is the newest, or the one with the ``uuid`` (see `list_dropped_tables`). It comes back under its name, or as
-        ``to``, and its database with it. Streams and writers that open it again continue.
+        `clean_dropped` deletes them after the grace period. If several tables were dropped under ``name``, the latest
+        is restored, or the one with this ``uuid`` (see `dropped_tables`). It returns under its name or as ``to``; its
+        database is recreated if needed. Streams and writers continue when they reopen it.
 
         **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
-        table any more, `TableExistsError` if the name is taken.
+        table, `TableExistsError` if the name is in use.
         """
         path = parse_table_name(name).require_table("undrop")
         target = path if to is None else parse_table_name(to).require_table("undrop to")
@@ -351,16 +357,16 @@ class Warehouse:
                 "name with to="
             )
         self._keep_database(target)
-        return self._named(target, table.uuid)
+        return self._open_named(target, table.uuid)
 
     def rename_table(self, old: str, new: str) -> None:
-        """Give a table another name, also in another database. Its rows, offsets and lake table stay where they are.
+        """Rename a table, also to another database. Its rows, offsets and lake table stay in place.
 
         **Commit point:** one record in the table's log; after a crash the table has one of the two names. Open tables
-        continue; streams that look it up by its old name end with `TableNotFoundError`, which has the new one. The old
-        name is free at once.
+        continue. Streams that resolve the old name end with `TableNotFoundError`, which has the new one. The old name
+        is free at once.
 
-        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is taken.
+        Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is in use.
         """
         path = parse_table_name(old).require_table("rename")
         target = parse_table_name(new).require_table("rename to")
@@ -373,11 +379,11 @@ class Warehouse:
         self._keep_database(target)
 
     def clone_table(self, source: str, target: str, *, version: int | str | None = None) -> Table:
-        """Make a table of a version of ``source``, the newest by default. No lake file is copied; both live on alone.
+        """Create a table from a version of ``source``, by default the latest, without copying lake files.
 
-        Later changes of one are not seen in the other. Raises `TableExistsError` for a name that is taken,
-        `InvalidOptionError` for a table that cannot be cloned, `SnapshotExpiredError` for a version of which files were
-        replaced since. **Commit point:** the name's pointer, see `streamhouse_spark.warehouse.cloning`.
+        The tables are independent afterwards. Raises `TableExistsError` for a name in use, `InvalidOptionError` for a
+        table that does not support clones, `SnapshotExpiredError` for a version whose files were replaced since.
+        **Commit point:** the name's pointer, see `streamhouse_spark.warehouse.cloning`.
         """
         from streamhouse_spark.warehouse.cloning import clone_table
 
@@ -388,24 +394,24 @@ class Warehouse:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def costs(self, prices: Mapping[str, Any] | None = None, *, database: str | None = None) -> WarehouseCosts:
-        """Count this process's requests, and estimate a month's dollars of all tables, or of a database's.
+        """Return this process's requests and the estimated monthly cost of all tables, or of one database.
 
-        See `streamhouse_spark.warehouse.costs`; ``prices`` are as those of `Table.costs`.
+        See `streamhouse_spark.warehouse.costs`; ``prices`` are as for `Table.costs`.
         """
         from streamhouse_spark.warehouse.costs import warehouse_costs
 
-        def opened(one: TableSummary) -> Table:
-            if one.log is None:  # damaged: opening it tells how
-                return self.table(str(one.path))
-            return Table(self._storage, self._settings, one.path, one.log, self._world)
+        def opened(summary: TableSummary) -> Table:
+            if summary.log is None:  # damaged: opening it raises the error
+                return self.table(str(summary.path))
+            return Table(self._storage, self._settings, summary.path, summary.log, self._world)
 
-        return warehouse_costs(self._storage, self._listed(database), opened, prices)
+        return warehouse_costs(self._storage, self._list_tables(database), opened, prices)
 
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
-        """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
+        """Delete the files of tables that were dropped, or never got a name, before the grace period.
 
-        A lake table in the warehouse goes too; one in an outside catalog stays. Raises `WarehouseMovedError` before
-        anything is deleted if the warehouse is opened away from home.
+        A lake table in the warehouse is deleted too; one in an external catalog is kept. Raises `WarehouseMovedError`
+        before anything is deleted if the warehouse was moved.
         """
         self._require()
         if not dry_run:
@@ -416,35 +422,36 @@ class Warehouse:
 
     def _ensure(self, *, around: str | None = None) -> None:
         names.create_warehouse(self._storage, self._world, around=around)
-        self._known = True
+        self._is_verified = True
 
     def _require(self) -> None:
-        if not self._known:
+        if not self._is_verified:
             names.require_warehouse(self._storage)
-            self._known = True
+            self._is_verified = True
 
-    def _pointer(self, path: TablePath) -> names.NamePointer:
-        pointer = names.resolve(self._storage, path) if self._known else names.first_look(self._storage, path)
-        self._known = True
+    def _resolve_pointer(self, path: TablePath) -> names.NamePointer:
+        pointer = names.resolve(self._storage, path) if self._is_verified else names.first_look(self._storage, path)
+        self._is_verified = True
         return pointer
 
     def _keep_database(self, path: TablePath) -> None:
-        """Make the database of a committed name again if it was dropped meanwhile."""
+        """Recreate the database of a committed name if it was dropped concurrently."""
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
-    def _named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
-        """Return the table of a committed name, its state read if possible (on from that of a known log), else on first
-        use. Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
-        """
-        found: Table | None = self._unread(path, uuid)
-        with after_commit(logger, "opening", path):
-            found = self._open(path, uuid, log)
-        if found is None:
-            raise self._not_found(path)
-        return found
+    def _open_named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
+        """Return the table of a committed name, with its state read if possible, else on first use.
 
-    def _unread(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
+        Raises `TableNotFoundError` if it was dropped since: a stalled creator made a table that was cleaned up.
+        """
+        table: Table | None = self._make_table(path, uuid)
+        with after_commit(logger, "opening", path):
+            table = self._open(path, uuid, log)
+        if table is None:
+            raise self._not_found(path)
+        return table
+
+    def _make_table(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
         """Return a table whose state is read on first use."""
         log = log or CommitLog(self._storage, uuid, self._world)
         return Table(self._storage, self._settings, path, log, self._world)
@@ -460,21 +467,21 @@ class Warehouse:
 
     def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        found = (names.resolve_database if self._known else names.first_database)(self._storage, database)
-        self._known = True
-        if not found.exists:
+        pointer = (names.resolve_database if self._is_verified else names.first_database)(self._storage, database)
+        self._is_verified = True
+        if not pointer.exists:
             raise self._no_database(database)
-        return found
+        return pointer
 
     def _no_database(self, database: str) -> TableNotFoundError:
-        near = nearest(database, known := self.databases())
-        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(known[:10]) or 'none'}"
+        near = nearest(database, databases := self.databases())
+        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(databases[:10]) or 'none'}"
         return TableNotFoundError(
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
     def _find_new_name(self, pointer: names.NamePointer) -> str | None:
-        """Return the new name of a table that had this one."""
+        """Return the new name of a table that was renamed from this one; None if it was not."""
         if pointer.uuid is None:
             return pointer.moved_to
         with suppress(TableNotFoundError, CorruptDataError):
@@ -488,10 +495,10 @@ class Warehouse:
             return is_a_view(path, self.url)
         if (moved_to := self._find_new_name(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
-        near = nearest(str(path), known := self.tables())
-        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
+        near = nearest(str(path), tables := self.tables())
+        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(tables[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 
 
-def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
+def _reopen(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
     return Warehouse(storage.url, settings, storage=storage)

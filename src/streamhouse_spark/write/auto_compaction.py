@@ -1,4 +1,4 @@
-"""Merging of a table's segments: optional work of writers, and a step of maintenance. **Commit point:** one record."""
+"""Compaction of a table's small segments, by writers and by maintenance. **Commit point:** one record."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from streamhouse_spark.storage.local_commit_lock import only_process
 
 logger = logging.getLogger(__name__)
 
-MERGING: Final = ".tmp-merging"
-"""The file that a process locks while it merges: a temporary one, which nobody lists, and cleaning removes."""
+MERGE_LOCK_NAME: Final = ".tmp-merging"
+"""The file that a process locks while it compacts: a temporary file that is never listed and that cleaning removes."""
 OVERDUE: Final = 2
-"""Times the rows that make a merge due, which are merged although another process does so."""
-_turns: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
-_turns_lock = new_lock()
-"""Guards the turns; a child may find one more or less of them, which is as right."""
+"""Multiple of the due amount of inline rows at which they are compacted even if another process does so."""
+_merge_locks: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
+_merge_locks_guard = new_lock()
+"""Guards the locks. A forked child may see one more or fewer, which is harmless."""
 
 
 def merge_inline(table: TableHandle, state: TableState | None = None) -> int:
-    """Move inline rows of commit records into one segment a bucket; those of a known state, of the newest by default.
+    """Compact inline rows of a state, by default the latest, into one segment per bucket.
+
     Returns the number of replaced segments.
     """
     runs = plan_inline_merge(state or table.refresh())
@@ -42,18 +43,21 @@ def merge_inline(table: TableHandle, state: TableState | None = None) -> int:
 
 
 def merge_small(table: TableHandle, state: TableState | None = None) -> int:
-    """Merge runs of small adjacent segments, of a state as `merge_inline`. Returns the number of replaced segments."""
+    """Compact runs of small adjacent segments, of a state as `merge_inline`. Returns the number of
+    replaced segments.
+    """
     runs = plan_small_merge(state or table.refresh())
     return merge(table.log, table.storage, table.world, runs, table.segment_options())
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:
-    """Merge inline rows behind the call if the state after a write asks for it. The write is done, so a failure is
-    only logged. A writer that is so fast that twice as much is inline waits for the merge that is under way.
+    """Compact inline rows in the background if the state after a write needs it. A failure is only logged.
 
-    One thread of this process does so at a time, and one process of this host: of several, all but one would lose
-    their work. A write that finds a merge under way leaves it to one of the next writes, which finds the rows that are
-    still inline. A process that was stopped in a merge keeps others from it until twice as much is inline.
+    A writer that is so fast that twice the due amount is inline waits for the running compaction.
+
+    One thread of this process compacts at a time, and one process of this host: all others would lose the race. A write
+    that finds a compaction in progress leaves the work to a later write. A process that stalls in a compaction blocks
+    the others until twice the due amount is inline.
     """
     if not inline_merge_due(state):
         return
@@ -64,24 +68,24 @@ def merge_if_due(table: TableHandle, state: TableState) -> None:
 
 
 def _merge(table: TableHandle, state: TableState) -> None:
-    with after_commit(logger, "merging inline rows", table.name), try_lock(_turn_of(table)) as is_held:
+    with after_commit(logger, "merging inline rows", table.name), try_lock(_merge_lock(table)) as is_held:
         if is_held:
-            _merge_unless_others_do(table, state)
+            _merge_if_alone(table, state)
 
 
-def _merge_unless_others_do(table: TableHandle, state: TableState) -> None:
-    with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGING}")) as is_alone:
+def _merge_if_alone(table: TableHandle, state: TableState) -> None:
+    with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGE_LOCK_NAME}")) as is_alone:
         if not is_alone and not has_much_inline(state, OVERDUE):
             return
-        if has_much_inline(newest := table.refresh()):  # not where somebody merged since the write
+        if has_much_inline(newest := table.refresh()):  # unless another process compacted since the write
             merge(table.log, table.storage, table.world, plan_inline_merge(newest), table.segment_options())
 
 
-def _turn_of(table: TableHandle) -> threading.RLock:
-    """Return the lock of a table's merges, one for all handles of the table in this process."""
+def _merge_lock(table: TableHandle) -> threading.RLock:
+    """Return the lock of a table's compactions, shared by all handles of the table in this process."""
     place = table.storage.url, table.uuid
-    with _turns_lock:
-        turn = _turns.get(place)
+    with _merge_locks_guard:
+        turn = _merge_locks.get(place)
         if turn is None:
-            turn = _turns[place] = new_lock()
+            turn = _merge_locks[place] = new_lock()
         return turn

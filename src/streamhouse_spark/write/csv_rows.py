@@ -1,7 +1,7 @@
-"""Rows in CSV as RFC 4180 has it: a header, and fields that are quoted whole or not at all.
+"""Rows in CSV as of RFC 4180: a header, and fields that are quoted as a whole or not at all.
 
-Arrow parses the rows. It takes a quote that never closes and text behind a quoted field for data, so each block is
-checked before Arrow gets it.
+Arrow parses the rows, but takes an unclosed quote, and text after a quoted field, for data. So the quotes of each block
+are checked before Arrow reads it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SHOWN_CHARS_MAX: Final = 60
 def read_csv(
     source: Any, schema: pa.Schema | None, *, delimiter: str = ",", null_texts: Sequence[str] = ()
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return the schema of the rows, and the rows in batches. Columns match by name, without regard to case.
+    """Return the schema and the batches of the rows. Columns match by name, ignoring case.
 
-    Raises `SchemaMismatchError` for quotes that are not RFC 4180's, and for a field of another form than its column's.
+    Raises `SchemaMismatchError` for quotes that violate RFC 4180 and for a field that does not fit its column.
     """
     checked = _CheckedSource(source, delimiter)
-    columns = _columns_of(checked.header(), schema)
+    columns = _match_columns(checked.header(), schema)
     convert = pa.csv.ConvertOptions(
         column_types={name: _wire_type(column.type) for name, column in columns.items()},
         null_values=["", *null_texts],
@@ -52,23 +52,23 @@ def read_csv(
             convert_options=convert,
         )
     except pa.ArrowException:
-        while checked.read():  # a quote that never closes says more than what Arrow makes of it
+        while checked.read():  # an unclosed quote is a better error than Arrow's
             pass
         raise
     require_readable(reader.schema)
-    decoded = _decoded(pa.RecordBatch.from_pylist([], reader.schema), columns)
-    return decoded.schema, (_decoded(batch, columns) for batch in reader)
+    decoded = _decode_batch(pa.RecordBatch.from_pylist([], reader.schema), columns)
+    return decoded.schema, (_decode_batch(batch, columns) for batch in reader)
 
 
 def write_csv(rows: pa.Table) -> bytes:
-    """Return rows as CSV with a header. Raises `InvalidOptionError` for types that have no form in it."""
+    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
     sink = io.BytesIO()
     for place, column in enumerate(rows.schema):
         if _is_bytes(column.type) or _is_time(column.type):
             values = encode_values(rows.column(place).combine_chunks())
             rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
     try:
-        pa.csv.write_csv(rows.combine_chunks(), sink)  # an empty chunk gets a header of its own
+        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
     except pa.ArrowException as error:
         raise InvalidOptionError(
             f"the rows cannot be CSV: {error}; choose other columns (columns=), or another form (application/json)"
@@ -76,46 +76,46 @@ def write_csv(rows: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _columns_of(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
-    """Return the columns of the table by the names that the header gives them."""
+def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
+    """Return the table's columns by the names in the header."""
     exact = {column.name: column for column in schema or ()}
     folded = {column.name.casefold(): column for column in schema or ()}
-    found = {name: exact.get(name, folded.get(name.casefold())) for name in header}
-    return exact | {name: column for name, column in found.items() if column is not None}
+    matches = {name: exact.get(name, folded.get(name.casefold())) for name in header}
+    return exact | {name: column for name, column in matches.items() if column is not None}
 
 
 def _wire_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow's parser reads a column: a text where its own form is another one."""
+    """Return the type that Arrow's parser reads a column as: text if the column has a form of its own."""
     is_own = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
     return pa.string() if is_own else data_type
 
 
-def _decoded(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
-    for place, given in enumerate(batch.schema):
-        column = columns.get(given.name)
+def _decode_batch(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
+    for place, csv_column in enumerate(batch.schema):
+        column = columns.get(csv_column.name)
         if column is not None and _wire_type(column.type) != column.type:
-            batch = batch.set_column(place, given.name, decode_field(batch.column(place), column))
+            batch = batch.set_column(place, csv_column.name, decode_field(batch.column(place), column))
     return batch
 
 
 def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
-    """Return the values of texts in the form that a column has in CSV.
+    """Convert texts to values of a column.
 
-    Raises `SchemaMismatchError`, or an error of Arrow's, for other texts.
+    Raises `SchemaMismatchError`, or an error of Arrow's, for invalid texts.
     """
     if _wire_type(column.type) == column.type:
         return texts.cast(column.type)
     if _is_time(column.type):
         return decode_times(texts, column.type, column.name)
     if is_variant(column.type):
-        values = [None if text is None else _variant(text, column.name) for text in texts.to_pylist()]
+        values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
         return pa.array(values, VARIANT)
     form = form_of(column.type)
     assert form is not None
     return form.decode(texts.to_pylist(), column.type, column.name)
 
 
-def _variant(text: str, name: str) -> dict[str, bytes] | None:
+def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
     try:
         return variant_of(parse_json(text), name)
     except (ValueError, RecursionError) as error:
@@ -152,7 +152,7 @@ class _CheckedSource(io.RawIOBase):
         try:
             return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
         except csv.Error:
-            return []  # Arrow says what is wrong
+            return []  # Arrow reports the error
 
     def read(self, size: int = -1) -> bytes:
         if not self._pending and not self._is_at_end:
@@ -170,8 +170,8 @@ class _CheckedSource(io.RawIOBase):
 class QuoteCheck:
     """Checks the quotes of CSV, block by block.
 
-    A quote that stands outside of a quoted field opens one, or is the second of two that mean one; so it follows the
-    start of a field or another quote. A quote inside closes the field, so the field's end or another quote follows it.
+    A quote outside a quoted field opens one, or is the second of an escaped pair; it must follow the start of a field
+    or another quote. A quote inside closes the field; the end of the field or another quote must follow it.
     """
 
     def __init__(self, delimiter: str) -> None:
@@ -183,7 +183,7 @@ class QuoteCheck:
         self._line = 1
 
     def check(self, block: bytes) -> None:
-        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text behind a quoted one."""
+        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text after a quoted field."""
         data = np.frombuffer(block, np.uint8)
         if not len(data):
             return
@@ -191,7 +191,7 @@ class QuoteCheck:
         is_closing = (np.arange(len(quotes)) + self._is_inside) % 2 == 1
         self._require(data, quotes[~is_closing], -1, "a quote in a field that does not begin with one")
         self._require(data, quotes[is_closing], 1, "text behind the quote that closes a field")
-        if self._last == _QUOTE and not self._is_inside and not self._may_follow(data[:1])[0]:
+        if self._last == _QUOTE and not self._is_inside and not self._is_boundary(data[:1])[0]:
             self._fail(data, 0, "text behind the quote that closes a field")
         if len(quotes):
             self._is_inside = bool(self._is_inside) != bool(len(quotes) % 2)
@@ -200,24 +200,24 @@ class QuoteCheck:
         self._last = int(data[-1])
 
     def finish(self) -> None:
-        """Raise `SchemaMismatchError` for a quote that never closes."""
+        """Raise `SchemaMismatchError` for an unclosed quote."""
         if self._is_inside:
             raise SchemaMismatchError(f"the quote in line {self._opened_in} never closes; close it, or double it")
 
     def _require(self, data: npt.NDArray[np.uint8], quotes: npt.NDArray[np.intp], step: int, problem: str) -> None:
-        """Raise unless a field's start or end, or a quote, is beside each of these quotes."""
-        beside = quotes + step
-        is_in_block = (beside >= 0) & (beside < len(data))
-        wrong = quotes[is_in_block][~self._may_follow(data[beside[is_in_block]])]
+        """Raise unless a field boundary or another quote is adjacent to each of these quotes."""
+        adjacent = quotes + step
+        is_in_block = (adjacent >= 0) & (adjacent < len(data))
+        wrong = quotes[is_in_block][~self._is_boundary(data[adjacent[is_in_block]])]
         if len(wrong):
             self._fail(data, int(wrong[0]), problem)
         if step < 0 and len(quotes) and quotes[0] == 0 and self._last is not None:
             before = np.array([self._last], np.uint8)
-            if not self._may_follow(before)[0]:
+            if not self._is_boundary(before)[0]:
                 self._fail(data, 0, problem)
 
-    def _may_follow(self, found: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        may_follow: npt.NDArray[np.bool_] = np.isin(found, self._ends) | (found == _QUOTE)
+    def _is_boundary(self, neighbors: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        may_follow: npt.NDArray[np.bool_] = np.isin(neighbors, self._ends) | (neighbors == _QUOTE)
         return may_follow
 
     def _line_of(self, data: npt.NDArray[np.uint8], place: int) -> int:

@@ -1,4 +1,4 @@
-"""Files as rows: Parquet, Arrow, CSV and JSON Lines, read in batches of bounded size."""
+"""Readers of row files: Parquet, Arrow, CSV and JSON Lines, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PIECE_BYTES_MAX: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """An open file: its schema, its number of rows if known, and its rows, to be read once."""
+    """An open file: its schema, its number of rows if known, and its batches, to be read once."""
 
     schema: pa.Schema
     num_rows: int | None
@@ -46,73 +46,75 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class CsvOptions:
-    """Rules for turning texts of CSV and JSON into values."""
+    """Rules for converting texts of CSV and JSON to values."""
 
     schema: pa.Schema | None = None
-    """The table's columns; other columns, and all without a schema, get the type that their values look like."""
+    """The table's columns. Other columns, and all columns without a schema, get inferred types."""
     null_texts: Sequence[str] = ()
-    """Texts of CSV fields that mean null, besides the empty one."""
+    """Texts of CSV fields that mean null, in addition to the empty text."""
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
-    """Values of the columns that a row lacks; null for others. A column that all rows lack is left out."""
+    """Values of columns that a row lacks, else null. A column that all rows lack is omitted."""
 
 
-def file_format(path: str, given: str | None) -> str:
-    """Return the format that ``given`` or the file's name tells. Raises `InvalidOptionError` if neither does."""
-    if given is not None:
-        return given
+def file_format(path: str, explicit: str | None) -> str:
+    """Return the explicit format, or that of the file name's suffix. Raises `InvalidOptionError` if
+    there is neither.
+    """
+    if explicit is not None:
+        return explicit
     suffixes = [s.lower() for s in Path(path).suffixes]
     if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
-    found = _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
-    if found is None:
+    by_suffix = _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
+    if by_suffix is None:
         raise InvalidOptionError(
             f"the format of {'standard input' if path == STDIN else path} cannot be told from its name; "
             f"say --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
         )
-    return found
+    return by_suffix
 
 
 def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdin: IO[bytes]) -> RowFile:
     """Open a file, or ``stdin`` for ``-``; ``stack`` closes it.
 
-    Raises `InvalidOptionError` if the file cannot be read, `SchemaMismatchError` if its content cannot be, both here
-    and while its batches are read.
+    Raises `InvalidOptionError` if the file cannot be read and `SchemaMismatchError` if its content is invalid, here and
+    while its batches are read.
     """
     try:
         match format_:
             case "parquet":
-                found = _open_parquet(_seekable(path, stack, stdin))
+                opened = _open_parquet(_seekable(path, stack, stdin))
             case "arrow":
-                found = _open_arrow(_seekable(path, stack, stdin))
+                opened = _open_arrow(_seekable(path, stack, stdin))
             case "csv":
-                found = _open_csv(path, _stream(path, stack, stdin), rules)
+                opened = _open_csv(path, _stream(path, stack, stdin), rules)
             case _:
-                found = _open_json(_stream(path, stack, stdin), rules)
-        require_readable(found.schema)
-        return _with_error_mapping(path, found)
+                opened = _open_json(_stream(path, stack, stdin), rules)
+        require_readable(opened.schema)
+        return _with_error_mapping(path, opened)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise _unreadable(path, error) from error
 
 
 def rows_of_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | None = None) -> pa.Table:
-    """Read the rows in the body of a request: an Arrow stream or file, CSV or JSON Lines.
+    """Read the rows of a request body: an Arrow stream or file, CSV or JSON Lines.
 
-    Raises `SchemaMismatchError` for bytes that are no such rows, and for Arrow beyond the limits.
+    Raises `SchemaMismatchError` for invalid bytes, and for Arrow data beyond the limits.
     """
     source = pa.BufferReader(body)
     try:
         match format_:
             case "arrow":
-                found = _open_arrow(source, limits)
+                opened = _open_arrow(source, limits)
             case "csv":
-                found = _open_csv("", source, rules)
+                opened = _open_csv("", source, rules)
             case _ if rules.schema is not None:
                 return JsonReader(rules.schema, rules.defaults).read(body)
             case _:
-                found = _open_json(source, rules)
-        require_readable(found.schema)
-        return pa.Table.from_batches(list(found.batches), found.schema)
-    except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow names some damage of a stream an OSError
+                opened = _open_json(source, rules)
+        require_readable(opened.schema)
+        return pa.Table.from_batches(list(opened.batches), opened.schema)
+    except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow raises OSError for some damaged streams
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise SchemaMismatchError(
             f"the body holds no rows of the table as {format_}: {first_line}; check Content-Type and the columns' types"
@@ -120,7 +122,7 @@ def rows_of_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits
 
 
 def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join the batches to tables of at most about `_PIECE_BYTES_MAX`, each with the columns of its batches."""
+    """Join consecutive batches with equal columns to tables of about `_PIECE_BYTES_MAX` at most."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:
@@ -217,12 +219,12 @@ def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:
     while block := source.read(_TEXT_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
-            yield from _batches_of(lines, reader)
+            yield from _read_lines(lines, reader)
     if rest.strip():
-        yield from _batches_of(rest, reader)
+        yield from _read_lines(rest, reader)
 
 
-def _batches_of(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBatch]:
+def _read_lines(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBatch]:
     if reader is not None:
         rows = reader.read(lines)
     elif not can_be_parsed_at_once(lines):

@@ -1,7 +1,7 @@
-"""Rows in JSON: an array of objects, one object, or an object per line.
+"""Rows in JSON: an array of objects, one object, or one object per line.
 
-Arrow parses lines many at once. What it has no form for, or reads otherwise than `schema.json_values`, is parsed row by
-row, so both give the same rows.
+Arrow parses many lines at once. Values that it does not support, or reads differently from `schema.json_values`, are
+parsed row by row, so the result is the same.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from streamhouse_spark.schema.json_values import decode_rows, decode_times, pars
 
 _BLANKS: Final = " \t\r\n"
 _SHOWN_CHARS_MAX: Final = 60
-_BEHIND_AN_OBJECT: Final = re.compile(rb"\}\s*n")
-"""The first letter of a ``null`` behind an object, or of a text like that."""
+_NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*n")
+"""The first letter of a possible ``null`` after an object."""
 _PLAIN_NAME: Final = re.compile(r"[\w .$-]+", re.ASCII)
-_ELEMENTS: Final = json.JSONDecoder()
+_DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class JsonReader:
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
     def read(self, lines: bytes) -> pa.Table:
-        """Read lines of objects. Raises `SchemaMismatchError` for a line or a value that does not fit."""
-        found = self._read_at_once(lines)
-        return self._read_each(lines) if found is None else found
+        """Read lines of objects. Raises `SchemaMismatchError` for an invalid line or value."""
+        rows = self._read_at_once(lines)
+        return self._read_each(lines) if rows is None else rows
 
     def _read_each(self, lines: bytes) -> pa.Table:
         rows = []
-        for line in filter(str.strip, _text(lines).split("\n")):
+        for line in filter(str.strip, _decode_text(lines).split("\n")):
             try:
                 rows.append(parse_json(line))
             except (ValueError, RecursionError) as error:
@@ -54,11 +54,11 @@ class JsonReader:
         return decode_rows(rows, self.schema, self.defaults)
 
     def _read_at_once(self, lines: bytes) -> pa.Table | None:
-        """Read the lines with Arrow; None if it may give other rows than `decode_rows`."""
+        """Read the lines with Arrow; None if the rows could differ from those of `decode_rows`."""
         if not can_be_parsed_at_once(lines):
             return None
         folded = lines.lower()
-        mentions = {name: _mentions(folded, name) for name in self.schema.names}
+        mentions = {name: _may_mention(folded, name) for name in self.schema.names}
         wire = {column.name: wire for column in self.schema if (wire := _wire_type(column.type)) is not None}
         if b"\\u" in folded or any(mentions[name] for name in mentions if name not in wire):
             return None
@@ -78,12 +78,12 @@ class JsonReader:
         if not columns and rows.num_rows:
             return None
         if any(name in self.defaults and column.null_count for name, column in columns.items()):
-            return None  # is it null, or not there?
+            return None  # null or absent: Arrow does not say
         if not all(map(_is_finite, columns.values())):
             return None
-        return pa.table({name: self._typed(name, column) for name, column in columns.items()})
+        return pa.table({name: self._convert_column(name, column) for name, column in columns.items()})
 
-    def _typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _convert_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         target = self.schema.field(name).type
         if not _is_time(target):
             return column
@@ -91,83 +91,83 @@ class JsonReader:
 
 
 def can_be_parsed_at_once(lines: bytes) -> bool:
-    """Return whether Arrow's parser may get these lines: a ``null`` in the place of an object ends the process."""
-    return lines.lstrip().startswith(b"{") and _BEHIND_AN_OBJECT.search(lines) is None
+    """Return whether Arrow's parser may read these lines: a ``null`` in place of an object crashes the process."""
+    return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
 
 
 def json_lines(body: bytes) -> bytes:
-    """Return an array of objects, or one object, as lines, each with the object's own text.
+    """Return an array of objects, or one object, as lines, each with the object's original text.
 
-    Raises `SchemaMismatchError` for other JSON, and for none.
+    Raises `SchemaMismatchError` for other or invalid JSON.
     """
     return "\n".join(json_objects(body)).encode()
 
 
 def json_objects(body: bytes) -> list[str]:
-    """Return the text of each object of an array, or of one object, on one line. Raises as `json_lines`."""
+    """Return the text of each object of an array, or of one object, each on one line. Raises as `json_lines`."""
     try:
         text = body.decode(json.detect_encoding(body))
-        objects = list(_objects(text))
+        objects = list(_split_objects(text))
     except (ValueError, IndexError, RecursionError) as error:
         problem = "the array does not end" if isinstance(error, IndexError) else error
         raise SchemaMismatchError(f"the body is no JSON: {problem}; send an array of objects") from error
-    if not all(one.startswith("{") for one in objects):
+    if not all(element.startswith("{") for element in objects):
         raise SchemaMismatchError('the body is JSON, and no rows; send an array of objects, such as [{"id": 1}]')
     return objects
 
 
-def _objects(text: str) -> list[str]:
-    begin = _after_blanks(text, 0)
+def _split_objects(text: str) -> list[str]:
+    begin = _skip_blanks(text, 0)
     if not text.startswith("[", begin):
-        _, end = _ELEMENTS.raw_decode(text, begin)
-        return [_only(text, begin, end)]
-    found: list[str] = []
-    at = _after_blanks(text, begin + 1)
+        _, end = _DECODER.raw_decode(text, begin)
+        return [_single_value(text, begin, end)]
+    objects: list[str] = []
+    at = _skip_blanks(text, begin + 1)
     while text[at] != "]":  # an IndexError at the end of the text
-        _, end = _ELEMENTS.raw_decode(text, at)
-        found.append(_on_one_line(text[at:end]))
-        at = _after_blanks(text, end)
+        _, end = _DECODER.raw_decode(text, at)
+        objects.append(_on_one_line(text[at:end]))
+        at = _skip_blanks(text, end)
         if text[at] == ",":
-            at = _after_blanks(text, at + 1)
+            at = _skip_blanks(text, at + 1)
             if text[at] == "]":
                 raise ValueError("a comma before the end of the array")
         elif text[at] != "]":
             raise ValueError(f"expected a comma at character {at}")
-    _only(text, begin, at + 1)
-    return found
+    _single_value(text, begin, at + 1)
+    return objects
 
 
-def _only(text: str, begin: int, end: int) -> str:
+def _single_value(text: str, begin: int, end: int) -> str:
     if text[end:].strip(_BLANKS):
         raise ValueError(f"text behind the value, at character {end}")
     return _on_one_line(text[begin:end])
 
 
 def _on_one_line(text: str) -> str:
-    """Replace line ends, which JSON has between values alone: those of a text are escaped."""
+    """Replace line breaks, which occur in JSON only between values: inside texts they are escaped."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
-def _after_blanks(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANKS:
         at += 1
     return at
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(f"the rows are no UTF-8: {error}; send text in UTF-8") from error
 
 
-def _mentions(folded: bytes, name: str) -> bool:
-    """Return whether lines in lower case may have the name. Other than plain names may be written with escapes."""
+def _may_mention(folded: bytes, name: str) -> bool:
+    """Return whether lower-cased lines may contain the name. Names with special characters may be escaped."""
     return not _PLAIN_NAME.fullmatch(name) or f'"{name.lower()}"'.encode() in folded
 
 
 def _wire_type(data_type: pa.DataType) -> pa.DataType | None:
-    """Return the type as which Arrow's parser reads a column; None if it has no form for it."""
+    """Return the type that Arrow's parser reads a column as; None if it does not support the column."""
     if _is_time(data_type):
         return pa.string()
     return data_type if _is_plain(data_type) else None
@@ -182,7 +182,7 @@ def _is_null(column: pa.ChunkedArray) -> bool:
 
 
 def _is_plain(data_type: pa.DataType) -> bool:
-    """Tell whether Arrow's parser reads values of the type in the form that they have here."""
+    """Return whether Arrow's parser reads values of the type as this module does."""
     types = pa.types
     if types.is_list(data_type):
         return _is_plain(data_type.value_type)
@@ -198,7 +198,7 @@ def _is_plain(data_type: pa.DataType) -> bool:
 
 
 def _is_finite(column: pa.ChunkedArray) -> bool:
-    """Tell whether no number in the column is NaN or infinite, which Arrow reads from tokens that are no JSON."""
+    """Return whether no number in the column is NaN or infinite; Arrow accepts such tokens, JSON has none."""
     return all(map(_is_finite_array, column.chunks))
 
 

@@ -1,4 +1,4 @@
-"""Appending rows to a log table: stage, commit, and again if the columns changed meanwhile."""
+"""Appends to a log table: stage, commit, and retry if the columns changed concurrently."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from streamhouse_spark.schema.row_conversion import can_be_read_again, convert_r
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
-"""Times that an append begins again because columns or defaults changed meanwhile."""
+"""Retries of an append after concurrent changes of columns or defaults."""
 
 
 class LogTableWriter:
-    """Appends to one table; keeps the stager of the last state. Safe for threads."""
+    """Appends to one table and caches the stager of the last state. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
-        self._known: tuple[int, Mapping[str, str], RowStager] | None = None
+        self._cached_stager: tuple[int, Mapping[str, str], RowStager] | None = None
         self._lock = new_lock()
         self._numbers: IdentityRanges | None = None
 
@@ -42,19 +42,19 @@ class LogTableWriter:
         overwrite: bool = False,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Stage and commit rows, and again if columns were renamed or dropped, or defaults changed meanwhile.
+        """Stage and commit rows. Retries if columns were renamed or dropped, or defaults changed, concurrently.
 
-        A materialised table is refused before anything is said of the rows, or of how they are written.
+        A materialised table is rejected before the rows or the transaction are checked.
         """
         require_writable(self._table.state, transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
-            staged = self.staged(rows)
+            staged = self.stage(rows)
             try:
                 return self.commit(staged, transaction=transaction, overwrite=overwrite, require=require)
             except CommitConflictError:
                 if self._table.refresh().schema_id == staged.schema_id or not can_be_read_again(rows):
                     raise
-        return self.commit(self.staged(rows), transaction=transaction, overwrite=overwrite, require=require)
+        return self.commit(self.stage(rows), transaction=transaction, overwrite=overwrite, require=require)
 
     def commit(
         self,
@@ -65,7 +65,7 @@ class LogTableWriter:
         removing: Removing | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Add rows that were staged, here or in other processes, as `commit_staged`, and merge if that is due."""
+        """Commit rows staged here or in other processes, as `commit_staged`, and compact inline rows if due."""
         check_transaction(transaction)
         offsets, committed = commit_staged(
             self._table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
@@ -74,13 +74,13 @@ class LogTableWriter:
             merge_if_due(self._table, committed.state)
         return offsets
 
-    def staged(self, rows: Any) -> StagedRows:
-        """Stage the rows, as `fitted` gives them."""
-        state, coerced, missing = self.fitted(rows)
+    def stage(self, rows: Any) -> StagedRows:
+        """Convert the rows with `fit_rows` and stage them."""
+        state, coerced, missing = self.fit_rows(rows)
         return self.stager(state).stage(coerced, missing)
 
     def checks(self, state: TableState) -> Sequence[Check]:
-        """Return the constraints that rows have to keep as they are sent."""
+        """Return the constraints to check against rows as they are sent."""
         return state.parsed.checks
 
     def keys(self, keys: Any) -> NoReturn:  # noqa: ARG002 - see `WriteTarget`
@@ -93,8 +93,8 @@ class LogTableWriter:
         raise self._no_keys()
 
     @property
-    def takes_both(self) -> bool:
-        """Whether one commit takes rows and deletions: here there are none."""
+    def mixes_deletions(self) -> bool:
+        """Whether one commit may hold rows and deletions: never, a log table has no keys to delete."""
         return False
 
     def _no_keys(self) -> InvalidOptionError:
@@ -104,21 +104,19 @@ class LogTableWriter:
         )
 
     @property
-    def known(self) -> TableState:
-        """The state as it is known here, without a look at the store."""
+    def cached_state(self) -> TableState:
+        """The cached state, without a request to the store."""
         return self._table.state
 
-    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        """Convert rows as `convert_rows` does, by the newest schema if the one known here does not have their
-        columns.
-        """
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        """Convert rows as `convert_rows` does; refresh the schema if the cached one does not have their columns."""
         table = self._table
         state = table.state
         try:
             return state, *self._convert(rows, state)
         except SchemaMismatchError:
-            known, state = state, table.refresh()
-            if state.schema_id == known.schema_id or not can_be_read_again(rows):
+            stale_state, state = state, table.refresh()
+            if state.schema_id == stale_state.schema_id or not can_be_read_again(rows):
                 raise
             return state, *self._convert(rows, state)
 
@@ -126,8 +124,8 @@ class LogTableWriter:
         schema = evaluate_defaults(state.schema, StatementContext.of(self._table.world))
         return convert_rows(rows, schema, table=self._table.name, older=state.schemas)
 
-    def numbers(self, state: TableState) -> IdentityRanges | None:
-        """Return the numbers of the identity column that this object took; None for a table without one."""
+    def identity_ranges(self, state: TableState) -> IdentityRanges | None:
+        """Return the identity ranges that this object allocated; None for a table without an identity column."""
         with self._lock:
             identity = state.parsed.identity
             if self._numbers is None and identity is not None:
@@ -135,7 +133,7 @@ class LogTableWriter:
             return self._numbers
 
     def stager(self, state: TableState) -> RowStager:
-        """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""
+        """Return the stager for a state; see `Table.stager`. Raises `InvalidOptionError` for a primary-key table."""
         table = self._table
         if state.primary_key:
             raise InvalidOptionError(
@@ -143,15 +141,19 @@ class LogTableWriter:
                 "rows of one key; use upsert(rows)"
             )
         with self._lock:
-            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                self._known = (state.schema_id, state.properties, self._made(state))
-            return self._known[2]
+            if (
+                self._cached_stager is None
+                or self._cached_stager[0] != state.schema_id
+                or self._cached_stager[1] is not state.properties
+            ):
+                self._cached_stager = (state.schema_id, state.properties, self._make_stager(state))
+            return self._cached_stager[2]
 
     def restoring_stager(self, state: TableState) -> RowStager:
-        """Return a stager of rows that the table had before, with their numbers."""
-        return self._made(state, keeps_given=True)
+        """Return a stager for former rows of the table, which keep their identity values."""
+        return self._make_stager(state, accepts_identity_values=True)
 
-    def _made(self, state: TableState, *, keeps_given: bool = False) -> RowStager:
+    def _make_stager(self, state: TableState, *, accepts_identity_values: bool = False) -> RowStager:
         table, properties = self._table, state.parsed
         return RowStager(
             table.storage,
@@ -161,7 +163,7 @@ class LogTableWriter:
             table.world,
             checks=properties.checks,
             generated=properties.generated,
-            numbers=self.numbers(state),
-            keeps_given=keeps_given,
+            numbers=self.identity_ranges(state),
+            keeps_given=accepts_identity_values,
             table=table.name,
         )

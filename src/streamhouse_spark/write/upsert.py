@@ -1,7 +1,7 @@
-"""`PrimaryKeyTable`: the operations that only a table with a primary key has, in Python and without Spark.
+"""`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
 
-Current rows by key are kept in tablets of this host's cache (`streamhouse_spark.kv`), which follow the log: missing
-changes are read from the log before a tablet is used, and losing tablets loses nothing.
+Current rows by key are cached in tablets of this host (`streamhouse_spark.kv`), which follow the log. Missing changes
+are read from the log before a tablet is used, so losing a tablet loses nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
 from streamhouse_spark.core import arrow_chunking
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.fork_safety import cached_property, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import python_value
@@ -29,7 +30,7 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
-from streamhouse_spark.kv.partition_overwrite import PartStager
+from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet
@@ -37,28 +38,29 @@ from streamhouse_spark.kv.tablet_registry import tablet
 from streamhouse_spark.kv.upsert_commit import UpsertCommitter
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import Require
 from streamhouse_spark.query.overwrite_filter import Choose
-from streamhouse_spark.schema.defaults import default_values, without_defaults
+from streamhouse_spark.schema.default_functions import StatementContext
+from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.row_conversion import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.auto_compaction import merge_if_due
-from streamhouse_spark.write.key_parsing import as_keys
-from streamhouse_spark.write.write_context import with_identity_allocator, with_statement_context
+from streamhouse_spark.write.key_parsing import parse_keys
 
 SCHEMA_CHANGES_MAX = 10
-"""Times that a write begins again because columns were added meanwhile."""
+"""Retries of a write after concurrent schema changes."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class PrimaryKeySchema:
-    """The form of a table's rows by key, under one schema and one set of properties."""
+    """How a table stores rows by key, under one schema and one set of properties."""
 
     name: str
     table_uuid: str
@@ -68,9 +70,9 @@ class PrimaryKeySchema:
     layout: KeyedLayout
     num_buckets: int
     bucket_indexes: tuple[int, ...]
-    """Column indexes of the bucket key in the schema; none for a table of one bucket."""
+    """Column indexes of the bucket key in the schema; empty for a single bucket."""
     lake_format: LakeFormat
-    """The lake format whose hash gives the buckets."""
+    """The lake format whose hash assigns the buckets."""
     numbers: IdentityRanges | None = field(default=None, compare=False)
 
     @classmethod
@@ -91,20 +93,20 @@ class PrimaryKeySchema:
 
     @cached_property
     def key_schema(self) -> TableSchema:
-        """The columns of the primary key, in its order, and without defaults: a key to look for is whole."""
+        """The primary key columns in key order, without defaults: a key to look up is complete."""
         return without_defaults(self.schema.select(self.properties.primary_key))
 
     @cached_property
     def bucket_key(self) -> tuple[str, ...]:
-        """The columns that determine the bucket; none for a table of one bucket."""
+        """The columns that determine the bucket; empty for a single bucket."""
         return tuple(self.schema.names[place] for place in self.bucket_indexes)
 
     def bucket_numbers(self, key: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.int32]:
-        """Return the bucket of each row, by the columns of the bucket key."""
+        """Return the bucket of each row, given the bucket key columns."""
         return row_buckets(key, self.num_buckets, self.lake_format)
 
     def buckets(self, columns: Sequence[arrow_chunking.Column]) -> Iterator[tuple[int, npt.NDArray[np.int64] | None]]:
-        """Return the row indexes of each bucket; None if there is one bucket."""
+        """Yield each bucket with the indexes of its rows, or with None if there is a single bucket."""
         if not self.bucket_indexes:
             yield 0, None
             return
@@ -116,39 +118,39 @@ class PrimaryKeySchema:
                 yield bucket, order[start:end]
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
-        """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete it."""
-        columns = self._columns(rows, deleted)
-        return {bucket: self._batch(columns, deleted, places) for bucket, places in self.buckets(columns)}
+        """Group complete rows by bucket and key; ``deleted`` marks the rows that delete their key."""
+        columns = self._complete_columns(rows, deleted)
+        return {bucket: self._group_rows(columns, deleted, places) for bucket, places in self.buckets(columns)}
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
-        """Group rows that are known to be of one bucket, as `batches` does."""
-        return self._batch(self._columns(rows, deleted), deleted, None)
+        """Group rows of a single bucket by key, as `batches` does."""
+        return self._group_rows(self._complete_columns(rows, deleted), deleted, None)
 
-    def _columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
+    def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_chunking.Column]:
         rows = fill_generated_columns(self.properties.generated, rows, self.name)
         rows = rows if self.numbers is None else self.numbers.filled(rows, deleted)
         return [arrow_chunking.small_array(rows.column(name)) for name in self.schema.names]
 
-    def _batch(
+    def _group_rows(
         self, columns: Sequence[arrow_chunking.Column], deleted: Bools, places: npt.NDArray[np.int64] | None
     ) -> KeyedBatch:
-        """Group the rows at the indexes ``places``, or all of them. Only columns of the key are taken twice."""
+        """Group the rows at the indexes ``places``, or all rows. Only key columns are copied."""
         of_key = self.layout.key_indexes
-        found = list(columns)
+        bucket_columns = list(columns)
         if places is not None:
-            found = [
+            bucket_columns = [
                 arrow_chunking.take_values(c, places, distinct=True) if i in of_key else c
                 for i, c in enumerate(columns)
             ]
-        keys = self._keys(found)
+        keys = self._encode_keys(bucket_columns)
         if self.lake_format == "paimon":
-            check_paimon_values(self.name, {self.schema.names[place]: found[place] for place in of_key})
+            check_paimon_values(self.name, {self.schema.names[place]: bucket_columns[place] for place in of_key})
         return KeyedBatch.of(keys, columns, deleted, places)
 
-    def _keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
-        """Encode the keys. They are compared with one another, so those of a bucket are one array.
+    def _encode_keys(self, columns: Sequence[arrow_chunking.Column]) -> pa.BinaryArray:
+        """Encode the keys in one array, because they are compared with one another.
 
-        Raises `InvalidOptionError` if they are too many bytes for that.
+        Raises `InvalidOptionError` if they have too many bytes for that.
         """
         places = self.layout.key_indexes
         num_bytes = sum(columns[place].nbytes for place in places)
@@ -161,10 +163,10 @@ class PrimaryKeySchema:
         return self.layout.keys(chosen)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
-        """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
-        keys = self._keys(rows.filter(pa.array(inserted)).columns)
-        there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
-        return there
+        """Return whether each key of the batch is a key of a row that is marked in ``inserted``."""
+        keys = self._encode_keys(rows.filter(pa.array(inserted)).columns)
+        is_inserted: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
+        return is_inserted
 
     @cached_property
     def _identity(self) -> dict[str, object]:
@@ -174,25 +176,41 @@ class PrimaryKeySchema:
         return tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
 
 
+def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeySchema:
+    """Return the schema with defaults that are functions evaluated once, for a statement that starts now."""
+    schema = evaluate_defaults(shape.schema, StatementContext.of(world))
+    return shape if schema is shape.schema else replace(shape, schema=schema)
+
+
+def with_identity_allocator(shape: PrimaryKeySchema, log: CommitLog) -> PrimaryKeySchema:
+    """Return the schema with an allocator of identity values, if the table has an identity column."""
+    identity = shape.properties.identity
+    return shape if identity is None else replace(shape, numbers=IdentityRanges(log, identity, shape.name))
+
+
 class PrimaryKeyTable:
-    """Writes by key to one table; get it from `Table`, which has the same methods. Safe for threads."""
+    """Writes by key to one table; `Table.keyed` returns one. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
         self.table = table
         self._lock = new_lock()
-        self._known: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
+        self._cached_shape: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return PrimaryKeyTable, (self.table,)
 
     def shape(self, state: TableState | None = None) -> PrimaryKeySchema:
-        """Return the form of rows by key for a state, the newest known by default."""
+        """Return the key-value schema of a state, by default the latest cached one."""
         state = state or self.table.state
         with self._lock:
-            if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
+            if (
+                self._cached_shape is None
+                or self._cached_shape[0] != state.schema_id
+                or self._cached_shape[1] is not state.properties
+            ):
                 shape = with_identity_allocator(PrimaryKeySchema.of(state, self.table.storage.url), self.table.log)
-                self._known = (state.schema_id, state.properties, shape)
-            return self._known[2]
+                self._cached_shape = (state.schema_id, state.properties, shape)
+            return self._cached_shape[2]
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -206,79 +224,85 @@ class PrimaryKeyTable:
         choosing: Callable[[pa.Table], Choose] | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """See `Table.upsert` and `Table.overwrite`. ``choosing`` makes the choice of rows that the new ones replace;
-        ``require`` is as for `commit_staged`.
+        """Upsert rows, see `Table.upsert` and `Table.overwrite`.
+
+        ``choosing`` returns the filter of the rows to replace; ``require`` is as for `commit_staged`.
         """
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
-            targets = targets_of(shape, columns)
+            targets = resolve_targets(shape, columns)
             older = self.table.state.schemas
-            found = pad_columns(
+            padded = pad_columns(
                 coerce(rows, _require_key_columns(shape, targets), table=shape.name, older=older), shape.schema
             )
-            refuse_given(shape.properties.identity, found, shape.name)
-            none = np.zeros(found.num_rows, np.bool_)
+            refuse_given(shape.properties.identity, padded, shape.name)
+            none = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
-                return self.replace_part(shape, shape.batches(found, none), choosing(found), transaction=transaction)
-            return self.written(shape, found, none, targets, transaction, overwrite=overwrite, require=require)
+                return self.replace_partitions(
+                    shape, shape.batches(padded, none), choosing(padded), transaction=transaction
+                )
+            return self.commit_rows(shape, padded, none, targets, transaction, overwrite=overwrite, require=require)
 
         return self.write_with_retries(write, rows, transaction)
 
     def delete(
         self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
     ) -> BucketOffsets:
-        """See `Table.delete`."""
+        """Delete rows by key; see `Table.delete`."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
-            found = pad_columns(self.keys(keys, shape), shape.schema)
-            return self.written(shape, found, np.ones(found.num_rows, np.bool_), None, transaction, require=require)
+            padded = pad_columns(self.keys(keys, shape), shape.schema)
+            return self.commit_rows(
+                shape, padded, np.ones(padded.num_rows, np.bool_), None, transaction, require=require
+            )
 
         return self.write_with_retries(write, keys, transaction)
 
     def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
-        """Convert keys as a caller gives them. Raises `SchemaMismatchError`."""
-        return coerce(as_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
+        """Convert keys that a caller gave. Raises `SchemaMismatchError`."""
+        return coerce(parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys go.
+        """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys are deleted.
 
-        Of a key that is both deleted and written the written row stays. Raises `SchemaMismatchError` if a key is
-        written twice.
+        If a key is both deleted and written, the written row wins. Raises `SchemaMismatchError` for a key written
+        twice.
         """
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        found = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
-        batches = shape.batches(arrow_chunking.take_rows(found, order, distinct=True), deleted[order])
+        padded = pad_columns(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        batches = shape.batches(arrow_chunking.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
-            require_written_once(shape, batch)
+            require_unique_keys(shape, batch)
         engine = engine_of(shape.properties, shape.schema, None)
         return self.commit(shape, batches, engine, transaction=transaction)
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
-        """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
+        """Raise `InvalidOptionError` or `SchemaMismatchError` if a partial update of these columns is not supported."""
         shape = with_statement_context(self.shape(state), self.table.world)
-        engine_of(shape.properties, shape.schema, targets_of(shape, columns))
+        engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
-        """Add rows with these keys and defaults, or nulls, for absent keys; existing rows stay as they are.
+        """Insert a row for each missing key, with defaults or nulls; existing rows are unchanged.
 
-        ``keys`` has the key's columns in order. Raises `SchemaMismatchError` where another is NOT NULL without default.
+        ``keys`` has the key columns in order. Raises `SchemaMismatchError` if another column is NOT NULL without a
+        default.
         """
         shape = with_statement_context(self.shape(), self.table.world)
-        others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
-        required = [c.name for c in others if not c.nullable and c.default is None]
+        value_columns = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
+        required = [c.name for c in value_columns if not c.nullable and c.default is None]
         if required:
             raise SchemaMismatchError(
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
-        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
+        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may have older names
         rows = pad_columns(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
     def write_with_retries(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
-        """Write by the newest known schema, and again if it changed meanwhile."""
+        """Call ``write`` with the latest cached schema, and retry if the schema changed concurrently."""
         check_transaction(transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
             shape = with_statement_context(self.shape(), self.table.world)
@@ -290,7 +314,7 @@ class PrimaryKeyTable:
                     raise
         return write(with_statement_context(self.shape(), self.table.world))  # type: ignore[no-any-return]
 
-    def written(
+    def commit_rows(
         self,
         shape: PrimaryKeySchema,
         rows: pa.Table,
@@ -306,7 +330,7 @@ class PrimaryKeyTable:
         return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
 
     def stager(self, shape: PrimaryKeySchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
-        """Return a stager of changes by a shape of the table and the properties of a state."""
+        """Return a stager of changes by ``shape``, with the segment options of a state."""
         table = self.table
         return ChangeStager(
             table.storage,
@@ -331,13 +355,13 @@ class PrimaryKeyTable:
         read: ReadVersion | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit as `UpsertCommitter.write` does, and merge inline rows if that is due."""
-        beside = None if require is None else partial(_plan_nothing, require)
-        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), beside)
+        """Commit as `UpsertCommitter.write` does, and compact inline rows if due."""
+        extra_actions = None if require is None else partial(_plan_nothing, require)
+        writer = UpsertCommitter(self.table.log, self.stager(shape, engine), extra_actions)
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
-        return self._committed(writer, batches, require, **how)
+        return self._commit(writer, batches, require, **how)
 
-    def replace_part(
+    def replace_partitions(
         self,
         shape: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
@@ -348,19 +372,21 @@ class PrimaryKeyTable:
     ) -> BucketOffsets:
         """Replace the rows of partitions by batches of rows of these partitions, in one commit.
 
-        Raises `InvalidOptionError` for a table that takes no deletions, else as `UpsertCommitter.write`.
+        Raises `InvalidOptionError` for a table that does not support deletes, else as `UpsertCommitter.write`.
         """
         require_deletions(shape)
         engine = engine_of(shape.properties, shape.schema, None)
         plain = self.stager(shape, engine)
-        given = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        stager = PartStager(**given, choose=choose, partition_by=self.table.state.parsed.partition_sources)
+        options = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        stager = PartitionOverwriteStager(
+            **options, choose=choose, partition_by=self.table.state.parsed.partition_sources
+        )
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
-        return self._committed(UpsertCommitter(self.table.log, stager), every, transaction=transaction, read=read)
+        return self._commit(UpsertCommitter(self.table.log, stager), every, transaction=transaction, read=read)
 
-    def _committed(
+    def _commit(
         self, writer: UpsertCommitter, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
     ) -> BucketOffsets:
         offsets, committed = writer.write(batches, **how)
@@ -372,14 +398,14 @@ class PrimaryKeyTable:
 
 
 def _plan_nothing(require: Require, state: TableState) -> Sequence[Action]:
-    """Ask whether the record may follow a state, and give it no actions."""
+    """Check whether the record may follow a state, and return no actions."""
     require(state)
     return ()
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
-    """Raise `InvalidOptionError` if UPDATE, DELETE and MERGE would have another effect on this table than their text
-    says.
+    """Raise `InvalidOptionError` if a merge engine or delete behavior would change the effect of UPDATE, DELETE and
+    MERGE.
     """
     if properties.merge_engine != "last_row":
         raise InvalidOptionError(
@@ -395,7 +421,7 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
 
 
 def require_deletions(shape: PrimaryKeySchema) -> None:
-    """Raise `InvalidOptionError` for a table that takes no deletions, of which no part can be replaced."""
+    """Raise `InvalidOptionError` for a table that does not support deletes, whose partitions cannot be replaced."""
     if (behavior := shape.properties.delete_behavior) != "allow":
         raise InvalidOptionError(
             f"table {shape.name} takes no deletions ({DELETE_BEHAVIOR} is {behavior}), and replacing a part of it "
@@ -404,9 +430,8 @@ def require_deletions(shape: PrimaryKeySchema) -> None:
         )
 
 
-def in_no_order(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Order the rows of an UPDATE, DELETE or MERGE so that of a key that is both deleted and written the written row
-    stays.
+def order_deletions_first(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+    """Order the rows of an UPDATE, DELETE or MERGE so that the written row of a key wins over its deletion.
 
     Raises `InvalidOptionError` as `require_rewritable`.
     """
@@ -415,7 +440,7 @@ def in_no_order(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tupl
     return arrow_chunking.take_rows(rows, order, distinct=True), deleted[order]
 
 
-def require_written_once(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
+def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
     """Raise `SchemaMismatchError` if a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
@@ -432,22 +457,22 @@ def require_written_once(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
 
 
 def _nullable_but_key(shape: PrimaryKeySchema) -> TableSchema:
-    """Return the columns, all but the key's nullable: the row of a key that goes has no others."""
+    """Return the columns, all nullable except the key: the row of a deleted key has no other values."""
     key = shape.key_schema.names
     columns = (c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns)
     return TableSchema(tuple(columns))
 
 
-def targets_of(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the columns of a partial update beside the key; None for whole rows."""
+def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns of a partial update without the key; None for whole rows."""
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
     key = shape.key_schema.names
     chosen = {shape.schema.column(name).name for name in columns} - set(key)
-    others = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
-    missing = [c.name for c in others if not c.nullable and c.default is None]
+    omitted = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
+    missing = [c.name for c in omitted if not c.nullable and c.default is None]
     if missing:
         raise SchemaMismatchError(
             f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update: "
@@ -459,25 +484,25 @@ def targets_of(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[
 def _require_key_columns(shape: PrimaryKeySchema, targets: Sequence[str] | None) -> TableSchema:
     if targets is None:
         return shape.schema
-    wanted = {*targets, *shape.key_schema.names}
-    return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
+    names = {*targets, *shape.key_schema.names}
+    return TableSchema(tuple(c for c in shape.schema.columns if c.name in names))
 
 
 def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
     """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
 
-    Columns are matched by name: those of a key may stand in another order than in the table.
+    Columns are matched by name: key columns may have another order than in the table.
     """
     schema = schema if with_defaults else without_defaults(schema)
-    given = set(rows.schema.names)
+    present = set(rows.schema.names)
     if tuple(rows.schema.names) == schema.names:
         return rows
-    arrays = [rows.column(c.name) if c.name in given else default_values(c, rows.num_rows) for c in schema.columns]
+    arrays = [rows.column(c.name) if c.name in present else default_values(c, rows.num_rows) for c in schema.columns]
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
 def drop_ignored_deletions(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if it allows none."""
+    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if deletes are disabled."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():
         return rows, deleted

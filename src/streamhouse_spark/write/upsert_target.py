@@ -1,8 +1,8 @@
-"""The batches of a writer to a table with a primary key: upserts and deletions by key.
+"""Commits the batches of a writer to a primary-key table: upserts and deletes by key.
 
-A batch becomes one net change of each key, so its calls have no offsets of their own: each is answered with those of
-all changes of the batch. Upserts and deletions that take turns are one batch too: of each key a deletion ends what was
-before it, and what is behind it begins anew.
+A batch becomes one net change per key, so its sends have no offsets of their own: each is answered with the offsets of
+all changes of the batch. Interleaved upserts and deletes share a batch. For each key a delete discards the rows before
+it, and rows after it start from nothing.
 """
 
 from __future__ import annotations
@@ -26,42 +26,45 @@ from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, dr
 
 
 class UpsertTarget:
-    """A `WriteTarget`. **Commit points:** those of `Table.upsert` and `Table.delete`."""
+    """The `WriteTarget` of a primary-key table. **Commit points:** those of `Table.upsert` and `Table.delete`."""
 
-    def __init__(self, keyed: PrimaryKeyTable, appends: LogTableWriter) -> None:
+    def __init__(self, keyed: PrimaryKeyTable, log_writer: LogTableWriter) -> None:
         self._keyed = keyed
-        self._appends = appends
+        self._log_writer = log_writer
 
     @property
-    def known(self) -> TableState:
+    def cached_state(self) -> TableState:
         return self._keyed.table.state
 
     @property
-    def takes_both(self) -> bool:
-        """Whether one record leaves what a record for each would. With an identity column it does not: a row that is
-        deleted and written again in one record keeps its number.
+    def mixes_deletions(self) -> bool:
+        """Whether one record has the same effect as a record for each send.
+
+        It does not with an identity column: a row that is deleted and rewritten in one record keeps its identity value.
         """
         return self._keyed.table.state.parsed.identity is None
 
-    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        return self._appends.fitted(rows)
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        return self._log_writer.fit_rows(rows)
 
     def checks(self, state: TableState) -> Sequence[Check]:
-        """Return none where a row may become another one by the row that is stored: then a batch is checked as one."""
+        """Return no constraints if a merge with the stored row may change the row: the merged batch
+        is checked instead.
+        """
         shape = self._keyed.shape(state)
         return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
 
     def keys(self, keys: Any) -> pa.Table:
         shape = self._keyed.shape()
         try:
-            found = self._keyed.keys(keys, shape)
+            key_rows = self._keyed.keys(keys, shape)
         except SchemaMismatchError:
             newest = self._keyed.shape(self._keyed.table.refresh())
             if newest is shape or not can_be_read_again(keys):
                 raise
-            shape, found = newest, self._keyed.keys(keys, newest)
-        drop_ignored_deletions(shape, found, np.ones(found.num_rows, np.bool_))
-        return found
+            shape, key_rows = newest, self._keyed.keys(keys, newest)
+        drop_ignored_deletions(shape, key_rows, np.ones(key_rows.num_rows, np.bool_))
+        return key_rows
 
     def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
         return self._keyed.upsert(rows, transaction=transaction, require=require)
@@ -78,23 +81,25 @@ class UpsertTarget:
         *,
         require: Require | None,
     ) -> BucketOffsets:
-        """See `WriteTarget.change`. **Commit point:** the one record, as of `Table.upsert`."""
+        """Write rows and delete keys; see `WriteTarget.change`. **Commit point:** one record, as of `Table.upsert`."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
             upserted = pad_columns(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
-            found = _in_sent_order(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
-            return self._keyed.written(shape, found, deleted, None, transaction, require=require)
+            padded = _interleave(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
+            return self._keyed.commit_rows(shape, padded, deleted, None, transaction, require=require)
 
         return self._keyed.write_with_retries(write, rows, transaction)
 
 
-def _in_sent_order(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
-    """Return rows and keys, which have the same columns, as ``deleted`` says in turn."""
+def _interleave(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
+    """Return rows and keys, which have the same columns, in the order of ``deleted``."""
     places = np.empty(len(deleted), np.int64)
     places[~deleted] = np.arange(rows.num_rows)
     places[deleted] = np.arange(rows.num_rows, len(deleted))
-    both = (pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True))
+    combined = (
+        pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True)
+    )
     return pa.Table.from_arrays(
-        [arrow_chunking.take_values(c, places, distinct=True) for c in both], names=rows.column_names
+        [arrow_chunking.take_values(c, places, distinct=True) for c in combined], names=rows.column_names
     )

@@ -1,4 +1,4 @@
-"""The table that the batches of a writer go to."""
+"""The interface through which a writer commits batches to a table."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from streamhouse_spark.schema.constraints.check_constraint import Check
 
 
 class WriteTarget(Protocol):
-    """Takes rows, each batch in one commit. `LogTableWriter` is that of a log table, `UpsertTarget` of one with a
-    primary key.
+    """Commits each batch in one record. `LogTableWriter` implements it for log tables, `UpsertTarget` for primary-key
+    tables.
     """
 
     @property
-    def known(self) -> TableState: ...
+    def cached_state(self) -> TableState: ...
 
     @property
-    def takes_both(self) -> bool:
-        """Whether one commit takes rows and deletions, in the order in which they were sent."""
+    def mixes_deletions(self) -> bool:
+        """Whether one commit may hold rows and deletions, in the order in which they were sent."""
 
-    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        """See `LogTableWriter.fitted`."""
+    def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        """Convert rows; see `LogTableWriter.fit_rows`."""
 
     def checks(self, state: TableState) -> Sequence[Check]:
-        """Return the constraints that rows have to keep as they are sent."""
+        """Return the constraints to check against rows as they are sent."""
 
     def keys(self, keys: Any) -> pa.Table:
-        """Convert the keys of rows to delete. Raises `InvalidOptionError` where none can be deleted by key."""
+        """Convert keys to delete. Raises `InvalidOptionError` if the table does not support deletes by key."""
 
     def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
-        """Write rows. Returns the offsets of what the commit wrote."""
+        """Append or upsert rows. Returns the offsets of the commit."""
 
     def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
-        """Delete the rows of keys. Returns as `append`."""
+        """Delete rows by key. Returns as `append`."""
 
     def change(
         self,
@@ -50,6 +50,7 @@ class WriteTarget(Protocol):
         *,
         require: Require | None,
     ) -> BucketOffsets:
-        """Write rows and delete the rows of keys, in the order of ``deleted``: True stands for the next key, False for
-        the next row. Returns as `append`.
+        """Write rows and delete keys in the order of ``deleted``: True stands for the next key, False for the next row.
+
+        Returns as `append`.
         """

@@ -600,7 +600,7 @@ LOG_BUGS = (
         ),
     ).found_by(histories.a_stream_with_an_older_checkpoint, "rows of another batch were dropped in silence"),
     PlantedBug(
-        "a tablet matches any log with its uuid and offset", Patch(tablet_lineage, "_is_of", lambda: True)
+        "a tablet matches any log with its uuid and offset", Patch(tablet_lineage, "_is_same_history", lambda: True)
     ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
     PlantedBug(
         "a record does not require its predecessor's attempt", Patch(HistoryIndex, "require_followed_by", lambda: None)
@@ -698,19 +698,20 @@ LOG_BUGS = (
         Patch(CommitLog, "_advance", store_state_then_outcomes),
     ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
     PlantedBug(
-        "a write by key does not see its neighbours' rows", Patch(WriteOverlay, "over", lambda found: found)
+        "a write by key does not see its neighbours' rows", Patch(WriteOverlay, "overlay_values", lambda found: found)
     ).found_by(
         keyed_groups.writes_together, "found ...(0, 4, 1, 1, 'first', 0), ...expected ...(0, 4, 1, 1, 'a', 2), "
     ),
     PlantedBug(
         "changes by key are kept after the neighbours changed",
-        Patch(upsert_commit._Write, "follow", follow_with_the_first_changes),
+        Patch(upsert_commit._UpsertPlan, "follow", follow_with_the_first_changes),
     ).found_by(
         keyed_groups.other_neighbours_behind_a_refusal,
         "found ...(0, 4, 1, 1, 'a', 2), ...expected ...(0, 4, 1, 1, 'a', 4), ",
     ),
     PlantedBug(
-        "changes by key of an unknown outcome are applied", Patch(upsert_commit._Write, "is_in_doubt", lambda: False)
+        "changes by key of an unknown outcome are applied",
+        Patch(upsert_commit._UpsertPlan, "is_in_doubt", lambda: False),
     ).found_by(
         keyed_groups.a_record_that_lands_late,
         "found [{'id': 1, 'name': 'a', 'n': 3, ...expected [{'id': 1, 'name': 'a', 'n': 4, ",

@@ -60,7 +60,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.change_staging import ChangeStager
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
-from streamhouse_spark.kv.partition_overwrite import PartStager
+from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.lake import reader
 from streamhouse_spark.lake.parquet.partition_rewrite import FilesToDrop
@@ -110,13 +110,13 @@ def table_of_days(warehouse: Warehouse, **how: Any) -> Table:
 def another_writer_appends_while_rows_are_chosen() -> None:
     table = table_of_days(Run().warehouse, properties=HOT)
     table.append(rows(0, 1, 2))
-    right = OverwriteTarget.look
+    right = OverwriteTarget.locate
 
     def look(self: OverwriteTarget) -> None:
         right(self)
         table.append(rows(4, 5))
 
-    with mock.patch.object(OverwriteTarget, "look", look):
+    with mock.patch.object(OverwriteTarget, "locate", look):
         table.overwrite(rows(7), where=DAY_1)
     assert ids(table.to_arrow()) == [0, 2, 5, 7]
 
@@ -139,16 +139,16 @@ def another_writer_adds_rows_to_a_bucket_that_had_none() -> None:
     properties = {**HOT, "table.changelog.image": "wal"}
     table = table_of_days(Run().warehouse, primary_key=["id", "day"], properties=properties)
     table.upsert(rows(0, 2))
-    right, left = PartStager.staged, iter(range(1))
+    right, left = PartitionOverwriteStager.stage, iter(range(1))
 
-    def staged(self: PartStager, *given: Any) -> Any:
+    def staged(self: PartitionOverwriteStager, *given: Any) -> Any:
         found = right(self, *given)
         for _ in left:
             other = Warehouse("wh", storage=table.storage, world=sim_world(77)).table("sales.parts")
             other.upsert(rows(4))
         return found
 
-    with mock.patch.object(PartStager, "staged", staged):
+    with mock.patch.object(PartitionOverwriteStager, "stage", staged):
         table.overwrite(rows(7), where=DAY_1)
     assert ids(table.to_arrow()) == [0, 2, 7]
 
@@ -483,7 +483,7 @@ def follow_without_new_rows(self: OverwriteTarget, state: Any) -> None:
 
 
 def commit_replacement_in_two_records(table: Table, staged: Any, choose: Any, transaction: Any, read: Any) -> Any:
-    chosen = OverwriteTarget(table, choose, read, may_look=True)
+    chosen = OverwriteTarget(table, choose, read, may_locate=True)
     table.log.commit(lambda state, _time_ms: chosen(state))
     return LogTableWriter(table).commit(staged, transaction=transaction)
 
@@ -515,7 +515,7 @@ def judge_once() -> Iterator[Patch]:
             judged.append(self)
             original()
 
-    yield Patch(ConflictChecker, "judge", judge)
+    yield Patch(ConflictChecker, "check", judge)
 
 
 def mark_every_row_as_updated(staged: Any) -> list[Any]:
@@ -541,7 +541,7 @@ WRITE_BUGS = (
     # replacements of rows and tables
     PlantedBug(
         "rows appended while rows are chosen are not replaced",
-        Patch(OverwriteTarget, "_follow", follow_without_new_rows),
+        Patch(OverwriteTarget, "_advance", follow_without_new_rows),
     ).found_by(another_writer_appends_while_rows_are_chosen, "[0, 2, 4, 5, 7] == [0, 2, 5, 7]"),
     PlantedBug(
         "a replacement takes two commit records",
@@ -549,7 +549,7 @@ WRITE_BUGS = (
     ).found_by(a_crash_at_each_call, "assert [0, 2] in ([0, 1, 2], [0, 2, 7])"),
     PlantedBug(
         "a replacement of keys ignores buckets without matching rows",
-        Patch(PartStager, "sees_whole_buckets", lambda: False),
+        Patch(PartitionOverwriteStager, "reads_whole_buckets", lambda: False),
     ).found_by(another_writer_adds_rows_to_a_bucket_that_had_none, "[0, 2, 4, 7] == [0, 2, 7]"),
     PlantedBug(
         "a replacement accepts rows outside its filter", Patch(overwrite, "require_chosen", lambda: None)

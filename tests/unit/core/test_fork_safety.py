@@ -239,7 +239,7 @@ class TestLockFiles:
             inside.set()
             go_on.wait(240)
 
-        monkeypatch.setattr(files, "_looks", looks)
+        monkeypatch.setattr(files, "_fingerprint", looks)
         with ThreadPoolExecutor(1) as pool:
             stamping = pool.submit(files.stamp)
             assert inside.wait(240)

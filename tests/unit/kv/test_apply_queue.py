@@ -21,13 +21,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
-MANY = upsert_commit.APPLIED_LATER_MIN
+MANY = upsert_commit.ASYNC_APPLY_MIN
 
 
 @pytest.fixture
 def unhurried(monkeypatch):
     """Let no thread do what is due before somebody asks for it."""
-    monkeypatch.setattr(apply_queue._applier, "has_taken", lambda *_: True)
+    monkeypatch.setattr(apply_queue._applier, "try_enqueue", lambda *_: True)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ class TestUpserts:
         with monkeypatch.context() as failing:
             failing.setattr(Tablet, "apply", lambda *_, **__: (_ for _ in ()).throw(StorageError("the disk is full")))
             table.upsert(rows(1))
-            next(iter(tablet_registry._open.values())).due.finish()
+            next(iter(tablet_registry._open.values())).apply_queue.finish()
         assert "the disk is full" in caplog.text
         assert table.lookup_one(0) == {"id": 0, "n": 1}
 
@@ -97,7 +97,7 @@ class TestUpserts:
 
         def reads():
             (found,) = tablet_registry._open.values()
-            return not found.due._work and table.lookup_one(0) == {"id": 0, "n": 1}
+            return not found.apply_queue._work and table.lookup_one(0) == {"id": 0, "n": 1}
 
         assert child_status(reads) == 0
         assert table.lookup_one(1) == {"id": 1, "n": 1}

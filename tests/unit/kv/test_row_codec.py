@@ -67,7 +67,7 @@ def test_what_stands_before_rows_and_between_them(rows):
     codec = RowCodec(TYPES)
     values = packed(codec, rows, first=b"\x07\x00")
     assert all(value.startswith(b"\x07\x00") for value in values)
-    chosen = Packed.of(values).behind(2).where(np.arange(1000) % 3 == 1)
+    chosen = Packed.of(values).skip_bytes(2).select(np.arange(1000) % 3 == 1)
     for found, column in zip(codec.unpack(chosen), rows, strict=True):
         assert found.equals(column.take(pa.array(range(1, 1000, 3))))
 

@@ -139,7 +139,7 @@ class TestAltering:
         table = wh.create_table("a.t", COLUMNS, primary_key=key)
         other = wh.table("a.t")
         (table.upsert if key else table.append)([{"id": 1, "amount": 1}])
-        look, came = ConstraintValidation.look, []
+        look, came = ConstraintValidation.check_all, []
 
         def look_and_append(checked: ConstraintValidation, *args: Any) -> None:
             look(checked, *args)
@@ -147,7 +147,7 @@ class TestAltering:
                 came.append(amount)
                 (other.upsert if key else other.append)([{"id": 2, "amount": amount}])
 
-        monkeypatch.setattr(ConstraintValidation, "look", look_and_append)
+        monkeypatch.setattr(ConstraintValidation, "check_all", look_and_append)
         if amount < 0:
             with pytest.raises(ConstraintViolatedError):
                 table.alter(set_properties={POSITIVE: "amount > 0"})
@@ -167,18 +167,18 @@ class TestAltering:
         write = other.upsert if key else other.append
         write([{"id": number, "amount": 1} for number in range(9)])
         checks = parse_checks({POSITIVE: "amount > 0"}, table.state.schema)
-        checked = ConstraintValidation(table, may_look=False)
-        checked.look(table.refresh(), checks)
+        checked = ConstraintValidation(table, may_read_all=False)
+        checked.check_all(table.refresh(), checks)
         for number in range(4):
             write([{"id": number, "amount": 2}, {"id": 20 + number, "amount": 1}])
             if key:
                 other.delete([8 - number])
-            checked.follow(table.refresh(), checks)
+            checked.check_appended(table.refresh(), checks)
         write([{"id": 1, "amount": -1}])
         with pytest.raises(RevalidateError):
-            checked.follow(table.refresh(), checks)
+            checked.check_appended(table.refresh(), checks)
         with pytest.raises(ConstraintViolatedError):
-            ConstraintValidation(table, may_look=True).follow(table.refresh(), checks)
+            ConstraintValidation(table, may_read_all=True).check_appended(table.refresh(), checks)
 
     def test_rows_staged_before_are_checked_by_the_commit(self, wh):
         """Staged rows keep no constraint that came later; an append stages them again, and finds the breach."""

@@ -33,8 +33,8 @@ def test_an_estimate_by_hand():
 def test_rounds_bring_their_own_requests_and_those_of_upkeep():
     without, one, two = (estimate(CostModelInput(0, rounds, buckets=4)).puts_per_day for rounds in (0, 1, 2))
     assert without == 0
-    assert two - one == pytest.approx(costs.ROUND_PUTS + costs.ROUND_LISTS + 4 * costs.ROUND_PUTS_A_BUCKET)
-    assert one > costs.UPKEEPS_A_DAY
+    assert two - one == pytest.approx(costs.ROUND_PUTS + costs.ROUND_LISTS + 4 * costs.ROUND_PUTS_PER_BUCKET)
+    assert one > costs.MAINTENANCE_RUNS_PER_DAY
 
 
 def test_given_prices_replace_some():

@@ -9,7 +9,7 @@ import pytest
 
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table, Transaction
-from streamhouse_spark.kv.partition_overwrite import PartStager
+from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, day INT, n BIGINT"
@@ -93,7 +93,7 @@ def test_a_transaction_counts_once(table, other_process):
 @pytest.mark.parametrize("times", [1, 5])
 def test_rows_written_while_it_looked_go_too(table, other_process, monkeypatch, times):
     table.upsert(rows(*range(6)))
-    right, left = PartStager.staged, iter(range(times))
+    right, left = PartitionOverwriteStager.stage, iter(range(times))
 
     def staged(self, *given):
         found = right(self, *given)
@@ -101,7 +101,7 @@ def test_rows_written_while_it_looked_go_too(table, other_process, monkeypatch, 
             other_process().table("d.t").upsert(rows(31 + 3 * number, 33 + 3 * number))
         return found
 
-    monkeypatch.setattr(PartStager, "staged", staged)
+    monkeypatch.setattr(PartitionOverwriteStager, "stage", staged)
     table.overwrite(rows(1, n=7), where=DAY_1)
     mine = [pair for pair in there(table.to_arrow()) if pair[0] % 3 == 1]
     assert mine == [(1, 7)]
@@ -109,7 +109,7 @@ def test_rows_written_while_it_looked_go_too(table, other_process, monkeypatch, 
 
 def test_without_images_before_updates_later_rows_go_too(wh, other_process, monkeypatch):
     table = make(wh, table__changelog__image="wal")
-    right, left = PartStager.staged, iter(range(1))
+    right, left = PartitionOverwriteStager.stage, iter(range(1))
 
     def staged(self, *given):
         found = right(self, *given)
@@ -117,7 +117,7 @@ def test_without_images_before_updates_later_rows_go_too(wh, other_process, monk
             other_process().table("d.t").upsert(rows(*range(30, 42)))
         return found
 
-    monkeypatch.setattr(PartStager, "staged", staged)
+    monkeypatch.setattr(PartitionOverwriteStager, "stage", staged)
     table.overwrite(rows(1), where=DAY_1)
     assert [pair for pair in there(table.to_arrow()) if pair[0] % 3 == 1] == [(1, 0)]
 

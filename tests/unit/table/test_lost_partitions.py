@@ -47,7 +47,7 @@ def require_told(table, before: int, gone: list[int]) -> None:
 def dropped_in_the_lake_alone(table, monkeypatch) -> None:
     """The process dies between the lake's commit and the log's record."""
     with monkeypatch.context() as patch:
-        patch.setattr(partitions, "_record", lambda *_: False)
+        patch.setattr(partitions, "_record_drop", lambda *_: False)
         table.drop_partition(EU)
 
 

@@ -21,7 +21,7 @@ from streamhouse_spark import (
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.table.overwrite import OverwriteTarget, commit_replacement
-from streamhouse_spark.table.rewrite_validation import condition_choice
+from streamhouse_spark.table.rewrite_validation import condition_filter
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -124,14 +124,14 @@ class TestOthers:
     def test_rows_deleted_while_it_looked_are_no_conflict(self, table, other_process, monkeypatch):
         table.append(rows(*range(6)))
         other = other_process().table("d.t")
-        right, times = OverwriteTarget.look, iter(range(1))
+        right, times = OverwriteTarget.locate, iter(range(1))
 
         def looked(self):
             right(self)
             for _ in times:
                 other.delete(where=[("id", "=", 4)])
 
-        monkeypatch.setattr(OverwriteTarget, "look", looked)
+        monkeypatch.setattr(OverwriteTarget, "locate", looked)
         table.overwrite(rows(1), where=DAY_1)
         assert ids(table.to_arrow()) == [0, 1, 2, 3, 5]
         assert table.refresh().num_rows == 5
@@ -142,7 +142,7 @@ class TestOthers:
         table.append(rows(*range(6)))
         table.delete(where=[("id", "=", 0)])
         other = other_process().table("d.t")
-        right, left = OverwriteTarget.look, iter(range(times))
+        right, left = OverwriteTarget.locate, iter(range(times))
 
         def act(number):
             if what == "truncate":
@@ -161,7 +161,7 @@ class TestOthers:
             if (number := next(left, None)) is not None:
                 act(number)
 
-        monkeypatch.setattr(OverwriteTarget, "look", looked)
+        monkeypatch.setattr(OverwriteTarget, "locate", looked)
         table.overwrite(rows(1), where=DAY_1)
         assert ids(table.to_arrow()) == ([1, 20] if what == "truncate" else [1, 2, 3, 5])
         tier(table)
@@ -169,14 +169,14 @@ class TestOthers:
 
     def test_two_replacements_of_a_partition_leave_the_rows_of_the_later(self, table, other_process, monkeypatch):
         table.append(rows(*range(6)))
-        right, times = OverwriteTarget.look, iter(range(1))
+        right, times = OverwriteTarget.locate, iter(range(1))
 
         def looked(self):
             right(self)
             for _ in times:
                 other_process().table("d.t").overwrite_partitions(rows(31, 34))
 
-        monkeypatch.setattr(OverwriteTarget, "look", looked)
+        monkeypatch.setattr(OverwriteTarget, "locate", looked)
         table.overwrite_partitions(rows(40))
         assert ids(table.to_arrow()) == [0, 2, 3, 5, 40]
 
@@ -197,10 +197,10 @@ class TestOthers:
     def test_rows_that_were_read_are_the_same(self, table, other_process):
         """New rows that were made of the table's own: what it had in the part may not have changed since."""
         table.append(rows(*range(6)))
-        other, choose = other_process().table("d.t"), condition_choice(DAY_1)
+        other, choose = other_process().table("d.t"), condition_filter(DAY_1)
 
         def replace(read):
-            return commit_replacement(table, table._appends.staged(rows(1)), choose, None, read)
+            return commit_replacement(table, table._log_writer.stage(rows(1)), choose, None, read)
 
         for change in (
             lambda: other.append(rows(7)),

@@ -191,7 +191,7 @@ class TestTheRecord:
         assert all(t.refresh().former_partitionings == () for t in (paimon, expiring, keyed, branched))
         view = replace(branched.state, properties={VIEW: "select 1"})
         with pytest.raises(InvalidOptionError, match="is a materialized view"):
-            set_partitioning._require_able(view)
+            set_partitioning._require_supported(view)
 
 
 class TestTheLake:
@@ -472,14 +472,14 @@ class TestParts:
         assert ids(table.to_arrow()) == sorted([n for n in left if n % 3 != 0] + [104, 200])
 
     def test_partitions_that_are_others_by_then_are_chosen_again(self, table, other_process, monkeypatch):
-        another, looked = other_process().table("d.p"), OverwriteTarget.look
+        another, looked = other_process().table("d.p"), OverwriteTarget.locate
 
         def look(chosen: OverwriteTarget) -> None:
             looked(chosen)
             if len(another.refresh().former_partitionings) == 1:
                 another.set_partitioning(["region"])
 
-        monkeypatch.setattr(OverwriteTarget, "look", look)
+        monkeypatch.setattr(OverwriteTarget, "locate", look)
         table.overwrite_partitions([row(0) | {"id": 300}])
         assert ids(table.to_arrow()) == [n for n in range(10) if n % 3 != 0] + [300]
 

@@ -163,7 +163,7 @@ def test_rows_appended_since_the_call_began_stay_with_their_offsets(table):
     before = {
         b: [(o, r.to_pylist()) for o, r in lake.read_offsets(b, OffsetRange(ends[b], e))] for b, e in ends_of(table)
     }
-    report = partition_life._drop(table, ends, chosen(table, day=MON))
+    report = partition_life._drop_from_lake(table, ends, chosen(table, day=MON))
     assert (report.rows, report.files) == (10, 2)
     assert ids(table.to_arrow()) == [*range(10, 20), 50, 51]
     require_verified(table)
@@ -355,7 +355,7 @@ def test_by_key_in_bounded_steps_on_a_new_host(keyed, own_cache, monkeypatch, cl
 def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
     keyed.upsert(people(0, 20))
     rival = Warehouse("wh", storage=keyed.storage, world=keyed.world).table("sales.people")
-    scanned = partition_delete.PartitionDelete._deletions
+    scanned = partition_delete.PartitionDelete._stage_deletions
     writes = iter([people(5, 1), people(100, 3), people(200, 1, TUE)])
 
     def slow(*args):
@@ -364,7 +364,7 @@ def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
             rival.upsert([{**row, "n": -1} for row in batch])
         return found
 
-    monkeypatch.setattr(partition_delete.PartitionDelete, "_deletions", slow)
+    monkeypatch.setattr(partition_delete.PartitionDelete, "_stage_deletions", slow)
     assert keyed.drop_partition({"day": MON}).rows == 23
     assert keyed.to_arrow().select(["id", "day"]).to_pylist() == [{"id": 200, "day": TUE}]
     assert keyed.lookup([{"id": 5, "day": MON}])["_found"].to_pylist() == [False]

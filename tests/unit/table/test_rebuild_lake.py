@@ -211,7 +211,7 @@ def test_rows_of_a_dropped_partition_that_the_log_gave_up_are_none_to_come_back(
 
 
 def test_a_drop_that_died_before_its_record_is_named_by_the_next_round(wh, monkeypatch):
-    monkeypatch.setattr(partitions, "_record", lambda *_: True)
+    monkeypatch.setattr(partitions, "_record_drop", lambda *_: True)
     table = partitioned(wh, "iceberg")
     assert not table.refresh().dropped_rows.named
     tier(table)

@@ -75,7 +75,7 @@ class TestLogTables:
         table.append(rows(1, 2, 3))
         version = table.refresh().version
         table.append(rows(4, 5))
-        really = rollback._commit
+        really = rollback._commit_rollback
 
         def late(*given):
             found = other.table("d.t")
@@ -87,7 +87,7 @@ class TestLogTables:
                 found.add_columns("note STRING")
             really(*given)
 
-        monkeypatch.setattr(rollback, "_commit", late)
+        monkeypatch.setattr(rollback, "_commit_rollback", late)
         with pytest.raises(CommitConflictError, match="nothing was written"):
             table.rollback_to_version(version)
         left = {"append": [1, 2, 3, 4, 5, 6], "delete": [2, 3, 4, 5], "alter": [1, 2, 3, 4, 5]}[meanwhile]
@@ -225,13 +225,13 @@ class TestLogTables:
         table.append(rows(1, 2, 3))
         version, other = table.refresh().version, other_process()
         table.append(rows(4))
-        really = rollback._commit
+        really = rollback._commit_rollback
 
         def late(*given):
             other.table("d.p").drop_partition({"day": 2})
             really(*given)
 
-        monkeypatch.setattr(rollback, "_commit", late)
+        monkeypatch.setattr(rollback, "_commit_rollback", late)
         with pytest.raises(CommitConflictError, match="a partition was dropped"):
             table.rollback_to_version(version)
         assert content(table) == [(1, 1), (3, 0), (4, 1)]
@@ -243,14 +243,14 @@ class TestLogTables:
         version = table.refresh().version
         table.append(rows(4))
         table.delete(where=pc.field("id") == 1)
-        really = rollback._commit
+        really = rollback._commit_rollback
 
         def late(*given):
             tier(other.table("d.t"))
             trim_tiered(other.table("d.t"))
             really(*given)
 
-        monkeypatch.setattr(rollback, "_commit", late)
+        monkeypatch.setattr(rollback, "_commit_rollback", late)
         table.rollback_to_version(version)
         tier(table)
         assert content(table) == [(1, 1), (2, 2), (3, 0)]
@@ -278,13 +278,13 @@ class TestKeyedTables:
         table.upsert(rows(1, 2))
         version = table.refresh().version
         table.upsert(rows(3))
-        really = rollback._keys
+        really = rollback._encode_keys
 
         def late(*given):
             other.table("d.t").upsert(rows(7))
             return really(*given)
 
-        monkeypatch.setattr(rollback, "_keys", late)
+        monkeypatch.setattr(rollback, "_encode_keys", late)
         with pytest.raises(CommitConflictError):
             table.rollback_to_version(version)
         assert [number for number, _ in content(table)] == [1, 2, 3, 7]

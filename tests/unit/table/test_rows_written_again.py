@@ -110,7 +110,7 @@ def test_a_rollback_is_a_conflict(table, engine, other_process, monkeypatch):
         engine.rewrite()
         tier(other_process().table(NAME))
 
-    before(monkeypatch, rollback, "_commit", meanwhile)
+    before(monkeypatch, rollback, "_commit_rollback", meanwhile)
     with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
         rollback_to_version(table, version)
     require_rows(table, engine, [*OLD, 6, 7, 8, 9, 10])

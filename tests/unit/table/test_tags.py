@@ -12,7 +12,7 @@ from kit.tables import add, new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.table import lake_maintenance, tags
-from streamhouse_spark.table.lake_maintenance import claim_of
+from streamhouse_spark.table.lake_maintenance import make_expiry_claim
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DAY_MS = 24 * 3600 * 1000
@@ -187,7 +187,7 @@ def test_an_expiry_that_has_not_seen_the_tag_leaves_its_snapshot(wh, clock, othe
 def test_what_an_expiry_that_died_was_about_to_take_gets_no_tag(wh, clock, other_process, monkeypatch, lake):
     table, rival = superseded(wh, clock, other_process, lake)
     at = table.state.version
-    monkeypatch.setattr(lake_maintenance, "claim_of", lambda one: dying(claim_of(one)))
+    monkeypatch.setattr(lake_maintenance, "make_expiry_claim", lambda one: dying(make_expiry_claim(one)))
     with pytest.raises(KeyboardInterrupt):
         expire(rival)
     monkeypatch.undo()

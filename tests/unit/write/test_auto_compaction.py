@@ -110,7 +110,7 @@ def test_what_another_process_has_just_merged_is_not_merged_again(warehouse, tab
 def test_one_process_of_the_host_merges_at_a_time_unless_it_was_stopped(warehouse, merges, tmp_path):
     table = Warehouse(str(tmp_path), world=World(background=IN_CALL)).create_table("d.t", "id INT")
     (commits,) = (path for path in tmp_path.rglob("commits") if table.uuid in str(path))
-    with only_process(str(commits / auto_compaction.MERGING)) as is_alone:  # as another process does
+    with only_process(str(commits / auto_compaction.MERGE_LOCK_NAME)) as is_alone:  # as another process does
         assert is_alone
         add(table, 2 * EVERY - 1)
         assert merges.runs == []
@@ -118,7 +118,7 @@ def test_one_process_of_the_host_merges_at_a_time_unless_it_was_stopped(warehous
         assert merges.runs == [2 * EVERY]
     add(table, 2 * EVERY)
     assert len(merges.runs) == 2
-    assert not (commits / auto_compaction.MERGING).exists()
+    assert not (commits / auto_compaction.MERGE_LOCK_NAME).exists()
     assert table.to_arrow().num_rows == 5 * EVERY - 1
 
 

@@ -1,8 +1,8 @@
-"""LMDB, used by the rules of its manual. The only importer of ``lmdb``.
+"""LMDB environments, used by the rules of its manual. The only importer of ``lmdb``.
 
-An environment must not be opened twice in a process, nor be used across a fork, and its map cannot grow while it is
-being read. `Environment` keeps these rules for all threads of a process: it opens lazily, closes before a fork, opens
-again after it, and grows by itself. Writes are not synced: files that a power loss left are never read again (see
+An environment must not be opened twice in a process or used across a fork, and its map cannot grow while it is read.
+`Environment` enforces this for all threads of a process: it opens lazily, closes before a fork, reopens after it, and
+grows as needed. Writes are not synced: files left by a power loss are never read again (see
 `streamhouse_spark.kv.lmdb.tablet_files`).
 """
 
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from streamhouse_spark.core.fork_safety import close_before_fork, new_condition, new_lock
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.kv.lmdb.mmap_file import MapFile, grown
+from streamhouse_spark.kv.lmdb.mmap_file import MapFile, next_map_bytes
 from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
 
 MAP_BYTES = 1 << 18
-"""Size of a new environment. It grows when it is full."""
+"""Initial size of a map. It grows when it is full."""
 READERS_MAX = 1024
 _READER_BYTES = 64
 
@@ -27,7 +27,7 @@ _DATABASES = (b"rows", b"meta")
 
 
 class DamagedError(CorruptDataError):
-    """The files of an environment differ from those that LMDB wrote. Delete them and build them again."""
+    """The files of an environment differ from what LMDB wrote. Delete and rebuild them."""
 
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         super().__init__(message, condition=condition or "CORRUPT_DATA")
@@ -36,7 +36,7 @@ class DamagedError(CorruptDataError):
 class Environment:
     """Two sorted maps of bytes, ``rows`` and ``meta``, in one folder. Safe for threads, forks and other processes.
 
-    There must be one object for a folder in a process; `streamhouse_spark.kv.tablet_registry` sees to that.
+    A process must have one object per folder; `streamhouse_spark.kv.tablet_registry` ensures that.
     """
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
@@ -45,10 +45,10 @@ class Environment:
         self._map_bytes = map_bytes
         self._guard = new_lock()
         self._lock = new_condition(self._guard)
-        """The condition of the guard. Whoever only enters or leaves takes the guard alone, which costs a third."""
+        """Condition of the guard. Entering and leaving take only the guard, which costs a third."""
         self._users = 0
         self._num_waiting = 0
-        """Threads that wait until nobody uses it."""
+        """Threads that wait until the environment is unused."""
         self._env: Any = None
         self._databases: dict[bytes, Any] = {}
         self._opened: tuple[int, int] | None = None
@@ -61,19 +61,19 @@ class Environment:
 
     @property
     def was_deleted(self) -> bool:
-        """Whether the data file is missing, or is another file than the opened one: somebody deleted the folder."""
-        found, opened = self._file.identity, self._opened
-        return found is None or (opened is not None and found != opened)
+        """Whether the data file is missing or replaced: another process deleted the folder."""
+        identity, opened = self._file.identity, self._opened
+        return identity is None or (opened is not None and identity != opened)
 
     def close(self) -> None:
-        """Close the files once nobody uses them. They are opened again by the next use."""
+        """Close the files once they are unused. The next use reopens them."""
         with self._lock:
             self._wait_until_unused()
             self._close()
             self._opened = None
 
     def before_fork(self) -> None:
-        """Close the files once other threads are through, and let nobody open them until `after_fork`."""
+        """Close the files once other threads are done, and block opening until `after_fork`."""
         self._lock.acquire()
         self._wait_until_unused()
         self._close()
@@ -82,10 +82,9 @@ class Environment:
         self._lock.release()
 
     def read(self, action: Callable[[Reader], _Result]) -> _Result:
-        """Run ``action`` in one read transaction and return its result: it sees one state, whatever others write
-        meanwhile.
+        """Run ``action`` in one read transaction, which sees one state, and return its result.
 
-        Raises `DamagedError`, and `StorageError` where the local disk failed.
+        Raises `DamagedError`, and `StorageError` if the local disk failed.
         """
         import lmdb
 
@@ -103,9 +102,7 @@ class Environment:
             self._resize(0)
 
     def write(self, action: Callable[[Writer], _Result]) -> _Result:
-        """Run ``action`` in one write transaction and return its result: all of its writes happen, or none. It may be
-        called more than once.
-        """
+        """Run ``action`` in one atomic write transaction and return its result. It may be called more than once."""
         import lmdb
 
         while True:
@@ -116,7 +113,7 @@ class Environment:
             except lmdb.MapResizedError:
                 map_bytes = 0
             except lmdb.MapFullError:
-                map_bytes = grown(env.info()["map_size"])
+                map_bytes = next_map_bytes(env.info()["map_size"])
             except _TooSmallError as error:
                 map_bytes = error.map_bytes
             except lmdb.Error as error:
@@ -128,7 +125,7 @@ class Environment:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def _use(self) -> Any:
-        """Hold the environment open: nobody closes or resizes it until `_leave`."""
+        """Keep the environment open: it is not closed or resized until `_leave`."""
         with self._guard:
             env = self._env or self._open()
             self._users += 1
@@ -141,7 +138,7 @@ class Environment:
                 self._lock.notify_all()
 
     def _wait_until_unused(self) -> None:
-        """Wait, with the lock, which is free meanwhile."""
+        """Wait with the lock held, which is released while waiting."""
         self._num_waiting += 1
         try:
             self._lock.wait_for(lambda: self._users == 0)
@@ -168,13 +165,13 @@ class Environment:
                 )
                 self._file.allocate(map_bytes)
                 self._opened = self._file.identity
-            env.reader_check()  # readers that were killed keep pages from being used again
+            env.reader_check()  # killed readers keep pages from being reused
             self._databases = {name: env.open_db(name) for name in _DATABASES}
         except (lmdb.Error, OSError) as error:
             if env is not None:
                 env.close()
             if isinstance(error, lmdb.MapResizedError):
-                return self._open()  # another process let it grow meanwhile
+                return self._open()  # another process grew it concurrently
             raise self._error(error) from error
         self._env = env
         self._times_opened += 1
@@ -186,8 +183,8 @@ class Environment:
             self._env = None
 
     def _resize(self, map_bytes: int) -> None:
-        """Set the size of the map to ``map_bytes``, or for 0 to the size that another process chose, while this process
-        does not use it.
+        """Resize the map to ``map_bytes``, or for 0 to the size set by another process, once this process does not use
+        it.
         """
         import lmdb
 
@@ -195,10 +192,10 @@ class Environment:
             self._wait_until_unused()
             env = self._env or self._open()
             if map_bytes and map_bytes <= env.info()["map_size"]:
-                return  # another thread was here first
+                return  # another thread grew it already
             try:
                 with self._file.lock_size():
-                    if self.was_deleted:  # its place on the disk would be promised to another file
+                    if self.was_deleted:  # else disk space would be allocated for another file
                         raise FileNotFoundError(f"{self._file.path} was deleted while it was open")
                     if self._file.is_written_directly:
                         map_bytes = max(map_bytes, self._file.size_bytes)
@@ -226,7 +223,7 @@ class Environment:
 
 
 class Reader:
-    """One read transaction."""
+    """A read transaction."""
 
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int) -> None:
         self._txn = txn
@@ -236,43 +233,41 @@ class Reader:
 
     @property
     def version(self) -> tuple[int, int]:
-        """The state that it sees: of two readers of one environment with equal versions each finds what the other does.
+        """Identifies the state that it sees: readers of one environment with equal versions see the same data.
 
-        Unlike each look at a value, this lets no other thread run.
+        Unlike a read of a value, this does not release the interpreter lock.
         """
         return self._times_opened, self._txn.id()
 
     def meta(self, name: bytes) -> bytes | None:
-        found: bytes | None = self._txn.get(name, db=self._meta)
-        return found
+        value: bytes | None = self._txn.get(name, db=self._meta)
+        return value
 
     def values(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return the value of each key, None for an absent key. Sorted keys are found faster."""
+        """Return the value of each key, None for an absent key. Sorted keys are faster."""
         get, rows = self._txn.get, self._rows
         return [get(key, None, rows) for key in keys]
 
     def value(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._txn.get(key, None, self._rows)
-        return found
+        value: bytes | None = self._txn.get(key, None, self._rows)
+        return value
 
     def values_of_prefixes(self, prefixes: list[bytes]) -> tuple[list[bytes], list[int]]:
-        """Return the values of all keys that begin with each prefix, and how many there are. Sorted prefixes are found
-        faster.
-        """
+        """Return the values of all keys that start with each prefix, and their counts. Sorted prefixes are faster."""
         values: list[bytes] = []
         counts: list[int] = []
         with self._txn.cursor(db=self._rows) as cursor:
             for prefix in prefixes:
                 before = len(values)
-                there = cursor.set_range(prefix)
-                while there and cursor.key().startswith(prefix):
+                has_key = cursor.set_range(prefix)
+                while has_key and cursor.key().startswith(prefix):
                     values.append(cursor.value())
-                    there = cursor.next()
+                    has_key = cursor.next()
                 counts.append(len(values) - before)
         return values, counts
 
     def items(self, first: bytes, num_items: int) -> list[tuple[bytes, bytes]]:
-        """Return up to ``num_items`` items from the key ``first`` on, in the order of their keys."""
+        """Return up to ``num_items`` items in key order, starting at the key ``first``."""
         with self._txn.cursor(db=self._rows) as cursor:
             if not (cursor.set_range(first) if first else cursor.first()):
                 return []
@@ -289,32 +284,33 @@ class _TooSmallError(Exception):
 
 
 class Writer(Reader):
-    """One write transaction: others see all of its writes, or none."""
+    """A write transaction: others see all of its writes, or none."""
 
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int, env: Any) -> None:
         super().__init__(txn, databases, times_opened)
         self._env = env
 
     def expect(self, num_bytes: int) -> None:
-        """Announce, before the first write, about how many bytes will be written. A guess that is too small costs time:
-        the transaction begins again with a larger map.
+        """Announce roughly how many bytes will be written, before the first write.
+
+        Too low a guess costs time: the transaction is restarted with a larger map.
         """
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
         if used + num_bytes > info["map_size"]:
-            raise _TooSmallError(max(used + num_bytes, grown(info["map_size"])))
+            raise _TooSmallError(max(used + num_bytes, next_map_bytes(info["map_size"])))
 
     def put_meta(self, name: bytes, value: bytes) -> None:
         self._txn.put(name, value, db=self._meta)
 
     def put(self, keys: Sequence[bytes], values: Iterable[bytes], *, append: bool = False) -> None:
-        """Set the value of each key. With ``append``, which is faster, the keys are sorted and behind all
-        stored ones.
+        """Set the value of each key. ``append`` is faster; the keys must then be sorted and greater than all stored
+        keys.
         """
         with self._txn.cursor(db=self._rows) as cursor:
-            # Not a list of pairs: zip uses one pair again and again, which the garbage collector need not look at.
+            # Not a list of pairs: zip reuses one pair, which the garbage collector need not track.
             _, added = cursor.putmulti(zip(keys, values, strict=True), append=append)
-        if append and added != len(keys):  # LMDB leaves a key out that is not behind the last one
+        if append and added != len(keys):  # LMDB omits a key that is not after the last one
             raise DamagedError(f"only {added} of {len(keys)} keys were added: they are not in their order")
 
     def clear(self) -> None:

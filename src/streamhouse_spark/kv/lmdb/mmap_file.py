@@ -1,9 +1,9 @@
 """The file that LMDB maps, and its size.
 
-A map that is written to directly (``MDB_WRITEMAP``) makes commits several times faster, because no page is copied to
-the file. But a page without space on the disk kills the process once the disk is full, and a process that opens the
-file with a smaller map truncates it under all others. So every byte of the map has its space on disk before anybody
-writes to it, and the map is as large as the file: both change only under a lock of all processes.
+Writing directly to the map (``MDB_WRITEMAP``) makes commits several times faster, because no page is copied to the
+file. But writing a page without disk space kills the process, and opening the file with a smaller map truncates it for
+all processes. So disk space is allocated for the whole map before it is written, and the map is as large as the file.
+Both sizes change only under a lock shared by all processes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from streamhouse_spark.core.fork_safety import cached_property, close_lock_file,
 from streamhouse_spark.storage.mounts import mount_of
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
-"""File systems that keep the disk space that was allocated for a byte. A file system that writes elsewhere each time
-may be full."""
+"""File systems that keep the disk space allocated for a byte. Copy-on-write file systems may still be full."""
 _DOUBLED_BYTES_MAX: Final = 64 << 20
 _ROUND_BYTES: Final = 1 << 20
 
 
-def grown(map_bytes: int) -> int:
+def next_map_bytes(map_bytes: int) -> int:
     """Return the size after ``map_bytes``: twice as large, or a quarter larger for a large map."""
     more = map_bytes if map_bytes < _DOUBLED_BYTES_MAX else map_bytes // 4
     return -(-(map_bytes + more) // _ROUND_BYTES) * _ROUND_BYTES
 
 
 class MapFile:
-    """``data.mdb`` of one folder."""
+    """The file ``data.mdb`` of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "data.mdb"
@@ -40,13 +39,13 @@ class MapFile:
 
     @cached_property
     def is_written_directly(self) -> bool:
-        """Whether the file system can promise disk space for each byte."""
+        """Whether the file system can allocate disk space for each byte."""
         mount = mount_of(str(self.path))
         return mount is not None and mount.type in _ALLOCATING and hasattr(os, "posix_fallocate")
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file; 0 before it exists."""
+        """Size of the file; 0 if it does not exist."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -54,16 +53,16 @@ class MapFile:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode; None for a file that is absent or cannot be looked at."""
+        """Device and inode; None for an absent or inaccessible file."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def lock_size(self) -> Iterator[None]:
-        """Lock the size: nobody else opens the file or changes its size until the context ends."""
+        """Lock the size: no other process opens or resizes the file in the context."""
         lock_file = open_lock_file(self._lock_path, 0o600)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX)
@@ -72,14 +71,14 @@ class MapFile:
             close_lock_file(lock_file)
 
     def allocate(self, num_bytes: int) -> None:
-        """Give the file ``num_bytes`` bytes, each with its space on disk. On failure the file keeps its size.
+        """Extend the file to ``num_bytes`` with allocated disk space. On failure it keeps its size.
 
-        To be called under `lock_size`. Raises `OSError`.
+        Call it under `lock_size`. Raises `OSError`.
         """
         self._allocate(self.path, num_bytes)
 
     def allocate_readers(self, num_bytes: int) -> None:
-        """Do the same as `allocate` for the file in which LMDB lists its readers, and which it always maps."""
+        """Allocate LMDB's reader table, a file that is always mapped, as `allocate` does."""
         self._allocate(self.path.with_name("lock.mdb"), num_bytes)
 
     def _allocate(self, path: Path, num_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of KV tablets on the local disk, and the rules for trusting them.
+"""The files of tablets on the local disk, and when they can be trusted.
 
 ::
 
@@ -6,17 +6,17 @@
     <cache>/tablets-2/<boot>/<table>/<bucket>.stamp      what data.mdb looked like after our last write
     <cache>/tablets-2/<boot>/<table>/<bucket>.lock       held shared by processes that have it open
 
-``<table>`` is the table's uuid and a hash of the warehouse's URL: a copy of a warehouse has the same uuids, and both
-may be used at once.
+``<table>`` is the table's uuid and a hash of the warehouse URL: a copied warehouse has the same uuids, and both may be
+in use.
 
-The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's own cache directory, else, where that cannot
-be written, ``streamhouse-<user>`` in the directory for temporary files. It is never inside a warehouse, and all of it
-can be deleted while no process uses it. Nothing here is ever the only copy of a row.
+The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's cache directory, else, if that is not
+writable, ``streamhouse-<user>`` in the temporary directory. It is never inside a warehouse, and can be deleted while no
+process uses it. It never has the only copy of a row.
 
-LMDB neither syncs here nor has checksums, so files count only within the boot of the machine that wrote them, and only
-while size, time and inode are those of the stamp. A file that was torn by a power loss, cut, replaced or written to by
-somebody else is removed by its next opener, as is one whose writer was killed between writing and stamping. Bytes that
-change below the file system are not noticed.
+LMDB does not sync here and has no checksums, so files are trusted only within the boot that wrote them, and only if
+size, time and inode match the stamp. A file that was torn by a power loss, truncated, replaced or modified is removed
+by its next opener, as is one whose writer was killed between write and stamp. Bytes that change below the file system
+are not detected.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
 CACHE_BYTES_MAX: Final = 10 << 30
 _STAMP_BYTES: Final = 128
 FORMAT_VERSION: Final = 2
-"""Version of keys, values and metadata: releases of this package with different ones do not see each other's
-tablets."""
+"""Version of keys, values and metadata: releases with different versions ignore each other's tablets."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of this boot, for all tables of all warehouses. Raises `InvalidOptionError` without one."""
+    """Return the cache folder of this boot, for all warehouses. Raises `InvalidOptionError` if there is none."""
     chosen = os.environ.get(CACHE_DIR_VARIABLE)
     try:
         base = Path(chosen).expanduser() if chosen else _user_cache_folder() or _temporary_folder()
@@ -60,7 +59,7 @@ def cache_folder() -> Path:
 
 
 def cache_bytes_max() -> int:
-    """Return the size limit of the cache. Raises `InvalidOptionError` for a limit that is no number of bytes."""
+    """Return the size limit of the cache. Raises `InvalidOptionError` for an invalid limit."""
     text = os.environ.get(CACHE_BYTES_VARIABLE)
     if text is None:
         return CACHE_BYTES_MAX
@@ -70,9 +69,7 @@ def cache_bytes_max() -> int:
 
 
 def _user_cache_folder() -> Path | None:
-    """Return the folder in the user's own cache directory; None if it cannot be made, as in containers whose user has
-    no home or may not write there.
-    """
+    """Return the folder in the user's cache directory; None if it is not writable, as in containers without a home."""
     try:
         if sys.platform == "darwin":
             folder = Path.home() / "Library" / "Caches" / "streamhouse"
@@ -85,19 +82,19 @@ def _user_cache_folder() -> Path | None:
 
 
 def _temporary_folder() -> Path:
-    """Return this user's folder in the directory for temporary files, where others may write too: so it has to be ours.
+    """Return this user's folder in the temporary directory. Others may write there, so the folder must be this user's.
 
-    Raises `InvalidOptionError` if it cannot be made, or is somebody else's.
+    Raises `InvalidOptionError` if it cannot be created or belongs to another user.
     """
     user = os.getuid()
     folder = Path(tempfile.gettempdir()) / f"streamhouse-{user}"
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o022:
         raise InvalidOptionError(
             f"{folder} is not a folder that this user alone may write to, so rows by key are not kept there; set "
             f"{CACHE_DIR_VARIABLE} to a folder of your own"
@@ -107,18 +104,16 @@ def _temporary_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Return a text that changes with each start of the machine. If there is none, return a text of this
-    process alone.
-    """
+    """Return an id that changes at each boot, or if there is none, an id of this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         pass
     with suppress(OSError, subprocess.CalledProcessError):
-        found = subprocess.run(
+        process = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=True, text=True
         )
-        return found.stdout.strip().lower()
+        return process.stdout.strip().lower()
     return f"process-{SystemIds().new_uuid()}"
 
 
@@ -152,19 +147,19 @@ class TabletFiles:
         return self._parent / f"{self._name}.lock"
 
     def claim(self) -> None:
-        """Keep others from removing the files; remove the files first if they cannot be trusted.
+        """Keep other processes from removing the files; first remove untrusted files.
 
-        They are checked only while nobody else has them open: the first opener checked them.
+        They are checked only if no other process has them open: the first opener checked them.
         """
         if self._lock_file is not None:
             return
         with self._map_disk_errors():
             try:
-                self._lock_file = self._claimed()
-            except FileNotFoundError:  # somebody deletes the cache at this moment
-                self._lock_file = self._claimed()
+                self._lock_file = self._acquire()
+            except FileNotFoundError:  # the cache is being deleted
+                self._lock_file = self._acquire()
 
-    def _claimed(self) -> int:
+    def _acquire(self) -> int:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_file = open_lock_file(self._lock_path, 0o600)
         try:
@@ -181,38 +176,40 @@ class TabletFiles:
 
     @contextmanager
     def _map_disk_errors(self) -> Iterator[None]:
-        """Raise `StorageError` for an error of the local disk."""
+        """Raise `StorageError` for errors of the local disk."""
         try:
             yield
         except OSError as error:
             raise cache_failure(self.folder, error) from error
 
     def release(self) -> None:
-        """Let others remove the files. The environment must be closed."""
+        """Allow other processes to remove the files. The environment must be closed."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 
     def stamp(self) -> None:
-        """Note that the data file is as this process wrote it. To be called after each write.
+        """Record the state of the data file after a write of this process.
 
-        If the note cannot be stored, the next opener begins the file anew.
+        If the stamp cannot be stored, the next opener recreates the file.
         """
         with suppress(OSError):
             stamp_file = open_lock_file(self._stamp_path, 0o600)
             try:
-                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last process to stamp looks at the file after all writes
-                # Of one length and never truncated: ext4 writes a file at once that was truncated, to be safe.
-                os.pwrite(stamp_file, json.dumps(self._looks()).encode().ljust(_STAMP_BYTES), 0)
+                fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last process to stamp sees the file after all writes
+                # Of fixed length and never truncated: ext4 flushes a truncated file at once.
+                os.pwrite(stamp_file, json.dumps(self._fingerprint()).encode().ljust(_STAMP_BYTES), 0)
             finally:
                 close_lock_file(stamp_file)
 
     def remove(self) -> bool:
-        """Delete the files if nobody else has them open. Returns whether they are gone. Raises `StorageError`."""
+        """Delete the files if no other process has them open. Returns whether they are deleted.
+        Raises `StorageError`.
+        """
         with self._map_disk_errors():
-            return self._removed()
+            return self._try_remove()
 
-    def _removed(self) -> bool:
+    def _try_remove(self) -> bool:
         self.release()
         try:
             lock_file = open_lock_file(self._lock_path, 0o600)
@@ -231,26 +228,26 @@ class TabletFiles:
             stamped: object = json.loads(self._stamp_path.read_bytes())
         except (OSError, ValueError):
             return False
-        return stamped is not None and stamped == self._looks()
+        return stamped is not None and stamped == self._fingerprint()
 
-    def _looks(self) -> dict[str, int] | None:
+    def _fingerprint(self) -> dict[str, int] | None:
         try:
-            found = (self.folder / "data.mdb").stat()
+            status = (self.folder / "data.mdb").stat()
         except FileNotFoundError:
             return None
-        return {"bytes": found.st_size, "modified_ns": found.st_mtime_ns, "inode": found.st_ino}
+        return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "inode": status.st_ino}
 
     def _remove(self) -> None:
         """Rename, then delete: a process killed while deleting leaves nothing under the name."""
         self._stamp_path.unlink(missing_ok=True)
-        gone = self._parent / f"{self._name}.gone-{self._ids.new_uuid()}"
+        trash = self._parent / f"{self._name}.gone-{self._ids.new_uuid()}"
         with suppress(FileNotFoundError):
-            self.folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            self.folder.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _try_lock_file(lock_file: int) -> bool:
-    """Lock the descriptor exclusively, and return whether that succeeded."""
+    """Try to lock the descriptor exclusively, and return whether that succeeded."""
     try:
         fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -269,20 +266,19 @@ class CachedTablet:
 
 
 def list_cached_tablets(cache: Path) -> list[CachedTablet]:
-    """List the tablets in the cache of one boot, the longest unused first."""
-    found = []
-    for files, lock_path in _claimable(cache):
+    """Return the tablets in the cache of one boot, least recently used first."""
+    tablets = []
+    for files, lock_path in _iter_tablets(cache):
         with suppress(FileNotFoundError):
             data = (files.folder / "data.mdb").stat()
-            found.append(CachedTablet(files, data.st_blocks * 512, lock_path.stat().st_mtime_ns))
-    return sorted(found, key=lambda tablet: tablet.used_ns)
+            tablets.append(CachedTablet(files, data.st_blocks * 512, lock_path.stat().st_mtime_ns))
+    return sorted(tablets, key=lambda tablet: tablet.used_ns)
 
 
 def evict(cache: Path, bytes_max: int) -> list[Path]:
-    """Remove tablets that nobody has open, the longest unused first, until the rest fits, and all tablets of other
-    boots.
+    """Remove closed tablets, least recently used first, until the rest fits, and all tablets of other boots.
 
-    Files that cannot be looked at or removed stay: others may delete, or own, a part of the cache.
+    Files that cannot be read or removed are skipped: other users may own or delete parts of the cache.
     """
     with suppress(OSError, StreamhouseError):
         _remove_other_boots(cache)
@@ -299,18 +295,18 @@ def evict(cache: Path, bytes_max: int) -> list[Path]:
     return removed
 
 
-def _claimable(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
+def _iter_tablets(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
     for lock_path in cache.glob("*/*.lock"):
         if lock_path.stem.isdecimal():
             yield TabletFiles(cache, lock_path.parent.name, int(lock_path.stem)), lock_path
 
 
 def _remove_other_boots(cache: Path) -> None:
-    """Remove the tablets of other boots, and the rest of interrupted removals. A folder that another host uses is
+    """Remove the tablets of other boots and leftovers of interrupted removals. A folder in use by another host is
     locked.
     """
     for other in cache.parent.glob("*"):
-        if other != cache and all(files.remove() for files, _ in _claimable(other)):
+        if other != cache and all(files.remove() for files, _ in _iter_tablets(other)):
             shutil.rmtree(other, ignore_errors=True)
     for leftover in cache.glob("*/*.gone-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The changes of a branch: what they are, whether its table has changed meanwhile, and the end of a branch."""
+"""Changes of a branch, divergence of its table, and the end of a branch."""
 
 from __future__ import annotations
 
@@ -23,66 +23,66 @@ from streamhouse_spark.write.auto_compaction import merge_if_due
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The effect of publishing a branch."""
+    """The result of publishing a branch."""
 
     table: str
     branch: str
     version: int
     """The commit of the table that has the branch's changes."""
     rows_written: int | None = None
-    """Rows that were added, or with a primary key written. None where it was published before."""
+    """Rows that were appended or upserted; None if the branch was published before."""
     rows_deleted: int | None = None
-    """Rows that were removed. None as above, and where a table with a primary key or an adopted one was emptied."""
+    """Rows that were deleted. None as above, and if a primary-key or adopted table was truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchChanges:
-    """The changes of a branch since it began, as far as its state tells them."""
+    """The changes of a branch since its creation, as far as its state has them."""
 
     branch: Branch
     base: TableState
-    """The table's state with which it began."""
-    made: TableState
-    """The branch's."""
+    """The table's state at the creation of the branch."""
+    branch_state: TableState
+    """The state of the branch."""
 
     @property
     def is_emptied(self) -> bool:
-        """Whether all rows with which the branch began were removed at once."""
-        return self.made.first_offsets != self.base.first_offsets
+        """Whether the branch was truncated or overwritten."""
+        return self.branch_state.first_offsets != self.base.first_offsets
 
     @property
     def deleted(self) -> dict[int, OffsetRuns]:
-        """Bucket → offsets of rows of the table that the branch deleted one by one."""
-        found = {}
-        for bucket, runs in self.made.deleted.items():
+        """Bucket → offsets of table rows that the branch deleted individually."""
+        deleted = {}
+        for bucket, runs in self.branch_state.deleted.items():
             of_table = runs.within(OffsetRange(0, self.base.buckets[bucket].end))
             if bucket in self.base.deleted:
                 of_table = of_table.without(self.base.deleted[bucket])
             if of_table:
-                found[bucket] = of_table
-        return found
+                deleted[bucket] = of_table
+        return deleted
 
     @property
     def files(self) -> FileRows:
-        """Name of a lake file → positions of rows of the table without offsets that the branch deleted."""
-        known = union_deleted_file_rows(self.base.deletions)
-        every = union_deleted_file_rows(self.made.deletions)
-        left = {name: runs.without(known[name]) if name in known else runs for name, runs in every.items()}
+        """Lake file name → positions of table rows without offsets that the branch deleted."""
+        base_files = union_deleted_file_rows(self.base.deletions)
+        every = union_deleted_file_rows(self.branch_state.deletions)
+        left = {name: runs.without(base_files[name]) if name in base_files else runs for name, runs in every.items()}
         return {name: runs for name, runs in left.items() if runs}
 
     @property
     def added(self) -> dict[int, OffsetRange]:
-        """Bucket → offsets of the branch's own rows, or changes."""
-        found = {}
-        for bucket, log in self.made.buckets.items():
-            start = max(self.base.buckets[bucket].end, self.made.first_offset(bucket))
+        """Bucket → offsets of the branch's own rows or changes."""
+        added = {}
+        for bucket, log in self.branch_state.buckets.items():
+            start = max(self.base.buckets[bucket].end, self.branch_state.first_offset(bucket))
             if start < log.end:
-                found[bucket] = OffsetRange(start, log.end)
-        return found
+                added[bucket] = OffsetRange(start, log.end)
+        return added
 
     @property
     def is_additive(self) -> bool:
-        """Whether a branch without a primary key only added rows."""
+        """Whether a branch of a log table only appended rows."""
         return not (self.deleted or self.files or self.is_emptied)
 
     @property
@@ -90,11 +90,11 @@ class BranchChanges:
         return Transaction(publication_of(self.branch.name, self.branch.uuid), 1)
 
     def make_end_actions(self, state: TableState) -> tuple[DropTag, ...]:
-        """Return the action that ends the branch. Raises `TableNotFoundError` where it was dropped meanwhile."""
-        require_same(state, self.branch)
+        """Return the action that ends the branch. Raises `TableNotFoundError` if it was dropped concurrently."""
+        require_same_branch(state, self.branch)
         return (DropTag((self.branch.tag,)),)
 
-    def conflict(self, why: str) -> CommitConflictError:
+    def conflict_error(self, why: str) -> CommitConflictError:
         return CommitConflictError(
             f"branch {self.branch.name!r} of {self.base.name} cannot be published: {why} since commit "
             f"{self.base.version}, with which the branch began; nothing was published. Drop the branch, make it again, "
@@ -102,7 +102,7 @@ class BranchChanges:
         )
 
 
-def require_same(state: TableState, branch: Branch) -> None:
+def require_same_branch(state: TableState, branch: Branch) -> None:
     """Raise `TableNotFoundError` unless the table still names this branch."""
     if branch.tag not in state.tags:
         require_branch(state, branch.name)
@@ -110,8 +110,8 @@ def require_same(state: TableState, branch: Branch) -> None:
 
 
 def describe_divergence(state: TableState, base: TableState) -> str | None:
-    """Return how the rows of a table changed since a state; None if they did not. Tiering, merging, trimming and other
-    upkeep change none.
+    """Return how the rows of a table changed since a state; None if they did not. Maintenance and tiering change no
+    rows.
     """
     if state.first_offsets != base.first_offsets:
         return "the table was emptied or overwritten"
@@ -125,7 +125,7 @@ def describe_divergence(state: TableState, base: TableState) -> str | None:
 
 
 def seal_branch(changes: BranchChanges, log: CommitLog) -> BranchChanges:
-    """Seal the branch, and return all of its changes. **Commit point:** a record of the branch's log."""
+    """Seal the branch against writes and return all of its changes. **Commit point:** a record of the branch's log."""
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if state.dropped:
@@ -142,7 +142,7 @@ def seal_branch(changes: BranchChanges, log: CommitLog) -> BranchChanges:
 def report_publication(
     table: TableHandle, changes: BranchChanges, committed: CommitResult, written: int, deleted: int | None
 ) -> Publication:
-    """Report a publication, and do what is due behind its record."""
+    """Report a publication, and compact inline rows if due."""
     if committed.duplicate_of is not None:
         return Publication(table.name, changes.branch.name, committed.duplicate_of.commit)
     if committed.is_first:

@@ -1,12 +1,12 @@
-"""Branches: changes of a table that nobody else sees before they are published.
+"""Branches: changes of a table that are invisible to its readers until they are published.
 
-A branch is a log of its own, which begins as a copy of its table's hot log, and reads the table's lake at the snapshot
-with which it began. It is never tiered, trimmed or cleaned: its records since it began are its changes, and
-`table.publication` brings them into the table.
+A branch is a separate log that starts as a copy of its table's hot log, and reads the table's lake at the snapshot of
+its creation. It is never tiered, trimmed or cleaned: its records since creation are its changes, which
+`table.branching.publication` commits to the table.
 
-**Commit point** of creating one: the record in the table's log that names it. Before it there is a log without a name,
-and a tag as a clone's, both of which cleaning takes away. Of dropping one: the record that takes the name away. Before
-it the branch's own log ends, so that no writer is told of rows that nobody will see.
+**Commit point** of creation: the record in the table's log that names the branch. Before it there is a log without a
+name and a tag like a clone's, both of which cleaning removes. Of dropping: the record that removes the name. Before it
+the branch's own log is ended, so that writers get no acknowledgement for rows that will be dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from streamhouse_spark.log.lifecycle.branches import (
     tag_of,
 )
 from streamhouse_spark.log.lifecycle.clones import CLONE
-from streamhouse_spark.table.fork_log import begin_history, copy_rows, first, make_fork_state
+from streamhouse_spark.table.fork_log import begin_history, copy_rows, make_fork_state, write_first_record
 from streamhouse_spark.table.tags import keep_version
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class TableBranch:
 
     name: str
     version: int
-    """The commit of the table with which it began."""
+    """The commit of the table at which it was created."""
     created_ms: int
     lake_snapshot: int | None = None
     """The lake snapshot that it reads."""
@@ -69,23 +69,23 @@ def list_branches(table: TableHandle) -> list[TableBranch]:
 
 
 def create_branch(table: TableHandle, name: str) -> TableBranch:
-    """Begin a branch with the table's newest version; see `Table.create_branch`."""
+    """Create a branch of the latest version; see `Table.create_branch`."""
     name = parse_branch(name)
     for attempt in range(_TRIES):
         now = table.refresh()
         _require_branchable(now)
         dropped = _find_dropped_branch(table, now, name)
-        _require_free(now, name, dropped)
+        _require_free_name(now, name, dropped)
         try:
-            return _make(table, now, name, dropped)
+            return _create(table, now, name, dropped)
         except SnapshotExpiredError:
             if attempt == _TRIES - 1:
-                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+                raise  # else the version was compacted or trimmed concurrently: retry with the latest
     raise AssertionError
 
 
 def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
-    """Return a branch and its log, freshly read. Raises `TableNotFoundError`."""
+    """Return a branch and its refreshed log. Raises `TableNotFoundError`."""
     branch = require_branch(table.refresh(), parse_branch(name))
     log = CommitLog(table.storage, branch.uuid, table.world)
     if log.refresh().dropped:
@@ -94,15 +94,15 @@ def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
 
 
 def drop_branch(table: TableHandle, name: str) -> None:
-    """End a branch, and take its name away; see `Table.drop_branch`."""
+    """End a branch and remove its name; see `Table.drop_branch`."""
     branch = require_branch(table.refresh(), parse_branch(name))
-    with suppress(TableNotFoundError):  # an earlier run came so far that cleaning has taken the files away
+    with suppress(TableNotFoundError):  # an earlier run ended the log, and cleaning deleted its files
         end_log(CommitLog(table.storage, branch.uuid, table.world))
     table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
 
 
 def end_log(log: CommitLog) -> None:
-    """End the log of a branch: nobody reads or writes it any more. **Commit point:** the record."""
+    """End the log of a branch: it can no longer be read or written. **Commit point:** the record."""
     log.refresh()
     log.commit(lambda state, _: () if state.dropped else (Drop(),))
 
@@ -112,30 +112,30 @@ def _describe_branch(branch: Branch) -> TableBranch:
 
 
 def _find_dropped_branch(table: TableHandle, state: TableState, name: str) -> Branch | None:
-    """Return the branch of a name whose dropping came so far that only its name is left."""
+    """Return the branch of a name if its drop was interrupted and only the name is left."""
     branch = find_branch(state, name)
     if branch is None:
         return None
     try:
-        is_there = not CommitLog(table.storage, branch.uuid, table.world).refresh().dropped
+        is_live = not CommitLog(table.storage, branch.uuid, table.world).refresh().dropped
     except TableNotFoundError:
-        is_there = False
-    return None if is_there else branch
+        is_live = False
+    return None if is_live else branch
 
 
-def _require_free(state: TableState, name: str, dropped: Branch | None) -> None:
-    found = find_branch(state, name)
-    if found is not None and found != dropped:
+def _require_free_name(state: TableState, name: str, dropped: Branch | None) -> None:
+    branch = find_branch(state, name)
+    if branch is not None and branch != dropped:
         raise TableExistsError(
-            f"{state.name} has a branch {name!r} already, since commit {found.base.version}; publish or drop it first, "
-            "or choose another name"
+            f"{state.name} has a branch {name!r} already, since commit {branch.base.version}; publish or drop it "
+            "first, or choose another name"
         )
     if name in state.tags:
         raise InvalidOptionError(f"{state.name} has a tag {name!r}, and one name means one version; choose another")
 
 
 def _require_branchable(state: TableState) -> None:
-    """Raise `InvalidOptionError` for a table whose branch could not be read, or not be published."""
+    """Raise `InvalidOptionError` for a table whose branch could not be read or published."""
     require_no_branch(state, "making a branch")
     properties = state.parsed
     if VIEW in state.properties:
@@ -152,37 +152,37 @@ def _require_branchable(state: TableState) -> None:
     )
 
 
-def _make(table: TableHandle, then: TableState, name: str, dropped: Branch | None) -> TableBranch:
+def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | None) -> TableBranch:
     storage, world = table.storage, table.world
     path, uuid = table.path.of_branch(name), world.ids.new_uuid()
-    before = make_fork_state(then, str(path), uuid, storage.now_ms(), then.properties)
-    mark = BranchMark(then.table_uuid, name, then.version)
-    state = first(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
-    keep_version(table, f"{CLONE}{uuid}", then, then.kept_segments())
+    before = make_fork_state(base, str(path), uuid, storage.now_ms(), base.properties)
+    mark = BranchMark(base.table_uuid, name, base.version)
+    state = write_first_record(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
+    keep_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
     copy_rows(table, state)
     log = begin_history(table, state, path)
-    branch = _name(table, then, tag_of(name, uuid), name, dropped)
-    if log.refresh().dropped:  # its creator slept for so long that cleaning took it for one without a name
+    branch = _commit_name(table, base, tag_of(name, uuid), name, dropped)
+    if log.refresh().dropped:  # its creator stalled for so long that cleaning treated it as abandoned
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
         raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
     return _describe_branch(branch)
 
 
-def _name(table: TableHandle, then: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
+def _commit_name(table: TableHandle, base: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
     """Name the branch in the table's log: **the commit point** of its creation."""
-    kept, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
-    lake_snapshot = then.lake.snapshot_id if then.lake is not None else None
-    write_tagged(table.storage, then, uuid)
+    clone_tag, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
+    lake_snapshot = base.lake.snapshot_id if base.lake is not None else None
+    write_tagged(table.storage, base, uuid)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if tag in state.tags:
             return ()
-        _require_free(state, name, dropped)
-        if kept not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
+        _require_free_name(state, name, dropped)
+        if clone_tag not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
-        gone = (kept,) if dropped is None or dropped.tag not in state.tags else (kept, dropped.tag)
+        dropped_tags = (clone_tag,) if dropped is None or dropped.tag not in state.tags else (clone_tag, dropped.tag)
         forgotten = publications(state, name)
-        naming = (Tag(tag, then.version, uuid, lake_snapshot), DropTag(gone))
+        naming = (Tag(tag, base.version, uuid, lake_snapshot), DropTag(dropped_tags))
         return (*naming, ForgetTransactions(forgotten)) if forgotten else naming
 
     return require_branch(table.log.commit(plan).state, name)

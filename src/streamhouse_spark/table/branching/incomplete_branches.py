@@ -1,7 +1,7 @@
-"""Branches whose publication or dropping ended half-way, because its process died.
+"""Branches whose publication or drop was interrupted because its process died.
 
-Nothing is wrong with the rows of such a branch or of its table. But a sealed branch takes no rows, and a log that has
-ended, or one whose branch was published, keeps files until somebody settles it.
+The rows of the branch and its table are correct. But a sealed branch accepts no rows, and an ended or published log
+retains files until the operation is finished.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from streamhouse_spark.storage.prefetch import at_once
 
 @dataclass(frozen=True, slots=True)
 class UnsettledBranch:
-    """A branch of which one of two logs says what the other does not."""
+    """A branch whose own log and table log disagree."""
 
     name: str
     is_: Literal["sealed", "dropped", "published"]
-    """``sealed``: it takes no rows, and the table does not have them. ``dropped``: its log has ended, and the table
-    still names it. ``find_publication``: the table has its rows, and its log has not ended."""
+    """``sealed``: it accepts no rows, and the table does not have them. ``dropped``: its log has ended, and the table
+    still names it. ``published``: the table has its rows, and its log has not ended."""
     since_ms: int
-    """Store time of the newest record of the branch's log; 0 where its log is gone."""
+    """Store time of the latest record of the branch's log; 0 if the log was deleted."""
 
 
 def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
-    """Find them for a table in its newest known state. Reads the log of each branch, and of each that was published
-    last under its name.
+    """Return the incomplete branches of a table in its cached state.
+
+    Reads the log of each branch, and of the last published branch of each name.
     """
     state = table.state
     named = {branch.uuid: branch.name for branch in branches_of(state)}
@@ -42,29 +43,33 @@ def find_incomplete_branches(table: TableHandle) -> list[UnsettledBranch]:
     uuids = [*named, *(uuid for uuid in published if uuid not in named)]
 
     def look(uuid: str) -> UnsettledBranch | None:
-        found = _state_of(table, uuid)
+        branch_state = _read_branch_state(table, uuid)
         if uuid not in named:
-            is_open = found is not None and not found.dropped
-            return UnsettledBranch(published[uuid], "published", found.time_ms) if is_open and found else None
-        if found is None or found.dropped:
-            return UnsettledBranch(named[uuid], "dropped", found.time_ms if found is not None else 0)
-        mark = BranchMark.of_properties(found.properties)
+            is_open = branch_state is not None and not branch_state.dropped
+            return (
+                UnsettledBranch(published[uuid], "published", branch_state.time_ms)
+                if is_open and branch_state
+                else None
+            )
+        if branch_state is None or branch_state.dropped:
+            return UnsettledBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
+        mark = BranchMark.of_properties(branch_state.properties)
         is_sealed = mark is not None and mark.is_sealed
-        return UnsettledBranch(named[uuid], "sealed", found.time_ms) if is_sealed else None
+        return UnsettledBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
 
-    return [one for one in at_once(table.storage, look, uuids) if one is not None]
+    return [unsettled for unsettled in at_once(table.storage, look, uuids) if unsettled is not None]
 
 
 def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
-    """Give uuid and name of the branches that were published last under their names."""
+    """Yield uuid and name of the last published branch of each name."""
     for app_id in state.transactions:
         if app_id.startswith(PUBLICATIONS):
             name, _, uuid = app_id.removeprefix(PUBLICATIONS).partition(".")
             yield uuid, name
 
 
-def _state_of(table: TableHandle, uuid: str) -> TableState | None:
-    """Return the newest state of a branch's log; None where that is gone."""
+def _read_branch_state(table: TableHandle, uuid: str) -> TableState | None:
+    """Return the latest state of a branch's log; None if the log was deleted."""
     try:
         return CommitLog(table.storage, uuid, table.world).refresh()
     except TableNotFoundError:

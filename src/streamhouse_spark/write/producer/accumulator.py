@@ -1,8 +1,8 @@
-"""The rows of a writer that wait for the store: in their order, as bytes in flight, cut into batches.
+"""Rows of a writer that wait to be stored: ordered, counted as bytes in flight, and cut into batches.
 
-Senders put rows in at the end, one thread takes batches from the front. A batch stays in until its outcome is known, so
-what is in here is what is in flight. Putting rows in is one step, the append to a queue: an interrupt leaves the rows
-in, or not.
+Callers append rows at the end, and one thread takes batches from the front. A batch stays until its outcome is known,
+so the contents are exactly what is in flight. Putting rows in is one append to a queue: an interrupt leaves them in or
+out, never half.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from streamhouse_spark.write.producer.row_buffer import Rows
 
 SEND_BYTES: Final = 4 << 10
 COLUMN_BYTES: Final = 512
-"""Memory that one call and each column of it take beside the values."""
+"""Memory overhead of one send, and of each of its columns."""
 FLUSH_BYTES_MAX: Final = 64 << 20
-"""Bytes of a batch of several calls. Far below those at which rows are cut into several segments."""
+"""Bytes of a batch of several sends: far below the size at which rows are split into several segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers that decide when rows leave, and when senders wait."""
+    """Limits that decide when a batch is due and when senders wait."""
 
     flush_ms: float
     flush_bytes: int
@@ -45,21 +45,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Send:
-    """The rows of one call, which are stored together, and their answer."""
+    """The rows of one call, which are stored together, and their future."""
 
     rows: Rows
-    """The columns that the caller gave."""
+    """The columns that the caller sent."""
     sequence: int | None
     sent_ms: int
     end_bytes: int
-    """Bytes of all rows that the writer took so far, these included."""
+    """Bytes of all rows that the writer took so far, including these."""
     answer: Future[BucketOffsets]
     is_deletion: bool = False
-    """Whether the rows are keys of rows to delete."""
+    """Whether the rows are keys to delete."""
 
 
 class RecordAccumulator:
-    """The queue between senders and the thread that writes. Safe for threads."""
+    """The queue between senders and the writing thread. Thread-safe."""
 
     def __init__(
         self,
@@ -67,31 +67,31 @@ class RecordAccumulator:
         name: str,
         limits: Limits,
         stored_sequence: int | None,
-        takes_both: Callable[[], bool] = lambda: False,
+        mixes_deletions: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make an empty one. ``takes_both`` tells whether rows and deletions go together into one batch."""
+        """Make an empty queue. ``mixes_deletions`` returns whether rows and deletions may share a batch."""
         self._clock = clock
         self._name = name
         self._limits = limits
-        self._takes_both = takes_both
+        self._mixes_deletions = mixes_deletions
         lock = new_lock()
         self._due = new_condition(lock)
-        """For the taker: a batch may be due, earlier than it knew."""
+        """Wakes the taker: a batch may be due earlier than it expected."""
         self._done = new_condition(lock)
-        """For all others: rows are out, or no more are taken."""
+        """Wakes all other waiters: rows were removed, or the queue was stopped."""
         self._sends: deque[Send] = deque()
         self._done_bytes = 0
         self._done_sequence = stored_sequence
-        self._asked_bytes = 0
+        self._flush_target_bytes = 0
         self._is_ended = False
         self._stopped: str | None = None
         self._failure: Exception | None = None
         self.taker: int | None = None
-        """The thread that takes batches: it must never wait for itself."""
+        """The thread that takes batches; it must never wait for itself."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether no more rows are taken."""
+        """Whether the queue takes no more rows."""
         return self._is_ended
 
     def put(
@@ -104,47 +104,47 @@ class RecordAccumulator:
         timeout_ms: float | None,
         is_deletion: bool = False,
     ) -> Future[BucketOffsets]:
-        """Put rows at the end, once there is room for them. More than all the room has to be empty for larger ones.
+        """Append rows once there is room for them. Rows larger than the whole room wait until the queue is empty.
 
-        ``num_bytes`` are those of the values; nothing is counted here, where senders meet. ``is_numbered`` gives rows
-        without a sequence the next one.
+        ``num_bytes`` are the bytes of the values; the caller counts them, outside the contended lock. With
+        ``is_numbered`` rows without a sequence get the next one.
 
-        Raises `WriterFullError` after ``timeout_ms``, `WriterStoppedError`, `InvalidOptionError` for a sequence that
-        does not grow: nothing was put in.
+        Raises `WriterFullError` after ``timeout_ms``, `WriterStoppedError`, and `InvalidOptionError` for a sequence
+        that does not increase: nothing was queued.
         """
         num_bytes += SEND_BYTES + COLUMN_BYTES * rows.num_columns
         answer: Future[BucketOffsets] = Future()
-        answer.set_running_or_notify_cancel()  # rows that were sent are written
+        answer.set_running_or_notify_cancel()  # sent rows cannot be cancelled
         began_ms = self._clock.boot_ms()
         with self._done:
             self._require_open()
             while self._sends and self._end_bytes - self._done_bytes + num_bytes > self._limits.in_flight_bytes_max:
                 left_ms = None if timeout_ms is None else began_ms + timeout_ms - self._clock.boot_ms()
                 if (left_ms is not None and left_ms <= 0) or self.taker == threading.get_ident():
-                    raise self._full(num_bytes)
+                    raise self._full_error(num_bytes)
                 self._done.wait(None if left_ms is None else left_ms / 1000)
                 self._require_open()
             if is_numbered:
                 sequence = self._next_sequence(sequence)
             now_ms, end_bytes = self._clock.boot_ms(), self._end_bytes + num_bytes
             if not self._sends or end_bytes - self._done_bytes >= self._limits.flush_bytes:
-                self._due.notify_all()  # who hears of it has to wait for the lock
+                self._due.notify_all()  # waiters continue when the lock is released
             self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer, is_deletion))
         return answer
 
     def next_batch(self, *, is_waiting: bool = True) -> list[Send]:
-        """Return the batch at the front, once it is due; none when the outbox has ended and is empty.
+        """Wait for the front batch to be due and return it; an empty list if the queue has ended and is empty.
 
-        With ``is_waiting=False`` also none where no batch is due now.
+        With ``is_waiting=False`` also return an empty list if no batch is due now.
         """
-        takes_both = self._takes_both()  # not under the lock: senders wait for that
+        mixes_deletions = self._mixes_deletions()  # not under the lock, which senders wait for
         with self._due:
             while (wait_ms := self._wait_ms()) != 0 and is_waiting:
                 self._due.wait(None if wait_ms is None else wait_ms / 1000)
-            return self._batch(takes_both=takes_both) if wait_ms == 0 else []
+            return self._take_batch(mixes_deletions=mixes_deletions) if wait_ms == 0 else []
 
-    def done(self, sends: list[Send], failure: Exception | None = None) -> None:
-        """Take these out at the front, after they were answered. The first ``failure`` is kept for who flushes."""
+    def complete(self, sends: list[Send], failure: Exception | None = None) -> None:
+        """Remove answered sends from the front. The first ``failure`` is kept for the next flush."""
         with self._done:
             self._failure = self._failure or failure
             if sends:
@@ -154,7 +154,7 @@ class RecordAccumulator:
             self._done.notify_all()
 
     def stop(self, reason: str) -> list[Send]:
-        """Take no more rows, for a reason. Returns what is in."""
+        """Take no more rows, for ``reason``. Returns the queued sends."""
         with self._done:
             self._stopped = self._stopped or reason
             self._is_ended = True
@@ -163,14 +163,14 @@ class RecordAccumulator:
             return list(self._sends)
 
     def end(self) -> None:
-        """Take no more rows; those that are in become due. Repeating it is harmless."""
+        """Take no more rows; queued rows become due. Repeating it is harmless."""
         with self._done:
             self._is_ended = True
             self._due.notify_all()
             self._done.notify_all()
 
     def flush(self) -> None:
-        """Wait until the outcome of all rows that are in is known. Raises the first failure since the last flush."""
+        """Wait until the outcome of all queued rows is known. Raises the first failure since the last flush."""
         if self.taker == threading.get_ident():
             raise InvalidOptionError(
                 f"the writer of {self._name} is flushed or closed by a callback of one of its futures, which would "
@@ -178,37 +178,39 @@ class RecordAccumulator:
             )
         with self._done:
             up_to = self._end_bytes
-            self._asked_bytes = max(self._asked_bytes, up_to)
+            self._flush_target_bytes = max(self._flush_target_bytes, up_to)
             self._due.notify_all()
             while self._done_bytes < up_to:
                 self._done.wait()
             failure, self._failure = self._failure, None
         if failure is not None:
-            raise own(failure)
+            raise copy_error(failure)
 
     @property
     def _end_bytes(self) -> int:
         return self._sends[-1].end_bytes if self._sends else self._done_bytes
 
     def _wait_ms(self) -> float | None:
-        """Return the time until a batch is due, 0 for one that is, and None where only other calls can tell."""
+        """Return the time until a batch is due: 0 if one is, None if only another call can make one due."""
         if not self._sends:
             return 0 if self._is_ended else None
         waiting_bytes = self._end_bytes - self._done_bytes
-        if self._is_ended or self._asked_bytes > self._done_bytes or waiting_bytes >= self._limits.flush_bytes:
+        if self._is_ended or self._flush_target_bytes > self._done_bytes or waiting_bytes >= self._limits.flush_bytes:
             return 0
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
-    def _batch(self, *, takes_both: bool) -> list[Send]:
-        """Return calls from the front, of up to ``flush_bytes`` and one at least: those of one kind, or both, whose
-        rows have the same columns, as their keys have.
+    def _take_batch(self, *, mixes_deletions: bool) -> list[Send]:
+        """Return sends from the front, at least one and up to ``flush_bytes``.
+
+        All have the same columns. Deletions and other rows share a batch only with ``mixes_deletions``; each kind then
+        has its own columns.
         """
         batch: list[Send] = []
         firsts: dict[bool, Send] = {}
         for send in self._sends:
             is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
-            first = firsts.get(send.is_deletion, None if takes_both or not batch else batch[0])
-            if (batch and is_too_much) or (first is not None and not _go_together(first, send)):
+            first = firsts.get(send.is_deletion, None if mixes_deletions or not batch else batch[0])
+            if (batch and is_too_much) or (first is not None and not _can_share_batch(first, send)):
                 break
             firsts.setdefault(send.is_deletion, send)
             batch.append(send)
@@ -229,7 +231,7 @@ class RecordAccumulator:
         if self._is_ended:
             raise WriterStoppedError(self._stopped or f"the writer of {self._name} is closed; open another one")
 
-    def _full(self, num_bytes: int) -> WriterFullError:
+    def _full_error(self, num_bytes: int) -> WriterFullError:
         return WriterFullError(
             f"{self._end_bytes - self._done_bytes} bytes of {self._name} wait for the store, and with {num_bytes} more "
             f"they would be more than in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, "
@@ -237,13 +239,13 @@ class RecordAccumulator:
         )
 
 
-def _go_together(first: Send, send: Send) -> bool:
+def _can_share_batch(first: Send, send: Send) -> bool:
     is_alike = first.is_deletion == send.is_deletion
     return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)
 
 
-def own(failure: Exception) -> Exception:
-    """Return a failure for one of several that get it: each raises it in a thread of its own."""
+def copy_error(failure: Exception) -> Exception:
+    """Return a copy of a failure, because several threads raise it."""
     if not isinstance(failure, StreamhouseError):
         return failure
     copied = copy.copy(failure)

@@ -1,9 +1,9 @@
-"""The identity of a writer over restarts: an id of which one writer at a time may write, and the last sequence stored.
+"""Idempotent producer: at most one live writer per producer id, and the last sequence that was stored.
 
-A producer's batches are transactions: the version is the sequence of the batch's last rows. So whatever is at or below
-the stored version is stored, wherever batches were cut. Versions alone would not do where two writers have the id: both
-may send the rows behind the stored version, cut at other places. So each writer first takes the next *epoch*, which is
-the version of a transaction beside the producer's own, and its rows may follow no state with another epoch.
+Each batch of a producer is a transaction whose version is the sequence of its last rows. So all rows at or below the
+stored version are stored, wherever batches were cut. That alone does not suffice if two writers have the same id,
+because both may send rows after the stored version, cut differently. So each writer first takes the next *epoch*, a
+transaction of its own, and its batches are rejected after a record with a later epoch (fencing).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import find_stored_version, name_sum
 
 EPOCH_SUFFIX: Final = "/epoch"
-"""Ends the application id under which a producer's epoch is stored."""
+"""Suffix of the application id under which the epoch of a producer is stored."""
 CLAIMS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A producer id in the hands of one writer."""
+    """A producer id that one writer holds."""
 
     producer_id: str
     epoch: int
     stored_sequence: int | None
-    """The last sequence that earlier writers of the id stored; nothing of theirs can follow."""
+    """The last sequence that earlier writers of the id stored; they are fenced and cannot store more."""
 
     def transaction(self, sequence: int) -> Transaction:
         return Transaction(self.producer_id, sequence)
 
     def require_newest(self, state: TableState) -> None:
-        """Raise `ProducerFencedError` where another writer took the id."""
+        """Raise `ProducerFencedError` if a later writer took the id."""
         if find_stored_version(state.transactions, state.past_transactions, _epoch_id(self.producer_id)) != self.epoch:
             raise ProducerFencedError(
                 f"producer {self.producer_id!r} of {state.name}: a newer writer has this id. The rows of this batch "
@@ -47,19 +47,18 @@ class Producer:
 
 
 def take_over(table: TableHandle, producer_id: str) -> Producer:
-    """Take a producer id from the writers that had it. **Commit point:** the record with the next epoch.
+    """Fence the earlier writers of a producer id and return the new epoch. **Commit point:** the record with the epoch.
 
-    From there on no row of an earlier writer is added. A crash before it changes nothing, one after it leaves an epoch
-    that the next writer follows.
+    After it no row of an earlier writer is stored. A crash after it leaves an unused epoch, which is harmless.
 
-    Raises `InvalidOptionError` for an id that cannot be, `TransactionConflictError` for that of a streaming query.
+    Raises `InvalidOptionError` for an invalid id, `TransactionConflictError` for the id of a streaming query.
     """
     epoch_id = _epoch_id(Transaction(producer_id, 0).app_id)
     for _ in range(CLAIMS_MAX):
         state = table.refresh()
         _require_producer(state, producer_id)
         epoch = (find_stored_version(state.transactions, state.past_transactions, epoch_id) or 0) + 1
-        committed = table.log.commit(_no_rows, transaction=Transaction(epoch_id, epoch), is_shared=True)
+        committed = table.log.commit(_plan_epoch, transaction=Transaction(epoch_id, epoch), is_shared=True)
         if committed.duplicate_of is None:
             state = committed.state
             stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
@@ -70,7 +69,7 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
     )
 
 
-def _no_rows(state: TableState, _time_ms: int) -> tuple[Append]:
+def _plan_epoch(state: TableState, _time_ms: int) -> tuple[Append]:
     require_not_dropped(state)
     return (Append((), ()),)
 

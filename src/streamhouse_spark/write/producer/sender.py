@@ -1,7 +1,7 @@
-"""One batch of a writer becomes one append, and its answer one for each call.
+"""Commits a batch of a writer as one append or upsert, and splits the resulting offsets per send.
 
-**Commit point:** the append's record. A batch whose outcome is unknown is repeated as it is, under its transaction, so
-it is stored once. Without a producer there is no transaction, and only what is known not to be stored is repeated.
+**Commit point:** the append's record. With a producer, a batch of unknown outcome is retried unchanged under its
+transaction, so it is stored once. Without one, only a batch that is known not to be stored is retried.
 """
 
 from __future__ import annotations
@@ -24,49 +24,52 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.staging import Require
-from streamhouse_spark.write.producer.accumulator import Send, own
+from streamhouse_spark.write.producer.accumulator import Send, copy_error
 from streamhouse_spark.write.producer.idempotence import Producer
 from streamhouse_spark.write.producer.row_buffer import concat_buffered_rows
 from streamhouse_spark.write.write_target import WriteTarget
 
 Write = Callable[..., BucketOffsets]
-"""`WriteTarget.append`, `WriteTarget.delete`, or `WriteTarget.change` of given keys."""
+"""`WriteTarget.append`, `WriteTarget.delete`, or `WriteTarget.change` with bound keys."""
 
 
 class BatchSender:
-    """Writes batches of one writer, one after the other."""
+    """Commits the batches of one writer, one after another."""
 
-    def __init__(self, appends: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
-        self._appends = appends
+    def __init__(self, target: WriteTarget, world: World, producer: Producer | None, timeout_ms: float) -> None:
+        self._target = target
         self._world = world
         self._timeout_ms = timeout_ms
         self.producer = producer
 
     def deliver(self, batch: Sequence[Send]) -> list[BucketOffsets]:
-        """Append the rows of the calls, and return the offsets of each. Tries again for as long as the timeout says.
+        """Commit the rows of the sends and return the offsets of each. Retries until the delivery timeout.
 
-        Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
+        Raises as `Table.append`, and `ProducerFencedError` if a later writer took the producer id.
         """
         rows, write = self._take_batch(batch)
-        places, offsets = self._appended(write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
-        return [offsets] * len(batch) if places is None else _shares(offsets, places)
+        places, offsets = self._write_with_retries(
+            write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence
+        )
+        return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
     def _take_batch(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
-        """Return the rows of a batch, and the one call of the destination that writes all of it."""
+        """Return the rows of a batch, and the call of the target that writes all of them."""
         upserts = [send.rows for send in batch if not send.is_deletion]
         keys = [send.rows for send in batch if send.is_deletion]
         if not keys or not upserts:
-            return concat_buffered_rows(upserts or keys), self._appends.delete if keys else self._appends.append
+            return concat_buffered_rows(upserts or keys), self._target.delete if keys else self._target.append
         deleted = np.repeat([send.is_deletion for send in batch], [send.rows.num_rows for send in batch])
         return concat_buffered_rows(upserts), partial(
-            _commit_changes, self._appends, concat_buffered_rows(keys), deleted
+            _commit_changes, self._target, concat_buffered_rows(keys), deleted
         )
 
-    def _appended(
+    def _write_with_retries(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
     ) -> tuple[npt.NDArray[np.int64] | None, BucketOffsets]:
-        """Write rows as one transaction of the producer, or as none. Returns their `_places` too, which are worked out
-        before: behind the commit point nothing may fail.
+        """Write rows, with a producer as one transaction. Also returns their `_count_rows_of_calls`.
+
+        The counts are computed first: after the commit point nothing may fail.
         """
         producer = self.producer if sequence is not None else None
         transaction = producer.transaction(sequence) if producer is not None and sequence is not None else None
@@ -76,32 +79,33 @@ class BatchSender:
         tries = 0
         while True:
             try:
-                places = self._places(rows, nums_rows)
+                places = self._count_rows_of_calls(rows, nums_rows)
                 return places, write(rows, transaction, require=require)
             except (StorageError, CommitConflictError, CommitStateUnknownError) as error:
                 is_unknown = isinstance(error, CommitStateUnknownError)
                 unknown = error if is_unknown else unknown
                 is_late = self._world.clock.boot_ms() - began_ms >= self._timeout_ms
                 if is_late or isinstance(error, StorageRefusedError) or (is_unknown and transaction is None):
-                    raise _failure_of_batch(error, unknown) from error
+                    raise _batch_error(error, unknown) from error
             except ProducerFencedError:
                 raise
             except Exception as error:
-                raise _failure_of_batch(error, unknown) from error
+                raise _batch_error(error, unknown) from error
             tries += 1
             self._world.wait_to_retry(tries)
 
-    def _places(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
-        """Count the rows of each call: in each bucket, or in one column where an append goes into one bucket; None
-        where calls have no offsets of their own, as in a table with a primary key.
+    def _count_rows_of_calls(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
+        """Count the rows of each send per bucket, or in one column if an append goes to a single bucket.
+
+        Returns None if sends have no offsets of their own, as in a primary-key table.
         """
-        state = self._appends.known
+        state = self._target.cached_state
         if state.primary_key:
             return None
         properties = state.parsed
         if len(nums_rows) == 1 or state.num_buckets == 1 or not properties.bucket_key:
             return np.array(nums_rows, np.int64)[:, None]
-        state, whole, _ = self._appends.fitted(rows)
+        state, whole, _ = self._target.fit_rows(rows)
         keys = [whole.column(name) for name in state.parsed.bucket_key]
         buckets = row_buckets(keys, state.num_buckets, properties.datalake_format).astype(np.int64)
         calls = np.repeat(np.arange(len(nums_rows)), nums_rows)
@@ -121,16 +125,16 @@ def _commit_changes(
     return to.change(rows, keys, deleted, transaction, require=require)
 
 
-def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
-    """Cut the offsets of all rows into those of each call, whose rows lie in each bucket in their order.
+def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
+    """Split the offsets of all rows by send. In each bucket the rows have the order of the sends.
 
-    Where defaults made the rows so many bytes that they were cut over buckets, each call gets the offsets of all.
+    If evaluated defaults made the rows so large that they were spread over buckets, each send gets all offsets.
     """
     is_cut = places.shape[1] == 1 and len(offsets) > 1
     if len(places) == 1 or not offsets or is_cut:
         return [offsets] * len(places)
     counts = places if places.shape[1] == 1 else places[:, list(offsets)]
-    starts = np.array([found.start for found in offsets.values()], np.int64)
+    starts = np.array([bucket_offsets.start for bucket_offsets in offsets.values()], np.int64)
     ends = starts + np.cumsum(counts, axis=0)
     return [
         BucketOffsets(
@@ -140,8 +144,8 @@ def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[Bucke
     ]
 
 
-def _failure_of_batch(error: Exception, unknown: Exception | None) -> Exception:
-    """Return the failure of a batch: where an earlier try may have stored the rows, what the last one says of them is
-    not known.
+def _batch_error(error: Exception, unknown: Exception | None) -> Exception:
+    """Return the failure of a batch: unknown if an earlier attempt may have stored the rows, whatever the last attempt
+    says.
     """
-    return own(error if unknown is None else unknown)
+    return copy_error(error if unknown is None else unknown)

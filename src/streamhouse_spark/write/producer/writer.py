@@ -1,9 +1,8 @@
-"""`Writer`: many small sends of an event producer become few appends, each with an answer of its own.
+"""`Writer`: batches many small sends of an event producer into few commits, and answers each send.
 
-Senders convert their rows and put them into the `RecordAccumulator`; one thread a writer takes batches out and delivers
-them, one after the other, so that rows are stored in the order in which they were sent. Nothing is lost without a word:
-a writer that was not closed is closed at the end of the process, or when nobody holds it any more, with a
-`ResourceWarning`.
+Callers convert their rows and put them into the `RecordAccumulator`. One thread per writer takes batches out and
+commits them one after another, so rows are stored in the order of the sends. No rows are lost silently: a writer that
+was not closed is closed at process exit, or when it is garbage-collected, with a `ResourceWarning`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.generated_columns.generated_column import fill_generated_columns
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Limits, RecordAccumulator, Send, own
+from streamhouse_spark.write.producer.accumulator import Limits, RecordAccumulator, Send, copy_error
 from streamhouse_spark.write.producer.idempotence import take_over
 from streamhouse_spark.write.producer.row_buffer import BufferedRows, Rows
 from streamhouse_spark.write.producer.sender import BatchSender
@@ -44,19 +43,20 @@ logger = logging.getLogger(__name__)
 
 
 class SenderThread:
-    """The half of a writer that works: outbox, delivery, and the thread between them. It does not know the `Writer`,
-    so that one that nobody holds is noticed.
+    """The background half of a writer: the accumulator, the sender, and the thread between them.
+
+    It has no reference to the `Writer`, so that an abandoned writer can be garbage-collected.
     """
 
-    def __init__(self, name: str, outbox: RecordAccumulator, delivery: BatchSender) -> None:
+    def __init__(self, name: str, accumulator: RecordAccumulator, sender: BatchSender) -> None:
         self.name = name
-        self.outbox = outbox
-        self.delivery = delivery
-        self.last_sequence = delivery.producer.stored_sequence if delivery.producer is not None else None
+        self.accumulator = accumulator
+        self.sender = sender
+        self.last_sequence = sender.producer.stored_sequence if sender.producer is not None else None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to take batches in a thread. It is a daemon: the end of the process waits for the rows, not for it."""
+        """Start the thread. It is a daemon: process exit waits for the rows, not for the thread."""
         renew_in_children(self)
         _wait_at_exit()
         _running.add(self)
@@ -64,25 +64,25 @@ class SenderThread:
         self._thread.start()
 
     def finish(self) -> None:
-        """Write what waits, and end the thread. Raises the first failure since the last flush."""
-        self.outbox.end()
+        """Write the queued rows and end the thread. Raises the first failure since the last flush."""
+        self.accumulator.end()
         try:
-            self.outbox.flush()
+            self.accumulator.flush()
         finally:
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
 
     def step(self, *, is_waiting: bool = False) -> bool:
-        """Deliver the batch that is due, and answer its calls. Returns False where there is none.
+        """Send the batch that is due and answer its calls. Returns False if none is due.
 
-        Where a batch of a producer fails, so do all rows behind it: stored ahead of it, they would make its sequences
-        count as stored.
+        If a batch of a producer fails, all later rows fail too. Storing them would make the failed sequences count as
+        stored.
         """
-        batch = self.outbox.next_batch(is_waiting=is_waiting)
+        batch = self.accumulator.next_batch(is_waiting=is_waiting)
         if not batch:
             return False
         try:
-            answers = self.delivery.deliver(batch)
+            answers = self.sender.deliver(batch)
         except Exception as error:  # noqa: BLE001 - each has somebody who gets it
             self._fail(batch, error)
             return True
@@ -90,83 +90,83 @@ class SenderThread:
             self.last_sequence = batch[-1].sequence
         for send, offsets in zip(batch, answers, strict=True):
             send.answer.set_result(offsets)
-        self.outbox.done(batch)
+        self.accumulator.complete(batch)
         return True
 
     def renew_in_child(self) -> None:
-        """Leave the rows to the parent, whose thread writes them."""
+        """Leave the rows to the parent process, whose thread writes them."""
         _running.discard(self)
         reason = f"the writer of {self.name} belongs to the process that made it, not to a fork; open another one"
-        self._thread = self.outbox.taker = None
-        left = self.outbox.stop(reason)
+        self._thread = self.accumulator.taker = None
+        left = self.accumulator.stop(reason)
         for send in left:
             if not send.answer.done():
                 Future.__init__(send.answer)  # another thread may have held its lock
-        self._refuse(left, reason)  # nothing to tell who closes it here
+        self._reject(left, reason)  # closing it in the child raises nothing
 
     def _run(self) -> None:
-        self.outbox.taker = threading.get_ident()
+        self.accumulator.taker = threading.get_ident()
         try:
             while self.step(is_waiting=True):
                 pass
         except BaseException as error:
             logger.exception("the thread of the writer of %s ended", self.name)
             reason = f"the thread of the writer of {self.name} ended; look which rows are stored: {error!r}"
-            self._refuse(self.outbox.stop(reason), reason, WriterStoppedError(reason))
+            self._reject(self.accumulator.stop(reason), reason, WriterStoppedError(reason))
         finally:
-            self.outbox.taker = None
+            self.accumulator.taker = None
             _running.discard(self)
 
     def _fail(self, batch: list[Send], error: Exception) -> None:
         rows = sum(send.rows.num_rows for send in batch)
         logger.warning("%d rows of the writer of %s failed: %s", rows, self.name, error)
         for send in batch:
-            send.answer.set_exception(own(error))
-        if self.delivery.producer is None:
-            self.outbox.done(batch, error)
+            send.answer.set_exception(copy_error(error))
+        if self.sender.producer is None:
+            self.accumulator.complete(batch, error)
             return
         reason = (
             f"an earlier batch of the writer of {self.name} failed, and nothing of these rows was written; open "
             f"another writer, whose last_sequence says where to go on. The failure: {error}"
         )
-        self._refuse(self.outbox.stop(reason), reason, error)
+        self._reject(self.accumulator.stop(reason), reason, error)
 
-    def _refuse(self, sends: list[Send], reason: str, failure: Exception | None = None) -> None:
+    def _reject(self, sends: list[Send], reason: str, failure: Exception | None = None) -> None:
         for send in sends:
             if not send.answer.done():
                 send.answer.set_exception(WriterStoppedError(reason))
-        self.outbox.done(sends, failure)
+        self.accumulator.complete(sends, failure)
 
 
 _running: set[SenderThread] = set()
-"""Flushers whose thread works, so that the end of the process can wait for their rows."""
+"""Running sender threads, so that process exit can wait for their rows."""
 
 
 _waiting_pids: set[int] = set()
 
 
 def _wait_at_exit() -> None:
-    """Let the end of this process wait for rows. A child of multiprocessing ends without what `atexit` knows."""
+    """Make process exit wait for the rows. Children of multiprocessing do not run `atexit` handlers."""
     if os.getpid() not in _waiting_pids:
         _waiting_pids.add(os.getpid())
         Finalize(None, _finish_all, exitpriority=100)
 
 
 def _finish_all() -> None:
-    for flusher in list(_running):
-        if not flusher.outbox.is_ended:
-            warnings.warn(_unclosed_warning(flusher.name), ResourceWarning, stacklevel=1)
+    for sender_thread in list(_running):
+        if not sender_thread.accumulator.is_ended:
+            warnings.warn(_unclosed_warning(sender_thread.name), ResourceWarning, stacklevel=1)
         try:
-            flusher.finish()
+            sender_thread.finish()
         except StreamhouseError as error:
             logger.error("rows of a writer were lost at the end of the process: %s", error)  # noqa: TRY400
 
 
-def _end_abandoned_writer(flusher: SenderThread) -> None:
-    """End a writer that nobody holds any more, without waiting: this may run in any thread, at any moment."""
-    if not flusher.outbox.is_ended:
-        flusher.outbox.end()
-        warnings.warn(_unclosed_warning(flusher.name), ResourceWarning, stacklevel=1)
+def _end_abandoned_writer(sender_thread: SenderThread) -> None:
+    """End a garbage-collected writer without waiting: this may run in any thread at any time."""
+    if not sender_thread.accumulator.is_ended:
+        sender_thread.accumulator.end()
+        warnings.warn(_unclosed_warning(sender_thread.name), ResourceWarning, stacklevel=1)
 
 
 def _unclosed_warning(name: str) -> str:
@@ -175,16 +175,16 @@ def _unclosed_warning(name: str) -> str:
 
 @checks_arguments()
 class Writer:
-    """Rows of an event producer on their way into one table; get it from `Table.writer`. Safe for threads.
+    """A batching writer of event rows to one table, opened by `Table.writer`. Safe for use by several threads.
 
-    Rows are stored in the order in which they were sent, a call's all together or none. Those of a table with a primary
-    key are upserted; `delete` takes keys there.
+    Rows are stored in the order of the sends; the rows of one send are stored together or not at all. In a primary-key
+    table they are upserted, and `delete` deletes keys.
     """
 
-    def __init__(self, flusher: SenderThread, appends: WriteTarget) -> None:
-        self._flusher = flusher
-        self._appends = appends
-        self._one_converts = new_lock()
+    def __init__(self, sender_thread: SenderThread, target: WriteTarget) -> None:
+        self._sender_thread = sender_thread
+        self._target = target
+        self._conversion_lock = new_lock()
         self._plain_rows = BufferedRows()
 
     def __enter__(self) -> Self:
@@ -193,8 +193,9 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close, also where an exception ends the block: what was sent is written. The exception goes before a
-        failure of these rows, which is then logged and stands in their futures.
+        """Close the writer, also after an exception in the block: sent rows are written.
+
+        An exception of the block takes precedence; a failure of the rows is then logged and set in their futures.
         """
         if error is None:
             self.close()
@@ -202,63 +203,64 @@ class Writer:
         try:
             self.close()
         except StreamhouseError as failure:
-            logger.error("rows of the writer of %s failed: %s", self._flusher.name, failure)  # noqa: TRY400
+            logger.error("rows of the writer of %s failed: %s", self._sender_thread.name, failure)  # noqa: TRY400
 
     @property
     def last_sequence(self) -> int | None:
-        """The newest sequence known to be stored; None where there is none, or no producer id.
+        """The latest sequence known to be stored; None if there is none, or no producer id.
 
-        After a restart it says what earlier writers of the producer id stored, so where its source has to go on.
+        After a restart it is the sequence that earlier writers of the producer id stored. The source continues after
+        it.
         """
-        return self._flusher.last_sequence
+        return self._sender_thread.last_sequence
 
     def send(self, rows: Any, *, sequence: int | None = None, timeout_ms: float | None = None) -> Future[BucketOffsets]:
-        """Take rows, as for `Table.append`, or one dict, to be stored soon. Returns a future of the rows' offsets, in a
-        table with a primary key of the offsets of all changes that were committed with them.
+        """Queue rows, as for `Table.append`, or one dict. Returns a future of their offsets.
 
-        Rows are converted here: Arrow data must not change until the future is done, all else may. ``sequence`` is for
-        writers with a producer id: the place of the rows in their source, greater than those sent before, by default
-        the last one and 1 (0 at first). Rows whose sequence an earlier writer of the id stored are not stored again;
-        their future has no offsets. Where too many bytes are in flight the call waits, ``timeout_ms`` at most.
+        In a primary-key table the future has the offsets of all changes that were committed with the rows. Rows are
+        converted in this call: Arrow data must not be modified until the future is done, other rows may be.
+        ``sequence`` requires a producer id. It is the position of the rows in their source and must increase; the
+        default is the previous sequence plus one, starting with 0. Rows whose sequence an earlier writer of the id
+        stored are not stored again, and their future has no offsets. If too many bytes are in flight the call waits, at
+        most ``timeout_ms``.
 
-        Raises as `Table.append` for rows that do not fit, `WriterFullError` after the time, `WriterStoppedError` behind
-        a failure or a close: the rows were not taken. One that is interrupted may have taken them.
+        Raises as `Table.append` for rows that do not fit, `WriterFullError` after the timeout, and `WriterStoppedError`
+        after a failure or `close`: the rows were not queued. An interrupted call may have queued them.
         """
-        if (stored := self._stored(sequence)) is not None:
+        if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
-        plain = self._plain_rows.taken(rows, self._appends.known)
-        given, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
-        return self._put(given, num_bytes, sequence, timeout_ms)
+        plain = self._plain_rows.buffer(rows, self._target.cached_state)
+        converted, num_bytes = plain or self._convert_and_measure([rows] if isinstance(rows, Mapping) else rows)
+        return self._enqueue(converted, num_bytes, sequence, timeout_ms)
 
     def delete(
         self, keys: Any, *, sequence: int | None = None, timeout_ms: float | None = None
     ) -> Future[BucketOffsets]:
-        """Take keys, as for `Table.delete`, whose rows are to be deleted soon: behind what was sent before, ahead of
-        what is sent later. All else is as with `send`.
+        """Queue keys, as for `Table.delete`, whose rows are deleted in the order of the sends. Otherwise as `send`.
 
-        Raises as `send`, `InvalidOptionError` for a table without a primary key, and for one that takes no deletions.
+        Raises as `send`, and `InvalidOptionError` for a log table or a table that does not support deletes.
         """
-        if (stored := self._stored(sequence)) is not None:
+        if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
-        found = self._appends.keys(keys)
-        return self._put(found, found.nbytes, sequence, timeout_ms, is_deletion=True)
+        key_rows = self._target.keys(keys)
+        return self._enqueue(key_rows, key_rows.nbytes, sequence, timeout_ms, is_deletion=True)
 
     def flush(self) -> None:
-        """Wait until all rows that were sent are stored, or failed.
+        """Wait until all sent rows are stored or failed.
 
-        Raises the first failure since the last flush; the futures have each its own.
+        Raises the first failure since the last flush; each future has its own failure.
         """
-        self._flusher.outbox.flush()
+        self._sender_thread.accumulator.flush()
 
     def close(self) -> None:
-        """Write all rows that were sent, and end. Raises as `flush`. Closing again is harmless."""
-        self._flusher.finish()
+        """Write all sent rows and end the writer. Raises as `flush`. Closing again has no effect."""
+        self._sender_thread.finish()
 
-    def _stored(self, sequence: int | None) -> Future[BucketOffsets] | None:
-        """Return the answer for rows whose sequence an earlier writer stored; None for all others."""
+    def _answer_if_stored(self, sequence: int | None) -> Future[BucketOffsets] | None:
+        """Return the answer for rows whose sequence an earlier writer stored; None for all other rows."""
         if sequence is None:
             return None
-        producer = self._flusher.delivery.producer
+        producer = self._sender_thread.sender.producer
         if producer is None:
             raise InvalidOptionError("sequence is for writers with a producer_id; give one, or leave it out")
         if producer.stored_sequence is None or sequence > producer.stored_sequence:
@@ -267,7 +269,7 @@ class Writer:
         stored.set_result(BucketOffsets({}))
         return stored
 
-    def _put(
+    def _enqueue(
         self,
         rows: Rows,
         num_bytes: int,
@@ -276,36 +278,40 @@ class Writer:
         *,
         is_deletion: bool = False,
     ) -> Future[BucketOffsets]:
-        is_numbered = self._flusher.delivery.producer is not None
-        return self._flusher.outbox.put(
+        is_numbered = self._sender_thread.sender.producer is not None
+        return self._sender_thread.accumulator.put(
             rows, num_bytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms, is_deletion=is_deletion
         )
 
-    def _counted(self, rows: Any) -> tuple[pa.Table, int]:
-        """Convert rows, and count their bytes. Few are converted by one thread at a time: several would wait for the
-        interpreter behind every call of Arrow, which takes longer than all these calls.
-        """
-        is_read = isinstance(rows, pa.Table | pa.RecordBatch | list)  # else its owner may let it wait
-        is_short = is_read and (len(rows) if isinstance(rows, list) else rows.num_rows) <= FEW_ROWS
-        with self._one_converts if is_short else nullcontext():
-            given = self._given(rows)
-            return given, given.nbytes
+    def _convert_and_measure(self, rows: Any) -> tuple[pa.Table, int]:
+        """Convert rows and count their bytes. Short inputs are converted by one thread at a time.
 
-    def _given(self, rows: Any) -> pa.Table:
-        """Convert rows, and leave out the columns that they do not have: their defaults are those of the commit."""
-        state, whole, missing = self._appends.fitted(rows)
-        whole = fill_generated_columns(state.parsed.generated, whole, self._flusher.name)
-        refuse_given(state.parsed.identity, whole, self._flusher.name)
-        checks = self._appends.checks(state)
-        require_checked(checks, whole, self._flusher.name)  # before rows of other calls go with these
-        check_paimon_values(self._flusher.name, {name: whole.column(name) for name in state.parsed.limited_columns})
+        Several threads would wait for the interpreter lock after each Arrow call, which takes longer than the
+        conversion.
+        """
+        is_read = isinstance(rows, pa.Table | pa.RecordBatch | list)  # reading other inputs may block
+        is_short = is_read and (len(rows) if isinstance(rows, list) else rows.num_rows) <= FEW_ROWS
+        with self._conversion_lock if is_short else nullcontext():
+            table = self._convert(rows)
+            return table, table.nbytes
+
+    def _convert(self, rows: Any) -> pa.Table:
+        """Convert rows without their missing columns; the commit evaluates the defaults."""
+        state, whole, missing = self._target.fit_rows(rows)
+        whole = fill_generated_columns(state.parsed.generated, whole, self._sender_thread.name)
+        refuse_given(state.parsed.identity, whole, self._sender_thread.name)
+        checks = self._target.checks(state)
+        require_checked(checks, whole, self._sender_thread.name)  # before they are batched with rows of other calls
+        check_paimon_values(
+            self._sender_thread.name, {name: whole.column(name) for name in state.parsed.limited_columns}
+        )
         if not isinstance(rows, pa.Table | pa.RecordBatch | list):
-            whole = _copy_rows(whole)  # a frame may lend its memory, which its owner goes on to change
-        lacking = {column.name for column in state.schema.columns if column.id in missing}
-        if lacking and isinstance(rows, list):
+            whole = _copy_rows(whole)  # a frame may share its memory with a caller that modifies it
+        absent = {column.name for column in state.schema.columns if column.id in missing}
+        if absent and isinstance(rows, list):
             here = {name.casefold() for row in rows for name in row}
-            lacking = {name for name in lacking if name.casefold() not in here}
-        return whole.drop_columns(list(lacking)) if 0 < len(lacking) < whole.num_columns else whole
+            absent = {name for name in absent if name.casefold() not in here}
+        return whole.drop_columns(list(absent)) if 0 < len(absent) < whole.num_columns else whole
 
 
 def _copy_rows(rows: pa.Table) -> pa.Table:
@@ -315,51 +321,51 @@ def _copy_rows(rows: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
-def flusher_of(
-    table: TableHandle, appends: WriteTarget, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+def make_sender_thread(
+    table: TableHandle, target: WriteTarget, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
 ) -> SenderThread:
-    """Make the working half of a writer, whose thread is not started yet."""
+    """Return the background half of a writer; its thread is not started yet."""
     producer = take_over(table, producer_id) if producer_id is not None else None
-    delivery = BatchSender(appends, table.world, producer, delivery_timeout_ms)
+    sender = BatchSender(target, table.world, producer, delivery_timeout_ms)
     stored = producer.stored_sequence if producer is not None else None
-    outbox = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: appends.takes_both)
-    return SenderThread(table.name, outbox, delivery)
+    accumulator = RecordAccumulator(table.world.clock, table.name, limits, stored, lambda: target.mixes_deletions)
+    return SenderThread(table.name, accumulator, sender)
 
 
-def _destination(table: TableHandle, appends: LogTableWriter) -> WriteTarget:
+def _make_target(table: TableHandle, log_writer: LogTableWriter) -> WriteTarget:
     if not table.state.primary_key:
-        return appends
+        return log_writer
     from streamhouse_spark.write.upsert import PrimaryKeyTable
     from streamhouse_spark.write.upsert_target import UpsertTarget
 
-    return UpsertTarget(PrimaryKeyTable(table), appends)
+    return UpsertTarget(PrimaryKeyTable(table), log_writer)
 
 
 def open_writer(
     table: TableHandle,
-    appends: LogTableWriter,
+    log_writer: LogTableWriter,
     producer_id: str | None,
     flush_ms: float,
     flush_bytes: int,
     in_flight_bytes_max: int,
     delivery_timeout_ms: float,
 ) -> Writer:
-    """Open a writer, which makes one append of the rows of many sends; one upsert in a table with a primary key.
+    """Open a writer that batches many sends into one append, or one upsert in a primary-key table.
 
-    Rows leave when the first of them has waited ``flush_ms``, or when they are ``flush_bytes`` in memory. Senders wait
-    while more than ``in_flight_bytes_max`` are on their way. With a ``producer_id`` each batch is a transaction, so
-    that rows are stored once over failures and restarts, and writers that had the id before add nothing any more; such
-    a batch is repeated until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and of a producer all
-    that is behind it. Without an id a batch is as safe as an append, and later ones go on behind a failure.
+    A batch is sent when its first row has waited ``flush_ms``, or when it has ``flush_bytes`` in memory. Senders block
+    while more than ``in_flight_bytes_max`` are in flight. With a ``producer_id`` each batch is a transaction: rows are
+    stored exactly once across failures and restarts, and earlier writers of the id are fenced. Such a batch is retried
+    until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and with a producer id all later rows too.
+    Without an id a batch is as safe as an append, and later batches continue after a failure.
 
     Raises `InvalidOptionError` for a materialised table, `TransactionConflictError` for the application id of a
     streaming query, and with a ``producer_id`` as `Table.append` does.
     """
     require_writable(table.state, None)
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    destination = _destination(table, appends)
-    flusher = flusher_of(table, destination, producer_id, limits, delivery_timeout_ms)
-    flusher.start()
-    writer = Writer(flusher, destination)
-    weakref.finalize(writer, _end_abandoned_writer, flusher).atexit = False
+    target = _make_target(table, log_writer)
+    sender_thread = make_sender_thread(table, target, producer_id, limits, delivery_timeout_ms)
+    sender_thread.start()
+    writer = Writer(sender_thread, target)
+    weakref.finalize(writer, _end_abandoned_writer, sender_thread).atexit = False
     return writer

@@ -15,7 +15,7 @@ import pytest
 from streamhouse_spark import StorageError
 from streamhouse_spark.kv.lmdb import mmap_file
 from streamhouse_spark.kv.lmdb.environment import MAP_BYTES, Environment
-from streamhouse_spark.kv.lmdb.mmap_file import MapFile, grown
+from streamhouse_spark.kv.lmdb.mmap_file import MapFile, next_map_bytes
 
 ROW = b"x" * 1000
 
@@ -87,7 +87,7 @@ def test_a_smaller_guess_is_made_good(environment):
 def test_growth_is_limited_once_a_map_is_large():
     sizes = [MAP_BYTES]
     while sizes[-1] < 1 << 34:
-        sizes.append(grown(sizes[-1]))
+        sizes.append(next_map_bytes(sizes[-1]))
     assert all(small < large <= 2 * small + (1 << 20) for small, large in itertools.pairwise(sizes))
     assert all(large < small * 1.3 for small, large in itertools.pairwise(sizes) if small >= 64 << 20)
 

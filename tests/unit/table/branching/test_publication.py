@@ -13,7 +13,7 @@ from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.lifecycle.branches import publication_of
-from streamhouse_spark.table.branching import publication, publish_rows
+from streamhouse_spark.table.branching import publication
 from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -80,7 +80,7 @@ def test_rows_keep_their_buckets_and_their_order(wh):
 
 
 def test_many_rows_travel_as_segments(wh, monkeypatch):
-    monkeypatch.setattr(publish_rows, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(publication, "PIECE_BYTES", 1 << 20)
     table = new_table(wh, lake=None)
     add(table, 0)
     table.create_branch("b")

@@ -30,7 +30,7 @@ def put(box, rows=None, sequence=None, *, is_numbered=False, timeout_ms=0):
 
 def taken(box) -> list[int]:
     batch = box.next_batch(is_waiting=False)
-    box.done(batch)
+    box.complete(batch)
     return [send.rows.column(0)[0].as_py() for send in batch]
 
 
@@ -99,7 +99,7 @@ def test_what_is_being_written_counts_as_in_flight(clock):
     batch = box.next_batch(is_waiting=False)
     with pytest.raises(WriterFullError):
         put(box)
-    box.done(batch)
+    box.complete(batch)
     put(box)
 
 
@@ -119,7 +119,7 @@ def test_sequences_follow_the_stored_one_and_what_was_taken(clock):
     with pytest.raises(InvalidOptionError, match="9"):
         put(box, sequence=9, is_numbered=True)
     assert [send.sequence for send in box.next_batch()] == [5, 9]
-    box.done(box.next_batch())
+    box.complete(box.next_batch())
     put(box, is_numbered=True)
     assert [send.sequence for send in box.next_batch()] == [10]
 
@@ -130,7 +130,7 @@ def test_stopping_refuses_rows_for_its_reason(clock):
     left = box.stop("why")
     with pytest.raises(WriterStoppedError, match="why"):
         put(box)
-    box.done(left, ValueError("mine"))
+    box.complete(left, ValueError("mine"))
     with pytest.raises(ValueError, match="mine"):
         box.flush()
     box.flush()
@@ -172,7 +172,7 @@ def test_an_interrupt_at_any_line_leaves_the_rows_in_or_out(clock):
         values = [send.rows.column(0)[0].as_py() for send in batch]
         assert values in ([1, 3], [1, 2, 3])
         assert [send.sequence for send in batch] == list(range(len(values)))
-        box.done(batch)
+        box.complete(batch)
         assert box._end_bytes == box._done_bytes
         box.flush()
         if not was_there:

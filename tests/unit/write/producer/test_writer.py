@@ -180,7 +180,7 @@ def test_rows_of_all_kinds_share_a_batch_and_may_change_behind_their_send(table)
         futures = [writer.send(row)]
         row["id"], row["text"] = 2, "b"
         futures += [writer.send(row), writer.send([{"id": 3, "text": "c"}]), writer.send({"text": "d", "id": 4})]
-        plain = [isinstance(send.rows, BufferedRow) for send in writer._flusher.outbox._sends]
+        plain = [isinstance(send.rows, BufferedRow) for send in writer._sender_thread.accumulator._sends]
         before = table.refresh().version
         writer.flush()
     assert plain == [True, True, False, True]
@@ -203,7 +203,7 @@ def test_rows_of_tables_that_look_at_values_are_converted_where_they_are_sent(re
     table = real.create_table("sales.worked", "id BIGINT, more BIGINT", properties=more)
     with table.writer(flush_ms=LONG_MS) as writer:
         writer.send({"id": 1})
-        assert not any(isinstance(send.rows, BufferedRow) for send in writer._flusher.outbox._sends)
+        assert not any(isinstance(send.rows, BufferedRow) for send in writer._sender_thread.accumulator._sends)
     assert ids(table) == [1]
 
 
@@ -414,7 +414,7 @@ def test_a_thread_that_ends_answers_everybody(table, monkeypatch):
 def test_an_interrupt_of_a_flush_loses_nothing(table, gate, monkeypatch):
     writer = table.writer(flush_ms=LONG_MS)
     future = writer.send({"id": 1})
-    condition = writer._flusher.outbox._done
+    condition = writer._sender_thread.accumulator._done
     wait = condition.wait
 
     def interrupted(timeout=None):
@@ -423,7 +423,7 @@ def test_an_interrupt_of_a_flush_loses_nothing(table, gate, monkeypatch):
         return wait(timeout)
 
     monkeypatch.setattr(condition, "wait", interrupted)
-    for call in (writer.flush, writer._flusher.outbox.flush):
+    for call in (writer.flush, writer._sender_thread.accumulator.flush):
         with pytest.raises(KeyboardInterrupt):
             call()
     monkeypatch.setattr(condition, "wait", wait)
@@ -614,7 +614,7 @@ def test_senders_in_many_threads_keep_each_its_order(hashed):
 
 
 def test_nothing_fails_behind_the_commit(hashed, monkeypatch):
-    fitted, append, stored = LogTableWriter.fitted, LogTableWriter.append, []
+    fitted, append, stored = LogTableWriter.fit_rows, LogTableWriter.append, []
 
     def altered_behind_the_commit(self, rows):
         if stored:
@@ -627,7 +627,7 @@ def test_nothing_fails_behind_the_commit(hashed, monkeypatch):
 
     with hashed.writer(flush_ms=LONG_MS) as writer:
         futures = [writer.send([{"id": n, "text": "a"}, {"id": n + 1, "text": "b"}]) for n in (1, 5)]
-        monkeypatch.setattr(LogTableWriter, "fitted", altered_behind_the_commit)
+        monkeypatch.setattr(LogTableWriter, "fit_rows", altered_behind_the_commit)
         monkeypatch.setattr(LogTableWriter, "append", appended)
         writer.flush()
     assert len(stored) == 1

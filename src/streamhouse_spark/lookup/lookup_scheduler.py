@@ -1,12 +1,12 @@
-"""Turns of threads that look up single rows.
+"""Scheduling of threads that look up single rows.
 
-A lookup lets other threads of the process run several times, each time for a microsecond or two. Where all of them look
-up rows, each such moment wakes one that finds Python's lock taken again, and sleeps on: the threads spend three times
-as long on waking each other as on their lookups. So while one thread looks up rows the others sleep here, where nothing
-wakes them, and it keeps the turn for some of its lookups, if it comes back for the next at once.
+A lookup releases Python's lock several times for a microsecond or two. If all threads look up rows, each release wakes
+a thread that finds the lock taken again and goes back to sleep: the threads spend three times as long on waking each
+other as on their lookups. So while one thread looks up rows, the others sleep here without being woken. A thread keeps
+its turn for several lookups if it comes back for the next one at once.
 
-Only a hint: what a lookup finds does not depend on it. A turn is never waited for where that would take long: while
-another thread reads the log, or rows that are not in memory, or was interrupted and will never say that it is done.
+This is only a hint: lookup results do not depend on it. A thread never waits long for its turn. It goes on while
+another thread reads the log or rows that are not in memory, or was interrupted and never releases its turn.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Final
 from streamhouse_spark.core.fork_safety import new_event, renew_in_children
 
 LOOKUPS_MAX: Final = 192
-"""Lookups of one thread, while others wait: some 2.5 ms, half of the time that Python itself leaves its lock to one."""
+"""Lookups per turn while others wait: about 2.5 ms, half of Python's own switch interval."""
 WAIT_S: Final = 0.002
-"""Time in which a thread does more lookups than it may, if its rows are in memory."""
+"""Time in which a thread does more lookups than a turn has, if its rows are in memory."""
 _FEW: Final = 8
-"""Lookups in that time which are so few that more threads at once would do more."""
+"""So few lookups in that time mean that concurrent threads would do more."""
 _WITHOUT: Final = 64
-"""Lookups that ask for no turn afterwards; twice as many each time that it is so again."""
+"""Lookups that then bypass the scheduler; doubled each time that this repeats."""
 _WITHOUT_MAX: Final = 4096
 
 
 class LookupScheduler:
-    """The turns of a process. Everything may be changed by any thread between two steps: it is then a worse hint."""
+    """The turns of a process. Its fields are updated without a lock: a race only makes the hint worse."""
 
     def __init__(self) -> None:
         self.renew_in_child()
@@ -43,19 +43,19 @@ class LookupScheduler:
         self._num_without = 0
         self._next_without = _WITHOUT
         self._comes_back = False
-        """Whether those who have a turn look up one row after another."""
+        """Whether threads with a turn look up one row after another."""
         self._passer = 0
-        """The thread that let others have the newest turn."""
+        """The thread that passed on the latest turn."""
 
-    def take(self) -> bool:
-        """Wait for the turn, but not for long. Returns whether this thread has it now, and has to `leave` it."""
+    def acquire(self) -> bool:
+        """Wait briefly for the turn. Returns whether this thread has it and must `release` it."""
         if self._is_taken:
             return self._wait()
         self._is_taken = True
         return True
 
-    def leave(self) -> None:
-        """Let others have the turn."""
+    def release(self) -> None:
+        """Release the turn."""
         self._is_taken = False
         self._num_done += 1
         if self._waiting:
@@ -77,7 +77,7 @@ class LookupScheduler:
         if self._num_without > 0:
             self._num_without -= 1
             return False
-        if self._passer == threading.get_ident():  # it comes back before the next one has passed the turn on
+        if self._passer == threading.get_ident():  # it came back before the next thread passed the turn on
             self._comes_back = True
         waiter = _Waiter()
         self._waiting.append(waiter)
@@ -89,12 +89,12 @@ class LookupScheduler:
         except BaseException:  # an interrupt
             self._forget(waiter)
             if waiter.has_turn:
-                self.leave()
+                self.release()
             raise
         return waiter.has_turn
 
     def _look(self, waiter: _Waiter, num_done: int) -> None:
-        """Let a thread that has waited for a while go on, unless the others do as much as one thread can."""
+        """Let a thread that waited for a while continue, unless the others do as much as one thread can."""
         if self._is_taken and num_done >= _FEW:
             return
         if self._is_taken and num_done:
@@ -102,21 +102,21 @@ class LookupScheduler:
             self._next_without = min(2 * self._next_without, _WITHOUT_MAX)
             while (other := self._next()) is not None:
                 other.ready.set()
-        elif self._forget(waiter):  # the turn is free, or its owner does something else for long
+        elif self._forget(waiter):  # the turn is free, or its owner is busy with something else
             self._comes_back = False
             self._passer, self._num_left = 0, LOOKUPS_MAX
             self._is_taken = waiter.has_turn = True
             waiter.ready.set()
 
     def _next(self) -> _Waiter | None:
-        """Take out the first that waits; None if all have gone on meanwhile."""
+        """Remove and return the first waiter; None if all have continued."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return None
 
     def _forget(self, waiter: _Waiter) -> bool:
-        """Take out one that waits. Returns False if another thread did."""
+        """Remove a waiter. Returns False if another thread did."""
         try:
             self._waiting.remove(waiter)
         except ValueError:
@@ -130,5 +130,5 @@ class _Waiter:
         self.has_turn = False
 
 
-TURNS: Final = LookupScheduler()
-"""The turns of all tables, because Python's lock is one for all."""
+SCHEDULER: Final = LookupScheduler()
+"""The scheduler of all tables, because all threads share Python's lock."""
