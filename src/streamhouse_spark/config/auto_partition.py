@@ -69,9 +69,9 @@ class AutoPartition:
         """
         if not partitions:
             return False
-        first_kept = self.first_kept(now_ms)
+        first_retained = self.first_kept(now_ms)
         periods = (period_of(partition[self.place], self.unit) for partition in partitions)
-        return all(period is not None and period < first_kept for period in periods)
+        return all(period is not None and period < first_retained for period in periods)
 
 
 def period_at(time_ms: int, unit: TimeUnit, time_zone: str) -> int:
@@ -92,10 +92,10 @@ def period_of(value: Any, unit: TimeUnit) -> int | None:
         return value + _EPOCH_DAY
     if not isinstance(value, str):
         return None
-    found = next(filter(None, (re.fullmatch(pattern, value) for pattern in _FORMATS[unit])), None)
-    if found is None:
+    match = next(filter(None, (re.fullmatch(pattern, value) for pattern in _FORMATS[unit])), None)
+    if match is None:
         return None
-    part = {name: int(text) for name, text in found.groupdict().items()}
+    part = {name: int(text) for name, text in match.groupdict().items()}
     month = part.get("month", 3 * part.get("quarter", 1) - 2)
     try:
         day, hour = dt.date(part["year"], month, part.get("day", 1)), dt.time(part.get("hour", 0)).hour
@@ -149,10 +149,10 @@ def parse_auto_partition(
 
 
 def _unit(text: str) -> TimeUnit:
-    found = text.strip().upper()
-    if found not in get_args(TimeUnit):
+    unit = text.strip().upper()
+    if unit not in get_args(TimeUnit):
         values.reject(TIME_UNIT, text, "HOUR, DAY, MONTH, QUARTER or YEAR")
-    return cast("TimeUnit", found)
+    return cast("TimeUnit", unit)
 
 
 def _require_time_zone(text: str) -> str:
@@ -179,10 +179,10 @@ def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str
                 "is the time"
             )
         return partition_by[0]
-    found = schema.find(key.strip())
-    if found is None or found.name not in partition_by:
+    column = schema.find(key.strip())
+    if column is None or column.name not in partition_by:
         values.reject(KEY, key, f"a partition column, one of {columns}")
-    return found.name
+    return column.name
 
 
 def _check_type(column: str, arrow: pa.DataType, unit: TimeUnit) -> None:

@@ -34,8 +34,8 @@ class BranchMark:
         if (text := properties.get(BRANCH)) is None:
             return None
         try:
-            found = json.loads(text)
-            return cls(str(found["of"]), str(found["name"]), int(found["version"]), bool(found["is_sealed"]))
+            mark = json.loads(text)
+            return cls(str(mark["of"]), str(mark["name"]), int(mark["version"]), bool(mark["is_sealed"]))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptDataError(
                 f"a log has the property {BRANCH} = {quote(text)}, which no version up to this one writes; restore it"

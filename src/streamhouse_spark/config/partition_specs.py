@@ -64,12 +64,12 @@ class SetPartitioning:
         self, schemas: Mapping[int, TableSchema], schema: TableSchema, properties: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return the fields of a state that become others, with their values behind the action."""
-        others = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
+        other_properties = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
         return {
             "schema_id": self.schema_id,
             "schemas": {**schemas, self.schema_id: schema},
             "partition_by": self.columns,
-            "properties": {**others, PARTITION_FIELDS: self.fields} if self.fields else others,
+            "properties": {**other_properties, PARTITION_FIELDS: self.fields} if self.fields else other_properties,
         }
 
 
@@ -79,9 +79,12 @@ def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Ma
     return FormerPartitioning(schema_id, columns, fields)
 
 
-def columns_at(former: Sequence[FormerPartitioning], now: tuple[str, ...], schema_id: int) -> tuple[str, ...]:
+def columns_at(
+    former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
+) -> tuple[str, ...]:
     """Return the partition columns by which segments of a schema name their partitions.
 
-    ``former`` are the table's former partitionings, the oldest first, and ``now`` its partition columns.
+    ``former_partitionings`` are the table's former partitionings, oldest first; ``current_columns`` are its partition
+    columns.
     """
-    return next((one.columns for one in former if schema_id <= one.schema_id), now)
+    return next((spec.columns for spec in former_partitionings if schema_id <= spec.schema_id), current_columns)

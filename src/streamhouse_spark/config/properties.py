@@ -233,7 +233,7 @@ def parse_properties(
     if codec not in _COMPRESSIONS:
         values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
     lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
-    is_ours = ADOPTED not in properties
+    owns_files = ADOPTED not in properties
     parsed = TableProperties(
         bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
@@ -243,12 +243,12 @@ def parse_properties(
         datalake_auto_compaction=_bool(
             properties,
             "table.datalake.auto-compaction",
-            default=default.datalake_auto_compaction and is_ours,
+            default=default.datalake_auto_compaction and owns_files,
         ),
         datalake_auto_expire_snapshot=_bool(
             properties,
             "table.datalake.auto-expire-snapshot",
-            default=default.datalake_auto_expire_snapshot and is_ours,
+            default=default.datalake_auto_expire_snapshot and owns_files,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
         changelog_retention_ms=_retention_ms(get(CHANGELOG_RETENTION)),
@@ -279,7 +279,7 @@ def parse_properties(
 
 def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) -> None:
     """Refuse generated columns whose values something needs before they are computed."""
-    merged = {found["column"].casefold(): name for name in properties if (found := FIELD.match(name))}
+    merged = {match["column"].casefold(): name for name in properties if (match := FIELD.match(name))}
     roles = {
         **{name.casefold(): f"of the {PRIMARY_KEY}" for name in parsed.primary_key},
         **{name.casefold(): "of the bucket.key" for name in parsed.bucket_key},
@@ -330,8 +330,8 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
     """
     partitions = {schema.column(name).name for name in partition_by}
     names = [schema.column(name).name for name in primary_key]
-    able = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
-    return able[0] if able else None
+    candidates = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
+    return candidates[0] if candidates else None
 
 
 def check_property_name(name: str) -> None:
@@ -348,9 +348,9 @@ def check_property_name(name: str) -> None:
         return
     folded = name.casefold()
     is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
-    near = values.nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
-    if is_own or (near and "." in near):
-        hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
+    nearest_name = values.nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
+    if is_own or (nearest_name and "." in nearest_name):
+        hint = f"did you mean {nearest_name}?" if nearest_name else f"known are {', '.join(_KNOWN)}"
         raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
     if not name.strip() or not is_unicode(name) or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
         raise InvalidOptionError(
@@ -446,10 +446,10 @@ def _log_location(text: str | None) -> str | None:
 def _retention_ms(text: str | None) -> int | None:
     if text is None:
         return None
-    found = values.parse_duration_ms(CHANGELOG_RETENTION, text)
-    if found == 0:
+    retention_ms = values.parse_duration_ms(CHANGELOG_RETENTION, text)
+    if retention_ms == 0:
         values.reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
-    return found
+    return retention_ms
 
 
 def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:
@@ -482,19 +482,19 @@ def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tupl
 
 
 def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str, ...]) -> tuple[str, ...]:
-    able = [column for column in schema.columns if has_statistics(column.type)]
+    candidates = [column for column in schema.columns if has_statistics(column.type)]
     if text is None:
-        wanted = set(always) | {c.name for c in able if pa.types.is_temporal(c.type)}
+        names = set(always) | {c.name for c in candidates if pa.types.is_temporal(c.type)}
     elif text.strip() == "*":
-        return tuple(column.name for column in able)
+        return tuple(column.name for column in candidates)
     else:
-        wanted = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
-        for name in wanted - {column.name for column in able}:
+        names = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
+        for name in names - {column.name for column in candidates}:
             kind = type_name(schema.column(name).type)
             raise InvalidOptionError(
                 f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
             )
-    return tuple(column.name for column in able if column.name in wanted)
+    return tuple(column.name for column in candidates if column.name in names)
 
 
 def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str, ...]:

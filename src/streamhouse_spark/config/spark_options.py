@@ -284,8 +284,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     texts = _validate_options(options, "write")
     app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
     if (app_id is None) != (version is None):
-        found, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
-        raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {found}, add {missing}")
+        present, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {present}, add {missing}")
     return WriteOptions(
         None if app_id is None or version is None else Transaction(app_id, version),
         texts.get("rowKindColumn"),
@@ -311,13 +311,13 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
 
     Call it on the driver: executors may have another environment.
     """
-    found = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
-    if not found:
+    warehouse = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
+    if not warehouse:
         raise InvalidOptionError(
             'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
             f"{WAREHOUSE_VARIABLE}",
         )
-    return found
+    return warehouse
 
 
 def table_option(options: Mapping[str, str], mode: Mode) -> str:
@@ -346,13 +346,13 @@ def _fold_option_names(options: Mapping[str, str]) -> dict[str, str]:
 def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
     """Return the options under their own spelling, all of them known and usable in this mode."""
     texts: dict[str, str] = {}
-    for given, value in options.items():
-        folded = given.lower()
+    for name, value in options.items():
+        folded = name.lower()
         if folded.startswith(SETTING_PREFIXES):
             continue
         option = _BY_FOLDED_NAME.get(folded)
         if option is None:
-            _reject_unknown(given, mode)
+            _reject_unknown(name, mode)
         if mode not in option.modes:
             raise InvalidOptionError(
                 f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}",
@@ -361,14 +361,14 @@ def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
     return texts
 
 
-def _reject_unknown(given: str, mode: Mode) -> NoReturn:
-    ours = _FOREIGN.get(given.lower())
-    if ours is not None:
-        raise InvalidOptionError(f"option {given} is another connector's; use {ours}")
-    known = [option.name for option in OPTIONS if mode in option.modes]
-    near = values.nearest(given, known) or values.nearest(given, [option.name for option in OPTIONS])
-    hint = f"did you mean {near}?" if near else f"known in {mode} are {', '.join(known)}"
-    raise InvalidOptionError(f"unknown option {given[:100]!r}; {hint}")
+def _reject_unknown(name: str, mode: Mode) -> NoReturn:
+    own_option = _FOREIGN.get(name.lower())
+    if own_option is not None:
+        raise InvalidOptionError(f"option {name} is another connector's; use {own_option}")
+    names = [option.name for option in OPTIONS if mode in option.modes]
+    nearest_name = values.nearest(name, names) or values.nearest(name, [option.name for option in OPTIONS])
+    hint = f"did you mean {nearest_name}?" if nearest_name else f"known in {mode} are {', '.join(names)}"
+    raise InvalidOptionError(f"unknown option {name[:100]!r}; {hint}")
 
 
 def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
@@ -380,10 +380,11 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
         )
     as_of = [name for name in ("asOfLakeSnapshot", "asOfTimestamp") if name in texts]
     bounds = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "readChangeFeed")
-    others = [name for name in bounds if name in texts]
-    if len(as_of) > 1 or (as_of and others):
+    conflicting = [name for name in bounds if name in texts]
+    if len(as_of) > 1 or (as_of and conflicting):
         raise InvalidOptionError(
-            f"options {' and '.join([*as_of, *others][:2])} cannot be used together: 'as of' reads one state; keep one",
+            f"options {' and '.join([*as_of, *conflicting][:2])} cannot be used together: 'as of' reads one "
+            "state; keep one",
         )
 
 
@@ -400,13 +401,13 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
         values.reject(name, text, f"{expected} (here {word} would read nothing or has no meaning)")
     offset_min = EARLIEST_OFFSET if name == "startingOffsets" else LATEST_OFFSET
     try:
-        found = json.loads(text, object_pairs_hook=_unique_pairs)
+        bounds = json.loads(text, object_pairs_hook=_unique_pairs)
     except ValueError:
         values.reject(name, text, expected)
-    if not isinstance(found, dict) or not found:
+    if not isinstance(bounds, dict) or not bounds:
         values.reject(name, text, expected)
     offsets: dict[int, int] = {}
-    for bucket, offset in found.items():
+    for bucket, offset in bounds.items():
         if type(offset) is not int or not offset_min <= offset < 2**63:
             values.reject(name, text, f"{expected}, with whole offsets of at least {offset_min}")
         offsets[values.parse_int(f"a bucket in {name}", bucket, minimum=0, maximum=BUCKET_MAX)] = offset
@@ -414,10 +415,10 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
 
 
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a bucket is there twice")
-    return found
+    return mapping
 
 
 def _timestamp(texts: Mapping[str, str], name: str, *, round_up: bool) -> int | None:
@@ -438,8 +439,8 @@ def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
 def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """Return the one of ``words`` that is given, the first by default; without regard to case."""
     text = texts.get(name, words[0])
-    found = [word for word in words if word.lower() == text.strip().lower()]
-    return found[0] if found else values.reject(name, text, " or ".join(words))
+    matches = [word for word in words if word.lower() == text.strip().lower()]
+    return matches[0] if matches else values.reject(name, text, " or ".join(words))
 
 
 def _identity(texts: Mapping[str, str], name: str) -> str | None:

@@ -36,12 +36,12 @@ class ViewDefinition:
 
     def to_text(self) -> str:
         """Return the property's value. What is as by default is left out, as versions that do not know it need."""
-        found = asdict(self)
+        fields = asdict(self)
         if not self.paused:
-            del found["paused"]
+            del fields["paused"]
         if self.step_rows is None:
-            del found["step_rows"]
-        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+            del fields["step_rows"]
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
     def to_facts(self) -> dict[str, Any]:
         """Return what people ask of a view."""
@@ -55,8 +55,8 @@ class ViewDefinition:
         if text is None:
             raise InvalidOptionError(f"{table} is no materialised table; make one with streamhouse_spark.materialize")
         try:
-            found: dict[str, Any] = json.loads(text)
-            return cls(**{**found, "names": tuple(found["names"])})
+            fields: dict[str, Any] = json.loads(text)
+            return cls(**{**fields, "names": tuple(fields["names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidOptionError(
                 f"{table}: its property {VIEW} is {quote(text)}, which no version up to this one writes"

@@ -55,15 +55,15 @@ def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _
     star = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
 
     @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        for name, value in (*zip(places, given, strict=False), *named.items()):
+    def call(*args: Any, **named: Any) -> Any:
+        for name, value in (*zip(places, args, strict=False), *named.items()):
             check = checks.get(name)
             if check is not None:
                 check(name, value)
         if star in checks:
-            for value in given[len(places) :]:
+            for value in args[len(places) :]:
                 checks[star](star, value)
-        return function(*given, **named)
+        return function(*args, **named)
 
     return call  # type: ignore[return-value]
 
@@ -76,9 +76,9 @@ def require_part(name: str, value: object, expected: str, attribute: str) -> Non
         _refuse(name, value, expected)
 
 
-def require_texts(name: str, given: Mapping[Any, Any] | None) -> None:
+def require_texts(name: str, texts: Mapping[Any, Any] | None) -> None:
     """Raise `InvalidOptionError`, which shows no value, for a mapping that is not of texts to texts."""
-    for key, value in (given or {}).items():
+    for key, value in (texts or {}).items():
         if not isinstance(key, str) or not _is_unicode(key):
             _refuse(f"a key of {name}", key, "a text")
         if not isinstance(value, str) or not _is_unicode(value):
@@ -86,8 +86,8 @@ def require_texts(name: str, given: Mapping[Any, Any] | None) -> None:
 
 
 def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
-    said = str(parameter.annotation)
-    kind = said.removesuffix(" | None")
+    annotation = str(parameter.annotation)
+    kind = annotation.removesuffix(" | None")
     if parameter.name in names:
         check: _Check | None = _name
     elif kind.startswith(("Sequence[str]", "Mapping[")):
@@ -96,7 +96,7 @@ def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | 
         check = _text  # which one, the function looks
     else:
         check = {"bool": _flag, "int": _whole, "float": _wait, "str": _text, "Any": _any}.get(kind)
-    if check is None or kind in {said, "Any"}:
+    if check is None or kind in {annotation, "Any"}:
         return check
     required = check
     return lambda name, value: None if value is None else required(name, value)

@@ -49,21 +49,21 @@ def row_bytes(column: Column) -> Sizes:
     """Estimate the bytes of each value, whatever its type: never fewer than it needs in an array."""
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
-    found: Sizes = np.maximum(_value_bytes(column), 1)
-    return found
+    sizes: Sizes = np.maximum(_value_bytes(column), 1)
+    return sizes
 
 
 def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
     """Return `row_bytes` over all columns, in one pass and one array: rows may be many."""
-    plain = [column for column in rows.columns if _is_fixed(column.type)]
-    found = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in plain), np.int64)
+    fixed_columns = [column for column in rows.columns if _is_fixed(column.type)]
+    sizes = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in fixed_columns), np.int64)
     for column in rows.columns:
         if not _is_fixed(column.type):
             start = 0
             for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-                found[start : start + len(chunk)] += row_bytes(chunk)
+                sizes[start : start + len(chunk)] += row_bytes(chunk)
                 start += len(chunk)
-    return found
+    return sizes
 
 
 def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
@@ -80,12 +80,12 @@ def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
         if pending_bytes + step_bytes > limit:
             # All rows since the last cut count as one, in front of the step's.
             sizes = np.append(pending_bytes, table_row_bytes(step))
-            found = list(cuts(sizes, limit))
-            for _, end in found[:-1]:
+            ranges = list(cuts(sizes, limit))
+            for _, end in ranges[:-1]:
                 if end > 1 or done > start:
                     yield rows.slice(start, done + end - 1 - start)
                 start = done + end - 1
-            pending_bytes = int(sizes[slice(*found[-1])].sum())
+            pending_bytes = int(sizes[slice(*ranges[-1])].sum())
         else:
             pending_bytes += step_bytes
         done += step.num_rows
@@ -163,10 +163,10 @@ def small_array(column: pa.ChunkedArray) -> Column:
 
 def concat_columns(parts: Iterable[Column], data_type: pa.DataType) -> pa.ChunkedArray:
     """Join columns into one, without a copy."""
-    found: list[pa.Array] = []
+    chunks: list[pa.Array] = []
     for part in parts:
-        found += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
-    return pa.chunked_array(found, type=data_type)
+        chunks += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
+    return pa.chunked_array(chunks, type=data_type)
 
 
 def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
@@ -198,13 +198,13 @@ def _take_from_chunks(chunks: Sequence[pa.Array], firsts: Places, places: Places
     """Return the values at the indexes: taken from each chunk, then brought into order."""
     owners = np.where(places < 0, -1, np.searchsorted(firsts, places, side="right") - 1)
     order = np.argsort(owners, kind="stable")
-    found, starts = np.unique(owners[order], return_index=True)
+    chunk_numbers, starts = np.unique(owners[order], return_index=True)
     parts = []
-    for owner, inside in zip(found.tolist(), np.split(places[order], starts[1:]), strict=True):
+    for owner, chunk_places in zip(chunk_numbers.tolist(), np.split(places[order], starts[1:]), strict=True):
         if owner < 0:
-            parts.append(pa.nulls(len(inside), data_type))
+            parts.append(pa.nulls(len(chunk_places), data_type))
         else:
-            parts.append(chunks[owner].take(pa.array(inside - firsts[owner])))
+            parts.append(chunks[owner].take(pa.array(chunk_places - firsts[owner])))
     if len(parts) == 1:
         return parts[0]
     back = np.empty(len(order), np.int64)
@@ -257,8 +257,8 @@ def _sums(inner: Sizes, counts: Sizes) -> Sizes:
     """Return the bytes of lists with these numbers of elements, given the bytes of the elements."""
     until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
     ends = np.cumsum(counts)
-    found: Sizes = until[ends] - until[ends - counts] + 4
-    return found
+    sizes: Sizes = until[ends] - until[ends - counts] + 4
+    return sizes
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
@@ -274,7 +274,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 def _is_list(data_type: pa.DataType) -> bool:
     types = pa.types
     kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(is_one(data_type) for is_one in kinds)
+    return any(is_kind(data_type) for is_kind in kinds)
 
 
 def _may_repeat(data_type: pa.DataType) -> bool:
@@ -285,7 +285,7 @@ def _may_repeat(data_type: pa.DataType) -> bool:
     if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
         return True
     views = (types.is_string_view, types.is_binary_view, types.is_list_view, types.is_large_list_view)
-    if any(is_one(data_type) for is_one in views):
+    if any(is_kind(data_type) for is_kind in views):
         return True
     return types.is_nested(data_type) and any(
         _may_repeat(data_type.field(place).type) for place in range(data_type.num_fields)

@@ -38,8 +38,8 @@ class Portable:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Make the value of what `to_json` gave, also where it was a text meanwhile."""
         kind: Any = cls
-        found: Self = _codec_of(kind).decode(value)
-        return found
+        decoded: Self = _codec_of(kind).decode(value)
+        return decoded
 
 
 def _same(value: Any) -> Any:
@@ -120,9 +120,11 @@ def _dataclass(kind: Any) -> _Codec:
     def encode(value: Any) -> dict[str, Any]:
         out = {}
         for name, default, codec in codecs:
-            found = getattr(value, name)
-            if found is not default or default is MISSING:
-                out[name] = found if codec is _AS_IS else codec.encode(found)
+            field_value = getattr(value, name)
+            if field_value is not default or default is MISSING:
+                out[name] = field_value if codec is _AS_IS else codec.encode(field_value)
         return out
 
-    return _Codec(encode, lambda value: kind(**{name: decoders[name](found) for name, found in value.items()}))
+    return _Codec(
+        encode, lambda value: kind(**{name: decoders[name](field_value) for name, field_value in value.items()})
+    )

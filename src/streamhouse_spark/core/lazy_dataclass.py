@@ -88,9 +88,9 @@ class _Later:
         self._class = of
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        made = self._make(self._class, self._name)
-        setattr(self._class.kind, self._name, made)
-        return made.__get__(instance, owner) if isinstance(made, FunctionType) else made
+        method = self._make(self._class, self._name)
+        setattr(self._class.kind, self._name, method)
+        return method.__get__(instance, owner) if isinstance(method, FunctionType) else method
 
 
 def _decorator(kind: type | None = None, /, **options: bool) -> Any:
@@ -111,23 +111,23 @@ if not TYPE_CHECKING:
 
 
 def _decorate(of: _Class) -> type:
-    made = {name: _Later(name, make, of) if make is not None else None for name, make in _makers(of).items()}
+    methods = {name: _Later(name, make, of) if make is not None else None for name, make in _makers(of).items()}
     if of.asks("slots"):
-        _give_slots(of, made)
+        _give_slots(of, methods)
     else:
-        _give(of, made)
+        _give(of, methods)
     of.keep_fields()
     return of.kind
 
 
-def _give(of: _Class, made: Mapping[str, _Later | None]) -> None:
+def _give(of: _Class, methods: Mapping[str, _Later | None]) -> None:
     for name in of.fields:
         if isinstance(default := of.body.get(name), dataclasses.Field):
             if default.default is dataclasses.MISSING:
                 delattr(of.kind, name)
             else:
                 setattr(of.kind, name, default.default)
-    for name, value in made.items():
+    for name, value in methods.items():
         setattr(of.kind, name, value)
     abc.update_abstractmethods(of.kind)
 
@@ -146,30 +146,30 @@ def _makers(of: _Class) -> dict[str, _Make | None]:
         demanded |= dict.fromkeys(_ORDER, _make_eq_method)
     if of.frozen:
         demanded |= {"__setattr__": _make_frozen_method, "__delattr__": _make_frozen_method}
-    if both := demanded.keys() & of.body.keys():
-        raise TypeError(f"{of.kind.__qualname__} has {min(both)} in its body and asks for it")
+    if conflicting := demanded.keys() & of.body.keys():
+        raise TypeError(f"{of.kind.__qualname__} has {min(conflicting)} in its body and asks for it")
     if of.asks("eq") and (of.body.get("__hash__") is None and ("__hash__" not in of.body or "__eq__" in of.body)):
         demanded["__hash__"] = _hash if of.frozen else None  # Python puts None there for a body that has __eq__
     return {**makers, **demanded, "__dataclass_fields__": _fields, "__dataclass_params__": _params}
 
 
-def _give_slots(of: _Class, made: Mapping[str, _Later | None]) -> None:
+def _give_slots(of: _Class, methods: Mapping[str, _Later | None]) -> None:
     """Make the class anew, with a slot for each field that no base has a slot for."""
     first = of.kind
     if "__slots__" in of.body:
         raise TypeError(f"{first.__qualname__} has __slots__ in its body and asks for them")
     bases = [base for base in first.__mro__[-2:0:-1] if "__slots__" in vars(base) or _has_fields(base)]
-    taken = {slot for base in bases for slot in _slots_of(base)}
-    known: dict[str, bool] = {}  # whether a name is a field, and no ClassVar that hides one
+    base_slots = {slot for base in bases for slot in _slots_of(base)}
+    is_field_by_name: dict[str, bool] = {}  # whether a name is a field, and no ClassVar that hides one
     for base in filter(_has_fields, bases):
         real = {field.name for field in dataclasses.fields(base)}
-        known |= {name: name in real for name in vars(base).get("__annotations__", {})}
-    known |= {name: name in of.fields for name in of.body.get("__annotations__", {})}
+        is_field_by_name |= {name: name in real for name in vars(base).get("__annotations__", {})}
+    is_field_by_name |= {name: name in of.fields for name in of.body.get("__annotations__", {})}
     body = {name: value for name, value in of.body.items() if name not in of.fields and name not in _ANEW}
     if of.frozen:
         body = {"__getstate__": _state_of, "__setstate__": _take_state} | body
-    slots = tuple(name for name, is_field in known.items() if is_field and name not in taken)
-    of.kind = type(first)(first.__name__, first.__bases__, {**body, **made, "__slots__": slots})
+    slots = tuple(name for name, is_field in is_field_by_name.items() if is_field and name not in base_slots)
+    of.kind = type(first)(first.__name__, first.__bases__, {**body, **methods, "__slots__": slots})
     of.kind.__qualname__ = first.__qualname__
 
 
@@ -188,8 +188,8 @@ def _state_of(value: Any) -> list[Any]:
 
 
 def _take_state(value: Any, state: Sequence[Any]) -> None:
-    for field, found in zip(dataclasses.fields(value), state, strict=True):
-        object.__setattr__(value, field.name, found)
+    for field, field_value in zip(dataclasses.fields(value), state, strict=True):
+        object.__setattr__(value, field.name, field_value)
 
 
 # -- makers of attributes: each gets the class and the attribute's name ------------------------------------------------
@@ -222,12 +222,12 @@ def _init(of: _Class, name: str) -> FunctionType:
     lines = [line for field in fields if (line := _store_line(of, field, scope)) is not None]
     if hasattr(of.kind, "__post_init__"):
         lines.append("self.__post_init__()")
-    placed = [_parameter(field) for field in fields if field.init and not field.kw_only]
+    positional = [_parameter(field) for field in fields if field.init and not field.kw_only]
     named = [_parameter(field) for field in fields if field.init and field.kw_only]
-    for before, parameter in pairwise(placed):
+    for before, parameter in pairwise(positional):
         if "=" in before and "=" not in parameter:
             raise TypeError(f"{of.kind.__qualname__}.{parameter} has no default, and the field before it has one")
-    parameters = ["self", *placed, *(["*", *named] if named else [])]
+    parameters = ["self", *positional, *(["*", *named] if named else [])]
     init = _compile_function(of, name, parameters, lines or ["pass"], scope)
     init.__annotations__ = {field.name: field.type for field in fields if field.init} | {"return": None}
     return init

@@ -115,37 +115,37 @@ class OffsetRuns:
         offsets: Int64Array = rows + (self.starts - first_rows)[run]
         return offsets
 
-    def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
-        """Return the half-open range of row numbers whose offsets lie in ``wanted``."""
-        return self.rows_below(wanted.start), self.rows_below(wanted.end)
+    def rows_of(self, offsets: OffsetRange) -> tuple[int, int]:
+        """Return the half-open range of row numbers whose offsets lie in ``offsets``."""
+        return self.rows_below(offsets.start), self.rows_below(offsets.end)
 
     def rows(self, first: int, last: int) -> OffsetRuns:
         """Return the runs of rows ``[first, last)``."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         skipped = np.clip(first - first_rows, 0, self.lengths)
         lengths = np.clip(last - first_rows, 0, self.lengths) - skipped
-        kept = lengths > 0
-        return OffsetRuns((self.starts + skipped)[kept], lengths[kept])
+        is_nonempty = lengths > 0
+        return OffsetRuns((self.starts + skipped)[is_nonempty], lengths[is_nonempty])
 
-    def within(self, wanted: OffsetRange) -> OffsetRuns:
-        """Return the part of the runs that lies in ``wanted``."""
-        first = max(int(np.searchsorted(self.starts, wanted.start, side="right")) - 1, 0)
-        last = int(np.searchsorted(self.starts, wanted.end, side="left"))
-        near, lengths = self.starts[first:last], self.lengths[first:last]
-        starts = np.maximum(near, wanted.start)
-        ends = np.minimum(near + lengths, wanted.end)
-        kept = ends > starts
-        return OffsetRuns(starts[kept], (ends - starts)[kept])
+    def within(self, offsets: OffsetRange) -> OffsetRuns:
+        """Return the part of the runs that lies in ``offsets``."""
+        first = max(int(np.searchsorted(self.starts, offsets.start, side="right")) - 1, 0)
+        last = int(np.searchsorted(self.starts, offsets.end, side="left"))
+        run_starts, lengths = self.starts[first:last], self.lengths[first:last]
+        starts = np.maximum(run_starts, offsets.start)
+        ends = np.minimum(run_starts + lengths, offsets.end)
+        is_nonempty = ends > starts
+        return OffsetRuns(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def overlaps(self, other: OffsetRuns) -> tuple[Int64Array, OffsetRuns]:
         """Return the offsets that both have, a run for each pair of runs, and the place here of each one's run."""
         ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
         first = np.searchsorted(other_ends, self.starts, side="right")
         counts = np.maximum(np.searchsorted(other.starts, ends, side="left") - first, 0)
-        own = np.repeat(np.arange(len(counts)), counts)
-        others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        starts = np.maximum(self.starts[own], other.starts[others])
-        return own, OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
+        own_runs = np.repeat(np.arange(len(counts)), counts)
+        other_runs = np.arange(len(own_runs)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        starts = np.maximum(self.starts[own_runs], other.starts[other_runs])
+        return own_runs, OffsetRuns(starts, np.minimum(ends[own_runs], other_ends[other_runs]) - starts)
 
     def common(self, other: OffsetRuns) -> OffsetRuns:
         """Return the offsets that both have."""
@@ -156,22 +156,22 @@ class OffsetRuns:
         shared = self.common(other)
         starts = np.sort(np.concatenate([self.starts, shared.starts + shared.lengths]))
         ends = np.sort(np.concatenate([self.starts + self.lengths, shared.starts]))
-        kept = ends > starts
-        return OffsetRuns(starts[kept], (ends - starts)[kept])
+        is_nonempty = ends > starts
+        return OffsetRuns(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def holds(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
         """Tell for each of some offsets whether the runs have it."""
         run = np.searchsorted(self.starts, offsets, side="right") - 1
         ends = self.starts + self.lengths
-        found: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
-        return found
+        is_member: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
+        return is_member
 
     def rows_at(self, offsets: OffsetRuns) -> Int64Array:
         """Return the row numbers of offsets, all of which the runs have."""
-        wanted = offsets.offsets()
-        run = np.searchsorted(self.starts, wanted, side="right") - 1
+        requested = offsets.offsets()
+        run = np.searchsorted(self.starts, requested, side="right") - 1
         first_rows = np.cumsum(self.lengths) - self.lengths
-        numbers: Int64Array = first_rows[run] + wanted - self.starts[run]
+        numbers: Int64Array = first_rows[run] + requested - self.starts[run]
         return numbers
 
     def rows_below(self, offset: int) -> int:

@@ -143,11 +143,11 @@ def without_secrets(text: str) -> str:
     return _SECRET_PARTS.sub("***", text)
 
 
-def nearest(name: str, known: Collection[str], similarity: float = 0.5) -> str | None:
+def nearest(name: str, names: Collection[str], similarity: float = 0.5) -> str | None:
     """Return the known name that was probably meant, without regard to case; None if none is as similar."""
-    folded = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
-    return folded[near[0]] if near else None
+    folded = {candidate.casefold(): candidate for candidate in names}
+    matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
+    return folded[matches[0]] if matches else None
 
 
 def reject(name: str, text: str, expected: str) -> NoReturn:

@@ -96,12 +96,12 @@ def parse_branch(text: object) -> str:
     return name
 
 
-def _validate_name(text: object, what: str) -> str:
+def _validate_name(text: object, kind: str) -> str:
     # Some letters beyond ASCII have a lower case within it.
     name = text.lower() if isinstance(text, str) and text.isascii() else ""
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
-            f"{what} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
+            f"{kind} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
             "not beginning with a digit; choose such a name",
         )
     return name
@@ -253,13 +253,13 @@ def tiering_failures_key(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}tiering-failures.json"
 
 
-def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format: str = "iceberg") -> str:
+def lake_location(path: TablePath, table_uuid: str, *, has_conflict: bool, lake_format: str = "iceberg") -> str:
     """Return the default location of a table's lake table: ``lake/<database>/<table>``, with a short uuid if that is
     taken.
 
     Paimon's catalogs of files look for databases in folders that end with ``.db``.
     """
-    name = f"{path.table}-{table_uuid[:8]}" if taken else path.table
+    name = f"{path.table}-{table_uuid[:8]}" if has_conflict else path.table
     return _lake_key(path, name, lake_format)
 
 
@@ -276,8 +276,8 @@ def virtual_location(table_uuid: str, epoch: int, name: str) -> str:
 def virtual_epoch(name: str) -> int | None:
     """Return the epoch in the name of a virtual table's folder; None for a name that is none."""
     parts = name.split("-")
-    is_one = len(parts) >= 3 and _UUID.match(parts[0]) is not None and parts[1].isascii() and parts[1].isdigit()
-    return int(parts[1]) if is_one else None
+    is_virtual = len(parts) >= 3 and _UUID.match(parts[0]) is not None and parts[1].isascii() and parts[1].isdigit()
+    return int(parts[1]) if is_virtual else None
 
 
 def _lake_key(path: TablePath, name: str, lake_format: str) -> str:

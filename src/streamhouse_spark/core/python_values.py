@@ -63,11 +63,11 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """Return rows as dicts of `python_value`."""
     try:
-        found: list[dict[str, Any]] = rows.to_pylist()
+        dicts: list[dict[str, Any]] = rows.to_pylist()
     except _BEYOND_PYTHON:
         columns = [python_values(column) for column in rows.columns]
         return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return found
+    return dicts
 
 
 def is_beyond_python(column: pa.Array | pa.ChunkedArray) -> bool:

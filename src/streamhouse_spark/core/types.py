@@ -73,8 +73,8 @@ class BucketOffsets(Mapping[int, OffsetRange]):
     __slots__ = ("_ranges",)
 
     def __init__(self, ranges: Mapping[int, OffsetRange]) -> None:
-        given: object = ranges
-        if not isinstance(given, Mapping) or not all(isinstance(r, OffsetRange) for r in given.values()):
+        unchecked: object = ranges
+        if not isinstance(unchecked, Mapping) or not all(isinstance(r, OffsetRange) for r in unchecked.values()):
             raise InvalidOptionError(f"offsets are {quote(ranges)}, expected a mapping bucket → OffsetRange")
         try:
             self._ranges = dict(sorted(ranges.items()))

@@ -33,18 +33,18 @@ def rebase_uri(location: str, recorded_root: str, opened_root: str) -> str:
 
     Both roots are spelled as `plain_root` does it.
     """
-    plain = plain_location(location)
-    return opened_root + plain[len(recorded_root) :] if _is_below(plain, recorded_root) else location
+    plain_uri = plain_location(location)
+    return opened_root + plain_uri[len(recorded_root) :] if _is_below(plain_uri, recorded_root) else location
 
 
-def _is_below(plain: str, root: str) -> bool:
-    return plain == root or plain.startswith(f"{root}/")
+def _is_below(plain_uri: str, root: str) -> bool:
+    return plain_uri == root or plain_uri.startswith(f"{root}/")
 
 
 def find_recorded_root(location: str, key: str) -> str | None:
     """Return the root of the warehouse that ``key`` lay in when its location was written; None if that is elsewhere."""
-    plain = plain_root(location)
-    return plain.removesuffix(f"/{key}") if plain.endswith(f"/{key}") else None
+    plain_uri = plain_root(location)
+    return plain_uri.removesuffix(f"/{key}") if plain_uri.endswith(f"/{key}") else None
 
 
 def is_same_place(first: str, second: str) -> bool:

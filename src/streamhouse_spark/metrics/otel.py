@@ -73,29 +73,29 @@ class _Exports:
             if source in self._sources:
                 return
             self._sources = [*self._sources, source]
-        for one in _collect_metrics(source):
+        for metric in _collect_metrics(source):
             with self._lock:
-                if one.name in self._known:
+                if metric.name in self._known:
                     continue
-                self._known.add(one.name)
+                self._known.add(metric.name)
             create = {
                 "counter": self._meter.create_observable_counter,
                 "gauge": self._meter.create_observable_gauge,
-            }[one.kind]
-            create(one.name, callbacks=[partial(self._observe, one.name)], description=one.text)
+            }[metric.kind]
+            create(metric.name, callbacks=[partial(self._observe, metric.name)], description=metric.text)
 
     def remove(self, source: Measures) -> None:
         with self._lock:
-            self._sources = [one for one in self._sources if one != source]
+            self._sources = [registered for registered in self._sources if registered != source]
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the API's form
         from opentelemetry.metrics import Observation
 
         for source in self._sources:
-            for one in _collect_metrics(source):
-                if one.name == name:
-                    for values, number in one.points:
-                        yield Observation(number, dict(zip(one.labels, values, strict=True)))
+            for metric in _collect_metrics(source):
+                if metric.name == name:
+                    for values, number in metric.points:
+                        yield Observation(number, dict(zip(metric.labels, values, strict=True)))
 
 
 def _collect_metrics(source: Measures) -> list[Measure]:

@@ -26,8 +26,8 @@ class _Collected:
 
     def collect(self) -> Iterable[Metric]:
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        for one in self._measures:
-            family = families[one.kind](one.name, one.text, labels=one.labels)
-            for values, number in one.points:
+        for metric in self._measures:
+            family = families[metric.kind](metric.name, metric.text, labels=metric.labels)
+            for values, number in metric.points:
                 family.add_metric(values, number)
             yield family

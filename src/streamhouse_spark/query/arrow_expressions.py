@@ -24,8 +24,8 @@ class ArrowFilter:
     schema: pa.Schema
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        asked = {name: found for name, found in bounds.items() if name in self._named}
-        guarantee = _guarantee(asked, self.schema)
+        named_bounds = {name: column_bounds for name, column_bounds in bounds.items() if name in self._named}
+        guarantee = _guarantee(named_bounds, self.schema)
         return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
 
     def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
@@ -59,23 +59,23 @@ class ArrowFilter:
 
 def _guarantee(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
     combined: pc.Expression | None = None
-    for name, found in bounds.items():
+    for name, column_bounds in bounds.items():
         index = schema.get_field_index(name)
-        part = _make_guarantee(pc.field(name), found, schema.field(index).type) if index >= 0 else None
+        part = _make_guarantee(pc.field(name), column_bounds, schema.field(index).type) if index >= 0 else None
         if part is not None:
             combined = part if combined is None else combined & part
     return combined
 
 
-def _make_guarantee(field: pc.Expression, found: Bounds, data_type: pa.DataType) -> pc.Expression | None:
+def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType) -> pc.Expression | None:
     """Guarantee that Arrow may use of a column; None for none, as where there may be NaN, which it cannot say."""
-    if not found.may_have_value:
+    if not bounds.may_have_value:
         return field.is_null()
-    low, high = _scalar(found.low, data_type), _scalar(found.high, data_type)
-    if low is None or high is None or found.may_be_nan:
+    low, high = _scalar(bounds.low, data_type), _scalar(bounds.high, data_type)
+    if low is None or high is None or bounds.may_be_nan:
         return None
     above, below = field >= low, field <= high
-    if found.may_be_null:  # said of each bound: Arrow looks no deeper
+    if bounds.may_be_null:  # said of each bound: Arrow looks no deeper
         above, below = above | field.is_null(), below | field.is_null()
     return above & below
 

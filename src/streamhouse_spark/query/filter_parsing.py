@@ -69,12 +69,16 @@ class Filter:
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
-        asked = [(f, o, _operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
-        terms = [_term(*one) for one in asked]
+        comparisons = [(f, o, _operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_term(*comparison) for comparison in comparisons]
         if self.given is not None:
             terms.append(self.given)
         columns = tuple(f.name for f in fields) if self.given is None else self.columns
-        node = And(tuple(_node(*one) for one in asked)) if self.given is None else ArrowFilter(self.given, schema)
+        node = (
+            And(tuple(_node(*comparison) for comparison in comparisons))
+            if self.given is None
+            else ArrowFilter(self.given, schema)
+        )
         bound = BoundFilter(reduce(operator.and_, terms), node, columns)
         _check(bound.expression, schema)
         return bound
@@ -108,10 +112,10 @@ def find_field(schema: pa.Schema, name: str) -> pa.Field:
     for field in schema:
         if field.name == name or field.name.casefold() == str(name).casefold():
             return field
-    near = nearest(str(name), schema.names)
-    hint = f"; did you mean '{near}'?" if near else ";"
-    shown = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
-    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {shown}")
+    nearest_name = nearest(str(name), schema.names)
+    hint = f"; did you mean '{nearest_name}'?" if nearest_name else ";"
+    listed = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
+    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {listed}")
 
 
 def _parse_term(item: Any) -> Predicate:
@@ -177,16 +181,16 @@ def _node(field: pa.Field, name: str, value: Any) -> Node:
         return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
     if name == "in":
         members = [_member(field, v) for v in _members(field.name, value) if v is not None]
-        known = [m for m in members if m is not None]
-        return In(field.name, tuple(known), has_null=False) if all(_has_bounds(m) for m in known) else UNKNOWN
+        non_null = [m for m in members if m is not None]
+        return In(field.name, tuple(non_null), has_null=False) if all(_has_bounds(m) for m in non_null) else UNKNOWN
     if (number := _exact(value, kind)) is not None:
         floor = number if number.is_nan() else _floor(number, kind)
         scalar = None if floor.is_nan() else _number(floor, kind)
         folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
         return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, ticks_of(scalar))
     if pa.types.is_floating(kind):
-        found = _float(value) if _is_number(value) else None
-        return _compare(field.name, name, found) if found is not None and math.isfinite(found) else UNKNOWN
+        finite = _float(value) if _is_number(value) else None
+        return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
     try:
         return _compare(field.name, name, _member(field, value))
     except InvalidOptionError:  # Arrow may know how to compare them
@@ -207,7 +211,7 @@ def _has_bounds(value: Any) -> bool:
 def _is_exact(kind: pa.DataType) -> bool:
     """Tell whether values of the type are compared as `_exact` numbers."""
     types = pa.types
-    return any(is_one(kind) for is_one in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
+    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
 
 
 def _is_time(value: Any) -> bool:
@@ -324,8 +328,8 @@ def _member(field: pa.Field, value: Any) -> Any:
         if value is not None and types.is_float32(kind) and not _is_float32(value):
             value = None
     else:
-        wanted = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
-        fits = wanted is not None and isinstance(value, wanted)
+        python_type = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
+        fits = python_type is not None and isinstance(value, python_type)
     if not fits:
         raise InvalidOptionError(
             f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "

@@ -65,10 +65,10 @@ class ConditionOverwriteFilter:
         from pyarrow import acero  # loads pandas, where there is one
 
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-        said = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
-        column = said.to_table(use_threads=False).column("chosen")
-        found: Bools = pc.fill_null(column, False).to_numpy()
-        return found
+        projection = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
+        column = projection.to_table(use_threads=False).column("chosen")
+        matches: Bools = pc.fill_null(column, False).to_numpy()
+        return matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,21 @@ class PartitionOverwriteFilter:
     def mask(self, rows: pa.Table) -> Bools:
         if not self.partitions.num_rows or not rows.num_rows:
             return np.zeros(rows.num_rows, np.bool_)
-        wanted = np.zeros(self.partitions.num_rows, np.int64)
-        found, is_known = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
+        partition_codes = np.zeros(self.partitions.num_rows, np.int64)
+        codes, is_in_partition = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
         for field, column in zip(self.fields, self.partitions.columns, strict=True):
             values = pc.unique(column)
-            wanted = wanted * len(values) + _places(column, values)
+            partition_codes = partition_codes * len(values) + _places(column, values)
             places = _places(field.values(rows.column(field.column)), values)
-            is_known &= places >= 0
-            found = found * len(values) + places
-            known, wanted = np.unique(wanted, return_inverse=True)  # small again, however many columns there are
-            at = np.minimum(np.searchsorted(known, found), len(known) - 1)
-            is_known &= known[at] == found
-            found = at
-        return is_known
+            is_in_partition &= places >= 0
+            codes = codes * len(values) + places
+            distinct_codes, partition_codes = np.unique(
+                partition_codes, return_inverse=True
+            )  # small again, however many columns there are
+            at = np.minimum(np.searchsorted(distinct_codes, codes), len(distinct_codes) - 1)
+            is_in_partition &= distinct_codes[at] == codes
+            codes = at
+        return is_in_partition
 
 
 def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
@@ -124,8 +126,8 @@ def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
 def _places(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
     """Return the place of each value among ``values``, -1 where it is none of them."""
     places = pc.fill_null(pc.index_in(column, value_set=values), -1)
-    found: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)
-    return found
+    indices: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)
+    return indices
 
 
 def _in_node(name: str, column: pa.ChunkedArray) -> Node:
@@ -134,8 +136,8 @@ def _in_node(name: str, column: pa.ChunkedArray) -> Node:
     values = pc.unique(column)
     if len(values) > _TESTED_MAX:
         return UNKNOWN
-    known = tuple(ticks_of(value) for value in values.drop_null())
-    of_values = In(name, known, has_null=False)
+    ticks = tuple(ticks_of(value) for value in values.drop_null())
+    of_values = In(name, ticks, has_null=False)
     if not values.null_count:
         return of_values
-    return Or((of_values, IsNull(name))) if known else IsNull(name)
+    return Or((of_values, IsNull(name))) if ticks else IsNull(name)

@@ -122,8 +122,8 @@ class Not:
     child: Node
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = self.child.outcomes(bounds)
-        return (found & NULL) | (FALSE if found & TRUE else 0) | (TRUE if found & FALSE else 0)
+        outcomes = self.child.outcomes(bounds)
+        return (outcomes & NULL) | (FALSE if outcomes & TRUE else 0) | (TRUE if outcomes & FALSE else 0)
 
     def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
         return None
@@ -137,14 +137,14 @@ class And:
     children: tuple[Node, ...]
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = TRUE
+        outcomes = TRUE
         for child in self.children:
-            found = _AND[found][child.outcomes(bounds)]
-        return found
+            outcomes = _AND[outcomes][child.outcomes(bounds)]
+        return outcomes
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        known = [values for child in self.children if (values := child.values_of(column)) is not None]
-        return frozenset.intersection(*known) if known else None
+        value_sets = [values for child in self.children if (values := child.values_of(column)) is not None]
+        return frozenset.intersection(*value_sets) if value_sets else None
 
     def columns(self) -> frozenset[str]:
         return frozenset[str]().union(*(child.columns() for child in self.children))
@@ -155,16 +155,16 @@ class Or:
     children: tuple[Node, ...]
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = FALSE
+        outcomes = FALSE
         for child in self.children:
-            found = _OR[found][child.outcomes(bounds)]
-        return found
+            outcomes = _OR[outcomes][child.outcomes(bounds)]
+        return outcomes
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        known = [child.values_of(column) for child in self.children]
-        if any(values is None for values in known):
+        value_sets = [child.values_of(column) for child in self.children]
+        if any(values is None for values in value_sets):
             return None
-        return frozenset[Any]().union(*(values for values in known if values is not None))
+        return frozenset[Any]().union(*(values for values in value_sets if values is not None))
 
     def columns(self) -> frozenset[str]:
         return frozenset[str]().union(*(child.columns() for child in self.children))
@@ -175,8 +175,8 @@ class IsNull:
     column: str
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.column, UNKNOWN_BOUNDS)
-        return (TRUE if found.may_be_null else 0) | (FALSE if found.may_have_value else 0)
+        column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
+        return (TRUE if column_bounds.may_be_null else 0) | (FALSE if column_bounds.may_have_value else 0)
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return frozenset([None]) if column == self.column else None
@@ -194,11 +194,11 @@ class Compare:
     value: Any
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.column, UNKNOWN_BOUNDS)
+        column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
         of_null = FALSE if self.operator == "<=>" else NULL
-        possible = of_null if found.may_be_null else 0
-        if found.may_have_value:
-            possible |= _compare_outcomes(self.operator, found, to_comparable(self.value))
+        possible = of_null if column_bounds.may_be_null else 0
+        if column_bounds.may_have_value:
+            possible |= _compare_outcomes(self.operator, column_bounds, to_comparable(self.value))
         return possible
 
     def values_of(self, column: str) -> frozenset[Any] | None:
@@ -215,9 +215,9 @@ class OfNumbers:
     child: Compare
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.child.column, UNKNOWN_BOUNDS)
-        of_numbers = self.child.outcomes({self.child.column: replace(found, may_be_nan=False)})
-        return of_numbers | (FALSE if found.may_have_value else 0)
+        column_bounds = bounds.get(self.child.column, UNKNOWN_BOUNDS)
+        of_numbers = self.child.outcomes({self.child.column: replace(column_bounds, may_be_nan=False)})
+        return of_numbers | (FALSE if column_bounds.may_have_value else 0)
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return self.child.values_of(column)
@@ -245,30 +245,30 @@ class In:
         object.__setattr__(self, "ascending", ascending)
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.column, UNKNOWN_BOUNDS)
+        column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
         of_null = NULL if self.values or self.has_null else NULL | FALSE  # of no values, a setting decides
-        possible = of_null if found.may_be_null else 0
-        if found.may_have_value:
-            possible |= TRUE if self._may_have(found) else 0
-            if not self._has_all(found):
+        possible = of_null if column_bounds.may_be_null else 0
+        if column_bounds.may_have_value:
+            possible |= TRUE if self._may_have(column_bounds) else 0
+            if not self._has_all(column_bounds):
                 possible |= NULL if self.has_null else FALSE
         return possible
 
-    def _may_have(self, found: Bounds) -> bool:
+    def _may_have(self, bounds: Bounds) -> bool:
         if self.ascending is None:
             return True
-        place = bisect_left(self.ascending, found.low) if found.low is not None else 0
-        is_inside = place < len(self.ascending) and (found.high is None or self.ascending[place] <= found.high)
-        return is_inside or (found.may_be_nan and self.ascending[-1:] == (_NAN,))
+        place = bisect_left(self.ascending, bounds.low) if bounds.low is not None else 0
+        is_inside = place < len(self.ascending) and (bounds.high is None or self.ascending[place] <= bounds.high)
+        return is_inside or (bounds.may_be_nan and self.ascending[-1:] == (_NAN,))
 
-    def _has_all(self, found: Bounds) -> bool:
+    def _has_all(self, bounds: Bounds) -> bool:
         """Tell whether each value within the bounds is among these."""
-        is_one = found.low is not None and found.low == found.high
+        is_constant = bounds.low is not None and bounds.low == bounds.high
         return (
-            is_one
+            is_constant
             and self.ascending is not None
-            and self._may_have(replace(found, may_be_nan=False))
-            and (not found.may_be_nan or found.low == _NAN)
+            and self._may_have(replace(bounds, may_be_nan=False))
+            and (not bounds.may_be_nan or bounds.low == _NAN)
         )
 
     def values_of(self, column: str) -> frozenset[Any] | None:
@@ -284,18 +284,18 @@ class In:
 def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
     """Combine two sets of outcomes: those of AND (dominant `FALSE`) or OR (dominant `TRUE`) of one of each."""
 
-    def one(a: int, b: int) -> int:
+    def combine(a: int, b: int) -> int:
         if dominant in (a, b):
             return dominant
         return NULL if NULL in (a, b) else neutral
 
     def of_sets(first: int, second: int) -> int:
-        found = 0
+        outcomes = 0
         for a in (TRUE, FALSE, NULL):
             for b in (TRUE, FALSE, NULL):
                 if first & a and second & b:
-                    found |= one(a, b)
-        return found
+                    outcomes |= combine(a, b)
+        return outcomes
 
     return [[of_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
 
@@ -308,9 +308,9 @@ _OR = _combine_outcomes(TRUE, FALSE)
 
 
 def _equals(low: Any, high: Any, value: Any) -> int:
-    inside = (low is None or low <= value) and (high is None or value <= high)
-    only = low is not None and high is not None and low == high == value
-    return (TRUE if inside else 0) | (0 if only else FALSE)
+    may_equal = (low is None or low <= value) and (high is None or value <= high)
+    is_constant = low is not None and high is not None and low == high == value
+    return (TRUE if may_equal else 0) | (0 if is_constant else FALSE)
 
 
 def _less(low: Any, high: Any, value: Any) -> int:
@@ -321,8 +321,8 @@ def _less_or_equal(low: Any, high: Any, value: Any) -> int:
     return (TRUE if low is None or low <= value else 0) | (FALSE if high is None or high > value else 0)
 
 
-def _invert_outcomes(found: int) -> int:
-    return (TRUE if found & FALSE else 0) | (FALSE if found & TRUE else 0)
+def _invert_outcomes(outcomes: int) -> int:
+    return (TRUE if outcomes & FALSE else 0) | (FALSE if outcomes & TRUE else 0)
 
 
 def _starts_with(low: Any, high: Any, prefix: str) -> int:
@@ -360,10 +360,10 @@ _INTERVALS = {
 }
 
 
-def _compare_outcomes(operator: str, found: Bounds, value: Any) -> int:
+def _compare_outcomes(operator: str, bounds: Bounds, value: Any) -> int:
     """The outcomes for values, which are there, against a value that is `to_comparable`."""
-    possible = _INTERVALS[operator](found.low, found.high, value)
-    return possible | _INTERVALS[operator](_NAN, _NAN, value) if found.may_be_nan else possible
+    possible = _INTERVALS[operator](bounds.low, bounds.high, value)
+    return possible | _INTERVALS[operator](_NAN, _NAN, value) if bounds.may_be_nan else possible
 
 
 def may_match(node: Node, bounds: Mapping[str, Bounds]) -> bool:

@@ -91,24 +91,24 @@ def _possible(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
 
 
 def _of_all(parts: list[Bools | None]) -> Bools | None:
-    known = [part for part in parts if part is not None]
-    return reduce(np.logical_and, known) if known else None
+    masks = [part for part in parts if part is not None]
+    return reduce(np.logical_and, masks) if masks else None
 
 
 def _of_any(parts: list[Bools | None]) -> Bools | None:
-    known = [part for part in parts if part is not None]
-    return reduce(np.logical_or, known) if known and len(known) == len(parts) else None
+    masks = [part for part in parts if part is not None]
+    return reduce(np.logical_or, masks) if masks and len(masks) == len(parts) else None
 
 
 def _of_column(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> Bools | None:
     try:
-        found = _answers(node, column)
+        answers = _answers(node, column)
     except _UNCOMPARED:
         return None
-    if found is None:
+    if answers is None:
         return None
-    wanted = found if outcome == TRUE else pc.invert(found)
-    result: Bools = pc.fill_null(wanted, False).to_numpy(zero_copy_only=False)
+    mask = answers if outcome == TRUE else pc.invert(answers)
+    result: Bools = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     return result
 
 
@@ -130,33 +130,33 @@ def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanAr
     constant = _constant(value, column.type)
     if constant is None:
         return None
-    found = pc.call_function(_OPERATORS[operator], [column, constant])
+    matches = pc.call_function(_OPERATORS[operator], [column, constant])
     if pa.types.is_floating(column.type) and operator in (">", ">="):  # to Spark NaN is above all numbers
-        found = pc.or_(found, pc.is_nan(column))
-    return pc.fill_null(found, False) if operator == "<=>" else found
+        matches = pc.or_(matches, pc.is_nan(column))
+    return pc.fill_null(matches, False) if operator == "<=>" else matches
 
 
 def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
     """Return whether each value is one of ``values``, null for null; floats compare as numbers, so 0.0 equals -0.0."""
     if pa.types.is_floating(column.type):
-        column, values = (pc.add(found, pa.scalar(0.0, column.type)) for found in (column, values))
-    found = pc.is_in(column, value_set=values)
-    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+        column, values = (pc.add(is_member, pa.scalar(0.0, column.type)) for is_member in (column, values))
+    is_member = pc.is_in(column, value_set=values)
+    return pc.if_else(column.is_valid(), is_member, None) if column.null_count else is_member
 
 
 @lru_cache(maxsize=16)
 def _constants(node: In, column: pa.DataType) -> pa.Array | None:
     """Return the values in the column's type; None without values, or if one is not known there."""
-    found = [_constant(value, column) for value in node.values]
-    return pa.array(found, column) if found and all(one is not None for one in found) else None
+    scalars = [_constant(value, column) for value in node.values]
+    return pa.array(scalars, column) if scalars and all(scalar is not None for scalar in scalars) else None
 
 
 def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:
     """Return the value in the column's type; None for one that is rounded there, or compares otherwise."""
     types = pa.types
     if types.is_floating(column):
-        found = pa.scalar(value, column)
-        return found if found.as_py() == value else None
+        scalar = pa.scalar(value, column)
+        return scalar if scalar.as_py() == value else None
     if types.is_integer(column):
         return pa.scalar(int(value), column) if int(value) == value else None
     return pa.scalar(value, column)

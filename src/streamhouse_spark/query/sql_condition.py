@@ -146,20 +146,24 @@ class _Parser:
         self._position += 1
         folded = {field.name.casefold(): field for field in self._schema}
         if name.casefold() not in folded:
-            near = nearest(name, self._schema.names)
-            hint = f"; did you mean '{near}'?" if near else f"; the columns are {', '.join(self._schema.names[:30])}"
+            nearest_name = nearest(name, self._schema.names)
+            hint = (
+                f"; did you mean '{nearest_name}'?"
+                if nearest_name
+                else f"; the columns are {', '.join(self._schema.names[:30])}"
+            )
             raise SchemaMismatchError(f"where names a column '{name}' that is not there{hint}")
         return folded[name.casefold()]
 
     def _literals(self, column: pa.Field) -> list[Any]:
         if not self._take_operator("("):
             self._refuse("a list such as (1, 2)")
-        found = [self._literal(column)]
+        values = [self._literal(column)]
         while self._take_operator(","):
-            found.append(self._literal(column))
+            values.append(self._literal(column))
         if not self._take_operator(")"):
             self._refuse("a comma or a closing parenthesis")
-        return found
+        return values
 
     def _literal(self, column: pa.Field) -> Any:
         kind, value, _ = self._peek()
@@ -182,33 +186,33 @@ class _Parser:
             except decimal.InvalidOperation:
                 self._refuse(f"a number, because column {column.name} has type {column.type},")
         try:
-            found = from_text(value, column.type)
+            scalar = from_text(value, column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
                 f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is no such "
                 f"value ({str(error).splitlines()[0]})",
             ) from error
-        return found if pa.types.is_temporal(column.type) else found.as_py()
+        return scalar if pa.types.is_temporal(column.type) else scalar.as_py()
 
     def _peek(self) -> tuple[str, str, int]:
         return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "", len(self._text))
 
     def _take_word(self, word: str) -> bool:
         kind, value, _ = self._peek()
-        found = kind == "word" and value.lower() == word
-        self._position += found
-        return found
+        is_match = kind == "word" and value.lower() == word
+        self._position += is_match
+        return is_match
 
     def _take_operator(self, operator: str) -> bool:
         kind, value, _ = self._peek()
-        found = kind == "operator" and value == operator
-        self._position += found
-        return found
+        is_match = kind == "operator" and value == operator
+        self._position += is_match
+        return is_match
 
     def _refuse(self, expected: str, position: int | None = None) -> NoReturn:
         at = self._peek()[2] if position is None else position
-        found = repr(self._text[at : at + 20]) if self._text[at:].strip() else "the end"
+        context = repr(self._text[at : at + 20]) if self._text[at:].strip() else "the end"
         raise InvalidOptionError(
-            f"where {self._text!r}: expected {expected} at character {at + 1}, found {found}; an example is "
+            f"where {self._text!r}: expected {expected} at character {at + 1}, found {context}; an example is "
             "\"amount > 5 AND customer = 'ann'\"",
         )

@@ -34,9 +34,9 @@ class ArchiveReader:
 
         Raises `CorruptDataError` and `SnapshotExpiredError` as `read_page` and `read_segment` do.
         """
-        wanted = TableSchema((CHANGE_COLUMN, *schema.columns))
+        read_schema = TableSchema((CHANGE_COLUMN, *schema.columns))
         try:
-            yield from read_split(self._table.storage, self._split(piece), wanted)
+            yield from read_split(self._table.storage, self._split(piece), read_schema)
         except SnapshotExpiredError as error:
             state = self._table.refresh()
             if any(page.uuid == piece.page for page in state.archive.pages):
@@ -94,19 +94,19 @@ class ArchiveTimeIndex:
             if start >= log.start or page.last_ms < timestamp_ms:
                 continue
             segments = [s for s in self._content(page.uuid).segments if s.bucket == bucket]
-            found = offset_at(BucketLog(start, end, tuple(segments)), timestamp_ms)
-            if found < min(end, log.start):
-                return found if found > first or reaches_first else None
+            offset = offset_at(BucketLog(start, end, tuple(segments)), timestamp_ms)
+            if offset < min(end, log.start):
+                return offset if offset > first or reaches_first else None
         return log.start if first < log.start or reaches_first else None
 
     def offset_or_start(self, bucket: int, timestamp_ms: int) -> int:
         """Return the first kept offset of the bucket committed at ``timestamp_ms`` or later, or the bucket's end."""
         log = self._state.buckets[bucket]
-        found = offset_at(log, timestamp_ms)
-        if found > log.start or not self._held:
-            return found
-        known = self.offset_at(bucket, timestamp_ms)
-        return min(self._held.starts.get(bucket, log.start), log.start) if known is None else known
+        offset = offset_at(log, timestamp_ms)
+        if offset > log.start or not self._held:
+            return offset
+        archived_offset = self.offset_at(bucket, timestamp_ms)
+        return min(self._held.starts.get(bucket, log.start), log.start) if archived_offset is None else archived_offset
 
     def _content(self, uuid: str) -> PageContent:
         if uuid not in self._pages:

@@ -60,9 +60,9 @@ def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     before = np.where(is_delete[shown], shown, shown - 1)
     deleted = is_delete[shown]
     columns = rows.columns[len(CHANGELOG_FIELDS) :]
-    taken = kinds.take(pa.array(shown))
+    shown_kinds = kinds.take(pa.array(shown))
     metadata = [
-        pa.array(_KINDS).take(pc.index_in(taken, value_set=pa.array(_SHOWN))).cast(CHANGE_TYPE.type),
+        pa.array(_KINDS).take(pc.index_in(shown_kinds, value_set=pa.array(_SHOWN))).cast(CHANGE_TYPE.type),
         *(column.take(pa.array(shown)) for column in rows.columns[1 : len(CHANGELOG_FIELDS)]),
     ]
     out = binlog_schema(schema)
@@ -73,7 +73,7 @@ def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*metadata, *images], schema=out)
 
 
-def _struct(columns: list[pa.Array], places: Places, there: Bools, struct: pa.StructType) -> pa.StructArray:
-    chosen = pa.array(np.where(there, places, 0), mask=~there)
+def _struct(columns: list[pa.Array], places: Places, is_present: Bools, struct: pa.StructType) -> pa.StructArray:
+    indices = pa.array(np.where(is_present, places, 0), mask=~is_present)
     fields = [struct.field(i) for i in range(struct.num_fields)]
-    return pa.StructArray.from_arrays([c.take(chosen) for c in columns], fields=fields, mask=pa.array(~there))
+    return pa.StructArray.from_arrays([c.take(indices) for c in columns], fields=fields, mask=pa.array(~is_present))

@@ -22,21 +22,22 @@ def require_visible(state: TableState, snapshot_id: int | None) -> None:
         return
     if snapshot_id is None:
         require_no_branch(state, "reading the newest lake snapshot")
-    seen = [pair.snapshot_id for pair in state.lake_history]
-    if snapshot_id not in seen:
+    visible_ids = [pair.snapshot_id for pair in state.lake_history]
+    if snapshot_id not in visible_ids:
+        visible = f"lake snapshot {visible_ids[-1]}" if visible_ids else "no lake snapshot"
         raise InvalidOptionError(
-            f"{state.name} is a branch and sees {f'lake snapshot {seen[-1]}' if seen else 'no lake snapshot'}, with "
-            f"which it began; snapshot {snapshot_id} is of the lake of its table: read it there"
+            f"{state.name} is a branch and sees {visible}, with which it began; "
+            f"snapshot {snapshot_id} is of the lake of its table: read it there"
         )
 
 
-def require_found(state: TableState, found: LakeSnapshot | None) -> None:
+def require_found(state: TableState, snapshot: LakeSnapshot | None) -> None:
     """Require that a branch's lake snapshot, which `require_visible` let pass, still is the one that it began with.
 
     Raises `SnapshotExpiredError` where another engine gave its number to other rows.
     """
-    if BRANCH not in state.properties or found is None:
+    if BRANCH not in state.properties or snapshot is None:
         return
-    pair = next((pair for pair in state.lake_history if pair.snapshot_id == found.id), None)
+    pair = next((pair for pair in state.lake_history if pair.snapshot_id == snapshot.id), None)
     if pair is not None:
-        require_recorded(state, pair, found)
+        require_recorded(state, pair, snapshot)

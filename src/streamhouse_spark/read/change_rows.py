@@ -53,24 +53,24 @@ def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[Changes
         run = int(commits.find(np.array([part.offsets.end - 1], np.int64))[0])
         end = int(commits.ends[run]) if run >= 0 and commits.is_grouped[run] else part.offsets.end
         offsets = OffsetRange(start, max(start, end))
-        if held := commits.within(offsets):
+        if in_part := commits.within(offsets):
             segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
-            yield replace(piece, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=held)
+            yield replace(piece, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=in_part)
         start = offsets.end
 
 
 def change_batches(
-    piece: ChangesScanTask, found: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
+    piece: ChangesScanTask, placed_batches: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
     """Give the changes of a piece with the metadata columns before their own. A row without an offset, and a net
     change, has the offset `NO_PLACE`.
 
-    ``found`` has rows with their offsets, in the order of these. Of a table with a primary key the first column is the
-    kind of change, and the columns of the piece's ``key`` are among the others.
+    ``placed_batches`` has rows with their offsets, in ascending order. For a primary-key table the first column is the
+    kind of change, and the columns of the task's ``key`` are included.
     """
     commits = piece.commits
     waiting: list[tuple[int, pa.RecordBatch]] = []
-    for offsets, batch in found:
+    for offsets, batch in placed_batches:
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
             yield from _net(piece, waiting, fields)
@@ -93,9 +93,9 @@ def _rows_of_commit(
     piece: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows that a commit is known of, as they are."""
-    there = runs >= 0
-    if not there.all():
-        batch, runs, offsets = batch.filter(pa.array(there)), runs[there], offsets[there]
+    is_in_commit = runs >= 0
+    if not is_in_commit.all():
+        batch, runs, offsets = batch.filter(pa.array(is_in_commit)), runs[is_in_commit], offsets[is_in_commit]
     if batch.num_rows:
         commits = piece.commits
         if isinstance(piece.rows, FileRowsScanTask | VersionRowsScanTask):
@@ -115,8 +115,8 @@ def _net(
     waiting.clear()
     time_us = piece.commits.times_us[np.argmax(piece.commits.versions == version)]
     for batch in rows.to_batches():
-        filled = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
-        yield _with_fields(piece, batch, *filled, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
+        numbers = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
+        yield _with_fields(piece, batch, *numbers, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
@@ -132,13 +132,13 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
     first, last = order[starts], order[np.append(starts[1:], len(order))[: len(starts)] - 1]
     was = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
     stays = np.isin(kinds[last], (ChangeType.UPDATE_AFTER, ChangeType.INSERT))
-    both = was & stays
-    before = np.where(both, ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
-    after = np.where(both, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
-    shown = np.column_stack([was, stays]).reshape(-1)
-    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[shown]
-    chosen = take_rows(rows, np.column_stack([first, last]).reshape(-1)[shown])
-    return chosen.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
+    is_update = was & stays
+    before = np.where(is_update, ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
+    after = np.where(is_update, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
+    is_shown = np.column_stack([was, stays]).reshape(-1)
+    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[is_shown]
+    net_rows = take_rows(rows, np.column_stack([first, last]).reshape(-1)[is_shown])
+    return net_rows.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
 
 
 def _with_fields(
@@ -152,8 +152,8 @@ def _with_fields(
     updated: Bools | None = None,
 ) -> pa.RecordBatch:
     columns, schema = batch.columns, batch.schema
-    plain, of_update = _OF_DELETED if piece.is_deleted else _OF_ADDED
-    kinds = np.full(batch.num_rows, plain, np.int8)
+    default_kind, of_update = _OF_DELETED if piece.is_deleted else _OF_ADDED
+    kinds = np.full(batch.num_rows, default_kind, np.int8)
     if updated is not None:
         kinds[updated] = of_update
     if schema.names[:1] == [CHANGE_TYPE.name]:

@@ -33,8 +33,8 @@ class Changes:
         records = InlineRecords(self._table.storage, self._table.uuid)
         records.expect(segment for split in self._splits.values() for segment in split.segments)
         records.fetch_first()
-        found = in_parallel(lambda split: self._read(split, records), list(self._splits.values()))
-        self._held = dict(zip(self._splits, found, strict=True))
+        merged = in_parallel(lambda split: self._read(split, records), list(self._splits.values()))
+        self._held = dict(zip(self._splits, merged, strict=True))
 
     def rows(self, bucket: int) -> pa.Table:
         """Give the rows that the changes of the bucket leave."""
@@ -49,10 +49,10 @@ class Changes:
         return batch
 
     def _of(self, bucket: int | None) -> Sequence[MergedChangelog]:
-        wanted = [b for b in self._splits if bucket is None or b == bucket]
-        if not self._held.keys() >= set(wanted):
-            self._held = {b: self._held[b] if b in self._held else self._kept(self._splits[b]) for b in wanted}
-        return [self._held[b] for b in wanted]
+        buckets = [b for b in self._splits if bucket is None or b == bucket]
+        if not self._held.keys() >= set(buckets):
+            self._held = {b: self._held[b] if b in self._held else self._kept(self._splits[b]) for b in buckets}
+        return [self._held[b] for b in buckets]
 
     def _kept(self, split: LogSplit) -> MergedChangelog:
         """Collapse the changes of a split, once for all tasks of the process where the history is known."""
@@ -71,5 +71,5 @@ class Changes:
     def _read(self, split: LogSplit, records: InlineRecords) -> MergedChangelog:
         schema = self._keyed.schema
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
-        found = (found.batch for found in read_split(self._table.storage, split, written, records=records))
-        return MergedChangelog.of(found, schema.arrow, self._places)
+        batches = (batches.batch for batches in read_split(self._table.storage, split, written, records=records))
+        return MergedChangelog.of(batches, schema.arrow, self._places)

@@ -43,13 +43,13 @@ class CommitRanges:
     @classmethod
     def of(cls, parts: Iterable[CommitRange]) -> CommitRanges:
         """Join the offsets of commits, in any order."""
-        found = [part for part in parts if part.rows]
-        starts = np.concatenate([_NONE, *(part.rows.starts for part in found)])
-        lengths = np.concatenate([_NONE, *(part.rows.lengths for part in found)])
-        counts = [len(part.rows.starts) for part in found]
-        columns = zip(*(part[1:] for part in found), strict=True) if found else [[]] * 4
+        nonempty = [part for part in parts if part.rows]
+        starts = np.concatenate([_NONE, *(part.rows.starts for part in nonempty)])
+        lengths = np.concatenate([_NONE, *(part.rows.lengths for part in nonempty)])
+        counts = [len(part.rows.starts) for part in nonempty]
+        columns = zip(*(part[1:] for part in nonempty), strict=True) if nonempty else [[]] * 4
         versions, times_us, grouped, updated = (np.repeat(column, counts) for column in columns)
-        every = cls(
+        unsorted = cls(
             starts,
             starts + lengths,
             versions.astype(np.int64),
@@ -57,11 +57,11 @@ class CommitRanges:
             grouped.astype(np.bool_),
             updated.astype(np.bool_),
         )
-        return every.taken(np.argsort(starts, kind="stable"))
+        return unsorted.taken(np.argsort(starts, kind="stable"))
 
-    def taken(self, which: Int64Array | Bools) -> CommitRanges:
+    def taken(self, selection: Int64Array | Bools) -> CommitRanges:
         """Return some of the runs."""
-        return CommitRanges(*(getattr(self, name)[which] for name in _COLUMNS))
+        return CommitRanges(*(getattr(self, name)[selection] for name in _COLUMNS))
 
     def _cut(self, starts: Int64Array, ends: Int64Array) -> CommitRanges:
         """Return the runs with other bounds, without those that are empty then."""
@@ -79,9 +79,9 @@ class CommitRanges:
         """The range from the first offset to behind the last. Raises `IndexError` if there is none."""
         return OffsetRange(int(self.starts[0]), int(self.ends[-1]))
 
-    def within(self, wanted: OffsetRange) -> CommitRanges:
-        """Return the part that lies in ``wanted``."""
-        return self._cut(np.maximum(self.starts, wanted.start), np.minimum(self.ends, wanted.end))
+    def within(self, offsets_range: OffsetRange) -> CommitRanges:
+        """Return the part that lies in ``offsets_range``."""
+        return self._cut(np.maximum(self.starts, offsets_range.start), np.minimum(self.ends, offsets_range.end))
 
     @property
     def offsets(self) -> OffsetRuns:
@@ -94,13 +94,13 @@ class CommitRanges:
 
     def of_commit(self, number: int) -> OffsetRuns:
         """Return the offsets of one commit."""
-        own = self.versions == number
-        return OffsetRuns.concat([OffsetRuns(self.starts[own], (self.ends - self.starts)[own])])
+        is_of_commit = self.versions == number
+        return OffsetRuns.concat([OffsetRuns(self.starts[is_of_commit], (self.ends - self.starts)[is_of_commit])])
 
     def among(self, rows: OffsetRuns) -> CommitRanges:
         """Return the part at these offsets."""
-        own, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
-        return replace(self.taken(own), starts=shared.starts, ends=shared.starts + shared.lengths)
+        indices, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
+        return replace(self.taken(indices), starts=shared.starts, ends=shared.starts + shared.lengths)
 
     def reaches(self, offsets: OffsetRange) -> bool:
         """Tell whether a run has one of the offsets."""

@@ -28,10 +28,10 @@ def deletions_as_of(storage: Storage, state: TableState, commit: int) -> TableSt
     """
     if not state.deletions or state.deletions[-1].commit <= commit:
         return state
-    known = [deletion for deletion in state.deletions if deletion.first_commit <= commit]
-    if known and known[-1].commit > commit:
-        known[-1] = _up_to(storage, state, known[-1], commit)
-    return replace(state, deletions=Deletions(known))
+    deletions = [deletion for deletion in state.deletions if deletion.first_commit <= commit]
+    if deletions and deletions[-1].commit > commit:
+        deletions[-1] = _up_to(storage, state, deletions[-1], commit)
+    return replace(state, deletions=Deletions(deletions))
 
 
 def _up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:

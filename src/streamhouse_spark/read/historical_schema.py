@@ -64,15 +64,15 @@ def with_schema(state: TableState, schema_id: int) -> TableState:
     return state if schema_id == state.schema_id else replace(state, schema_id=schema_id)
 
 
-def same_columns(one: TableSchema, other: TableSchema) -> bool:
+def same_columns(schema: TableSchema, other: TableSchema) -> bool:
     """Tell whether two schemas show the same columns in the same order, whatever else they say of them."""
-    return one.names == other.names and _has_columns(one, other)
+    return schema.names == other.names and _has_columns(schema, other)
 
 
 def _has_columns(schema: TableSchema, earlier: TableSchema) -> bool:
     """Tell whether a schema has all columns of an earlier one, as they were."""
-    known = {column.id: (column.name, column.type, column.inner_ids) for column in schema.columns}
-    return all(known.get(c.id) == (c.name, c.type, c.inner_ids) for c in earlier.columns)
+    columns_by_id = {column.id: (column.name, column.type, column.inner_ids) for column in schema.columns}
+    return all(columns_by_id.get(c.id) == (c.name, c.type, c.inner_ids) for c in earlier.columns)
 
 
 def _is_consistent(state: TableState) -> bool:

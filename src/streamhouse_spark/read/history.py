@@ -48,12 +48,12 @@ _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
 def history_rows(storage: Storage, state: TableState, limit: int | None = None) -> Sequence[Sequence[Any]]:
     """Return the rows of `$history`, oldest first: a row for each attempt, of the newest ``limit`` at most."""
     is_keyed = bool(state.primary_key)
-    found: list[Sequence[Any]] = []
+    rows: list[Sequence[Any]] = []
     for record in newest_first(storage, state):
-        found += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
-        if limit is not None and len(found) >= limit:
+        rows += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
+        if limit is not None and len(rows) >= limit:
             break
-    return found[:limit][::-1]
+    return rows[:limit][::-1]
 
 
 def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any]:
@@ -81,8 +81,8 @@ def _of_branch(part: CommitAttempt) -> str | None:
         return "publish"
     if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
         return "branch"
-    gone = (name for action in part.actions if isinstance(action, act.DropTag) for name in action.names)
-    return "drop branch" if any(name.startswith(BRANCH_TAG) for name in gone) else None
+    dropped_tags = (name for action in part.actions if isinstance(action, act.DropTag) for name in action.names)
+    return "drop branch" if any(name.startswith(BRANCH_TAG) for name in dropped_tags) else None
 
 
 def _of_rollback(part: CommitAttempt) -> str | None:
@@ -124,30 +124,30 @@ def _count_deleted(actions: Sequence[act.Action]) -> int:
 
 def _details(part: CommitAttempt) -> str | None:
     """Return the particulars of an attempt as JSON, or None."""
-    found: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     for action in part.actions:
         match action:
             case act.Create(name=name) | act.Rename(name) | act.Undrop(name):
-                found["name"] = name
+                details["name"] = name
             case act.SetProperties(changed, removed):
-                found |= {"set": dict(changed), "unset": list(removed)}
+                details |= {"set": dict(changed), "unset": list(removed)}
             case act.SetSchema(schema_id):
-                found["schema_id"] = schema_id
+                details["schema_id"] = schema_id
             case SetPartitioning(schema_id, columns, fields):
-                found |= {"schema_id": schema_id, "partition_by": fields or join_names(columns)}
+                details |= {"schema_id": schema_id, "partition_by": fields or join_names(columns)}
             case act.TieredSnapshot(snapshot_id):
-                found["lake_snapshot_id"] = snapshot_id
+                details["lake_snapshot_id"] = snapshot_id
             case act.ResetLake(lake_location):
-                found["lake_location"] = lake_location
+                details["lake_location"] = lake_location
             case act.Tag(name, version):
-                found |= {"tag": name, "tagged_version": version}
+                details |= {"tag": name, "tagged_version": version}
             case act.DropTag(names):
-                found["tags"] = list(names)
+                details["tags"] = list(names)
             case act.CommitConsumerOffset(consumer_id):
-                found["consumer_id"] = consumer_id
+                details["consumer_id"] = consumer_id
             case _:
                 pass
     if part.transaction is not None:
         name = "to_version" if _of_rollback(part) else "txn_version"
-        found[name] = part.transaction.version
-    return json.dumps(found, ensure_ascii=False) if found else None
+        details[name] = part.transaction.version
+    return json.dumps(details, ensure_ascii=False) if details else None

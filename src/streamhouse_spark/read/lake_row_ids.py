@@ -93,10 +93,10 @@ def names_at(table: TableHandle, state: TableState, read: ReadVersion, places: C
     snapshot_id = read.lake_snapshot_id
     assert snapshot_id is not None
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
-    every = lake.named_files(snapshot_id)
+    all_files = lake.named_files(snapshot_id)
     if lake.mark_of(snapshot_id) != read.lake_mark:
         raise changed_since_read_error(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
-    return {place: names.name_of(every[place]) for place in places}
+    return {place: names.name_of(all_files[place]) for place in places}
 
 
 def read_file(
@@ -129,9 +129,9 @@ def require_same_files(state: TableState, read: ReadVersion, files: FileRows) ->
         raise changed_since_read_error(
             state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files"
         )
-    gone = union_deleted_file_rows(state.deletions)
+    deleted_rows = union_deleted_file_rows(state.deletions)
     for name, runs in files.items():
-        if name in gone and (common := gone[name].common(runs)):
+        if name in deleted_rows and (common := deleted_rows[name].common(runs)):
             raise changed_since_read_error(
                 state, f"the row at position {common.range.start} of {name} was deleted by another"
             )
@@ -199,15 +199,15 @@ def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, Offse
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    wanted = _of_lake(state, rows)
-    if state.lake is None or not wanted:
+    tiered_rows = _of_lake(state, rows)
+    if state.lake is None or not tiered_rows:
         return True
     lake = table.open_lake().with_state(state)
     if ADOPTED not in state.properties and all(map(parse_file_offsets, lake.named_files(state.lake.snapshot_id))):
         return True
-    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, wanted)) == num_rows_of(wanted)
+    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, tiered_rows)) == num_rows_of(tiered_rows)
 
 
 def _of_lake(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
-    found = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
-    return {bucket: runs for bucket, runs in found.items() if runs}
+    tiered_rows = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
+    return {bucket: runs for bucket, runs in tiered_rows.items() if runs}

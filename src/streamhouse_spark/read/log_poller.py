@@ -76,21 +76,21 @@ class LogPoller:
         what was seen already. Raises the errors of both.
         """
         with self._lock:
-            is_behind = self._version > state.version
-            if not is_behind and self.wait_ms() > 0:
+            has_newer_commits = self._version > state.version
+            if not has_newer_commits and self.wait_ms() > 0:
                 return state
             self._looked_ms = self._clock.boot_ms()
             at_most, self._at_most = self._at_most, 1
-            if first is None or at_most is None or is_behind:
-                found = refresh()
+            if first is None or at_most is None or has_newer_commits:
+                latest = refresh()
             else:
-                found = first(at_most)
-                if found.version - state.version >= at_most:
+                latest = first(at_most)
+                if latest.version - state.version >= at_most:
                     self._at_most = FEW[at_most]
-            if found.version > max(self._version, state.version):
+            if latest.version > max(self._version, state.version):
                 self._news_ms = self._clock.boot_ms()
-            self._version = max(self._version, found.version)
-            return found
+            self._version = max(self._version, latest.version)
+            return latest
 
 
 class _Lookouts:
@@ -111,10 +111,10 @@ class _Lookouts:
         time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has a time of its own
         name = (table.storage.url, table.uuid, time)
         with self._lock:
-            found = self._known.get(name)
-            if found is None:
-                found = self._known[name] = LogPoller(clock, pace)
-            return found
+            poller = self._known.get(name)
+            if poller is None:
+                poller = self._known[name] = LogPoller(clock, pace)
+            return poller
 
 
 _LOOKOUTS: Final = _Lookouts()

@@ -120,22 +120,22 @@ def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
     return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
-def plan_pin(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> Sources:
+def plan_pin(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sources:
     """Find what holds the rows of a pin.
 
     Raises `SnapshotExpiredError` where its lake snapshot is gone, or is not the one that was recorded.
     """
-    allowed = wanted.pruning.buckets(pin.state)
+    allowed = request.pruning.buckets(pin.state)
     if allowed is not None:
         hot = {bucket: offsets for bucket, offsets in pin.hot.items() if bucket in allowed}
         pin = replace(pin, hot=hot, bases={bucket: base for bucket, base in pin.bases.items() if bucket in allowed})
     if pin.state.primary_key:
-        return _plan_keyed(table, pin, wanted)
-    lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
-    lake, holding = _without_masked(table, pin, lake, names_rows=wanted.names_rows)
+        return _plan_keyed(table, pin, request)
+    lake = scan_pinned(table, pin, request) if pin.lake is not None else None
+    lake, holding = _without_masked(table, pin, lake, names_rows=request.names_rows)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    pieces = prune_tasks(pin.state, map(LogScanTask, splits), wanted.pruning)
-    return Sources(pin.state, wanted.schema(pin.state), lake, (*holding, *pieces))
+    pieces = prune_tasks(pin.state, map(LogScanTask, splits), request.pruning)
+    return Sources(pin.state, request.schema(pin.state), lake, (*holding, *pieces))
 
 
 def _without_masked(
@@ -154,22 +154,26 @@ def _without_masked(
 
     places = file_places(table, pin, lake) if names_rows else {}
     names = StorageFiles(table.storage)
-    pieces, others = [], []
+    pieces, files = [], []
     strange = _without_file(table, pin, lake, deleted)
     folder = f"{names.name_of(pin.state.lake_location)}/"
     for file in lake.files:
         name, place = names.name_of(file.location), places.get(file.location)
         rows = deleted if parse_file_offsets(file.location) is not None else strange
         of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
-        gone = of_files.get(name) if of_files else None
+        deleted_positions = of_files.get(name) if of_files else None
         if of_bucket and ADOPTED not in pin.state.properties and name.startswith(folder):
             of_bucket, positions = _positions_in(file, of_bucket)
-            gone = positions if gone is None else OffsetRuns.merged([gone, positions])
+            deleted_positions = (
+                positions if deleted_positions is None else OffsetRuns.merged([deleted_positions, positions])
+            )
         if of_bucket or place is not None:
-            pieces += [LakeScanTask(split, file.bucket, of_bucket, gone or None, place) for split in file.splits()]
+            pieces += [
+                LakeScanTask(split, file.bucket, of_bucket, deleted_positions or None, place) for split in file.splits()
+            ]
         else:
-            others.append(replace(file, gone=gone) if gone else file)
-    return replace(lake, files=tuple(others)), tuple(pieces)
+            files.append(replace(file, gone=deleted_positions) if deleted_positions else file)
+    return replace(lake, files=tuple(files)), tuple(pieces)
 
 
 def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
@@ -182,10 +186,10 @@ def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Ma
     if named is None:
         return deleted, OffsetRuns.merged([])
     bucket, offsets = named
-    inside = deleted[bucket].within(offsets) if bucket in deleted else OffsetRuns.merged([])
+    in_file = deleted[bucket].within(offsets) if bucket in deleted else OffsetRuns.merged([])
     if len(offsets) != file.num_rows or file.merge is not None:
-        return ({bucket: inside} if inside else {}), OffsetRuns.merged([])
-    return {}, OffsetRuns(inside.starts - offsets.start, inside.lengths)
+        return ({bucket: in_file} if in_file else {}), OffsetRuns.merged([])
+    return {}, OffsetRuns(in_file.starts - offsets.start, in_file.lengths)
 
 
 def _without_file(
@@ -196,8 +200,8 @@ def _without_file(
 
     if pin.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
         return deleted
-    held = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
-    left = {bucket: runs.without(held[bucket]) for bucket, runs in deleted.items()}
+    in_lake = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
+    left = {bucket: runs.without(in_lake[bucket]) for bucket, runs in deleted.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
 
 
@@ -213,8 +217,8 @@ def file_places(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mappin
     has_offsets = ADOPTED not in state.properties and all(parse_file_offsets(file.location) for file in lake.files)
     if pair is None or state.lake is None or pair.snapshot_id != state.lake.snapshot_id or has_offsets:
         return {}
-    every = table.open_lake().with_state(state).named_files(pair.snapshot_id)
-    return {location: place for place, location in enumerate(every)}
+    all_files = table.open_lake().with_state(state).named_files(pair.snapshot_id)
+    return {location: place for place, location in enumerate(all_files)}
 
 
 def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
@@ -225,15 +229,15 @@ def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
     pair, state = pin.lake, pin.state
     if pair is None or not state.deletions:
         return NO_FILE_ROWS
-    found = unapplied_file_deletes(state.deletions, pair.told)
-    for deletion in found:
+    deletions = unapplied_file_deletes(state.deletions, pair.told)
+    for deletion in deletions:
         if not have_same_files(state.lake_history, deletion.snapshot_id, pair.snapshot_id):
             raise SnapshotExpiredError(
                 f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
                 f"may lie in other files of snapshot {pair.snapshot_id}, because another engine rewrote some; tier the "
                 "table, which deletes them there"
             )
-    return union_deleted_file_rows(found)
+    return union_deleted_file_rows(deletions)
 
 
 def _require_files(table: TableHandle, pin: ReadSnapshot, files: FileRows) -> None:
@@ -274,21 +278,21 @@ def prune_tasks(state: TableState, pieces: Iterable[Piece], pruning: Pruning) ->
 
 
 def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
-    kept = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
-    if len(kept) == len(split.segments):
+    segments = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
+    if len(segments) == len(split.segments):
         return split
-    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})
+    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _plan_keyed(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> Sources:
+def _plan_keyed(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sources:
     """Lake files of buckets without newer changes stay files. Rows of the others are read beside the changes."""
-    state, schema = pin.state, wanted.schema(pin.state)
+    state, schema = pin.state, request.schema(pin.state)
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
     keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
-    lake = scan_pinned(table, pin, replace(wanted, columns=keyed.schema.names)) if pin.lake is not None else None
+    lake = scan_pinned(table, pin, replace(request, columns=keyed.schema.names)) if pin.lake is not None else None
     changed: set[int | None] = {tail.bucket for tail in tails}
     if changed:
         changed.add(None)  # a file whose bucket is not known may be of any
@@ -306,32 +310,32 @@ def _plan_keyed(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> S
 
 def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
     """The columns of the schema and those of the primary key, in the table's order."""
-    chosen = {*schema.names, *state.primary_key}
-    if len(chosen) == len(state.schema.names):
+    names = {*schema.names, *state.primary_key}
+    if len(names) == len(state.schema.names):
         return state.schema
-    return TableSchema(tuple(c for c in state.schema.columns if c.name in chosen))
+    return TableSchema(tuple(c for c in state.schema.columns if c.name in names))
 
 
 # -- the lake ---------------------------------------------------------------------------------------------------------
 
 
-def scan_pinned(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> LakeScan:
+def scan_pinned(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> LakeScan:
     """Find the files of a pin's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
     assert pin.lake is not None
-    scan = scan_lake(table, pin.state, pin.lake.snapshot_id, wanted)
+    scan = scan_lake(table, pin.state, pin.lake.snapshot_id, request)
     require_recorded(pin.state, pin.lake, scan.snapshot)
     return scan
 
 
-def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: ScanRequest) -> LakeScan:
+def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, request: ScanRequest) -> LakeScan:
     """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
-    allowed = wanted.pruning.buckets(state)
+    allowed = request.pruning.buckets(state)
     scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
-        columns=wanted.schema(state).names,
+        columns=request.schema(state).names,
         schema=state.schema,
-        statistics_of=wanted.statistics_of,
-        node=wanted.pruning.node,
+        statistics_of=request.statistics_of,
+        node=request.pruning.node,
         buckets=allowed,
     )
     if allowed is None:
@@ -351,14 +355,14 @@ def plan_lake(
 
     There are no pieces before the first tiering round. Raises `SnapshotExpiredError`.
     """
-    wanted = ScanRequest.of(projection).schema(state)
+    schema = ScanRequest.of(projection).schema(state)
     lake = table.open_lake().with_state(state)
     if as_of_timestamp_ms is not None:
         as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
     require_visible(state, as_of_snapshot)
-    plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=wanted.names, node=projection.node, schema=state.schema)
+    plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=schema.names, node=projection.node, schema=state.schema)
     require_found(state, plan.snapshot)
     if as_of_snapshot is None:
         require_metadata(state, lake, plan.snapshot)
     pieces = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)
-    return ScanPlan(table.name, table.uuid, wanted, pieces, plan.projection)
+    return ScanPlan(table.name, table.uuid, schema, pieces, plan.projection)

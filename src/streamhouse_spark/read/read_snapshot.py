@@ -42,10 +42,10 @@ def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) 
     """
     pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
     if pair is None and state.snapshots:
-        begun = {
+        starts = {
             b: state.snapshots[b].offset if b in state.snapshots else log.start for b, log in state.buckets.items()
         }
-        hot = {b: OffsetRange(begun[b], log.end) for b, log in state.buckets.items() if begun[b] < log.end}
+        hot = {b: OffsetRange(starts[b], log.end) for b, log in state.buckets.items() if starts[b] < log.end}
         return ReadSnapshot(state, None, hot, state.snapshots)
     if pair is None:
         ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
@@ -54,23 +54,24 @@ def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) 
     return ReadSnapshot(state, pair, {b: r for b, r in ranges.items() if r})
 
 
-def require_recorded(state: TableState, pair: TieredSnapshot, found: LakeSnapshot | None) -> None:
-    """Check that the ``found`` snapshot is the recorded one: Paimon reuses the numbers of snapshots that were rolled
+def require_recorded(state: TableState, pair: TieredSnapshot, snapshot: LakeSnapshot | None) -> None:
+    """Check that the ``snapshot`` snapshot is the recorded one: Paimon reuses the numbers of snapshots that were rolled
     back.
 
     Raises `SnapshotExpiredError`, on which readers look for another.
     """
     is_as_recorded = (
-        found is not None
-        and same_offsets(found.offsets, pair.offsets)
-        and same_offsets(found.starts, pair.starts)
-        and found.dropped_rows >= pair.dropped_rows  # older records do not say how many
+        snapshot is not None
+        and same_offsets(snapshot.offsets, pair.offsets)
+        and same_offsets(snapshot.starts, pair.starts)
+        and snapshot.dropped_rows >= pair.dropped_rows  # older records do not say how many
     )
     if is_as_recorded:
         return
+    offsets = dict(snapshot.offsets) if snapshot else "nothing"
     raise SnapshotExpiredError(
-        f"{state.name}: lake snapshot {pair.snapshot_id} holds {dict(found.offsets) if found else 'nothing'}, when it "
-        f"was recorded it held {dict(pair.offsets)}: another engine rolled the lake back; tier it, which says more"
+        f"{state.name}: lake snapshot {pair.snapshot_id} holds {offsets}, when it was recorded it held "
+        f"{dict(pair.offsets)}: another engine rolled the lake back; tier it, which says more"
     )
 
 
@@ -114,17 +115,17 @@ def _deletions_until(state: TableState, timestamp_ms: int) -> Deletions:
     """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
     ahead.
     """
-    latest_ms, kept = state.time_ms, []
+    latest_ms, deletions = state.time_ms, []
     for deletion in reversed(state.deletions):
         latest_ms = min(latest_ms, deletion.time_ms)
         if latest_ms <= timestamp_ms:
-            kept.append(deletion)
+            deletions.append(deletion)
         elif deletion.first_ms <= timestamp_ms and deletion.first_commit < deletion.commit:
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
                 "are no longer told apart; choose a later time"
             )
-    return Deletions(reversed(kept))
+    return Deletions(reversed(deletions))
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
@@ -146,10 +147,10 @@ def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int
     """Raise unless the table was made before. A clock that was ahead then is corrected by a later record, and by rows
     known from then.
     """
-    made_ms = min(state.created_ms, state.time_ms)
-    if timestamp_ms < made_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
+    created_ms = min(state.created_ms, state.time_ms)
+    if timestamp_ms < created_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {made_ms} ms; choose a later time"
+            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {created_ms} ms; choose a later time"
         )
 
 
@@ -159,8 +160,8 @@ def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: 
         return True
     log = state.buckets[bucket]
     if log.segments and log.segments[0].base_offset < offset:
-        whole = BucketLog(log.segments[0].base_offset, log.end, log.segments)
-        if offset_after(whole, timestamp_ms) >= offset:
+        log_with_first = BucketLog(log.segments[0].base_offset, log.end, log.segments)
+        if offset_after(log_with_first, timestamp_ms) >= offset:
             return True
     pairs = state.lake_history
     return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
@@ -170,8 +171,8 @@ def _require_deleted_in(
     state: TableState, pair: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
     """Require that the lake snapshot lacks the rows whose deletion only lake snapshots tell."""
-    told = pair.told if pair is not None else 0
-    if any(deletion.is_in_lake and deletion.commit > told for deletion in deletions):
+    applied_through = pair.told if pair is not None else 0
+    if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: rows had been deleted that no recorded lake snapshot of that time "
             f"lacks; read the lake as of that time ({state.name}$lake), or a later time"
@@ -188,8 +189,8 @@ def _newest_within(
     later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
     pairs = [pair for pair in pairs if later is None or pair.told < later]
-    known = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
-    dropped_rows = min((pair.dropped_rows for pair in known), default=0)
+    candidates = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
+    dropped_rows = min((pair.dropped_rows for pair in candidates), default=0)
     for pair in reversed(pairs):
         has_all = pair.dropped_rows <= dropped_rows
         if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):

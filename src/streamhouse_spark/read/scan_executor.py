@@ -84,11 +84,11 @@ def read_batches(
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
     reader = ScanTaskReader(table, plan, fields, filter=filter, mask=mask, fail_on_data_loss=fail_on_data_loss)
-    found = (batch for piece in plan.pieces for batch in reader.batches(piece))
+    batches = (batch for piece in plan.pieces for batch in reader.batches(piece))
     if plan.binlog_start is None:
-        yield from found
+        yield from batches
     else:
-        yield from binlog_batches(_from(found, plan.binlog_start), plan.schema.arrow)
+        yield from binlog_batches(_from(batches, plan.binlog_start), plan.schema.arrow)
 
 
 def read_tables(
@@ -123,12 +123,12 @@ def _with_places(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
 
 def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
     """Leave out rows that a filter surely does not want, where these are many."""
-    for found in batches:
-        kept = mask.wanted(found.batch)
-        if kept is None:
-            yield found
-        elif kept.any():
-            yield found.only(kept)
+    for batch in batches:
+        matches = mask.wanted(batch.batch)
+        if matches is None:
+            yield batch
+        elif matches.any():
+            yield batch.only(matches)
 
 
 def _is_of_lake(piece: Piece) -> bool:
@@ -167,8 +167,8 @@ class ScanTaskReader:
 
     def fetch_first(self) -> None:
         """Read the changes, and begin to fetch everything else, at the same time."""
-        begun = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
-        for _ in at_once(self._table.storage, lambda begin: begin(), begun):
+        reads = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
+        for _ in at_once(self._table.storage, lambda begin: begin(), reads):
             pass
 
     def read_changes(self) -> None:
@@ -179,8 +179,10 @@ class ScanTaskReader:
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Give the rows of a piece that the filter wants."""
         if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
-            for batch, gone in self._with_gone(piece.split):
-                yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter, gone).to_batches()
+            for batch, deleted_places in self._with_gone(piece.split):
+                yield from select_matching_rows(
+                    pa.Table.from_batches([batch]), self._filter, deleted_places
+                ).to_batches()
             return
         for batch in self._found(piece):
             if self._filter is None or self._is_filtered(piece):
@@ -191,8 +193,10 @@ class ScanTaskReader:
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
         if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._is_placed(piece):
-            how, gone = self._projection, self._excluded_positions(piece)
-            return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, gone=gone)
+            projection, deleted_positions = self._projection, self._excluded_positions(piece)
+            return read_whole(
+                self._lake, piece.split, projection, filter=self._filter, node=self._node, gone=deleted_positions
+            )
         if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
             return self._select_matching(piece.split, self._filter)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
@@ -250,8 +254,8 @@ class ScanTaskReader:
         if not self._is_shown(split):
             return self._live(split)
         schema, has_changes = self._plan.schema, split.has_changes
-        wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
-        batches = read_split(self._table.storage, split, wanted, records=self._records)
+        read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
+        batches = read_split(self._table.storage, split, read_schema, records=self._records)
         return self._shown(batches if has_changes or self._mask is None else _possible(batches, self._mask))
 
     def _is_shown(self, split: LogSplit) -> bool:
@@ -259,33 +263,33 @@ class ScanTaskReader:
         return bool(self._metadata) or split.has_changes
 
     def _live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        for batch, gone in self._with_gone(split):
-            parts = live_parts(batch, gone)
+        for batch, deleted_places in self._with_gone(split):
+            parts = live_parts(batch, deleted_places)
             if parts is None:
-                yield live(batch, gone)
+                yield live(batch, deleted_places)
             else:
                 yield from parts
 
     def _with_gone(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
         """All rows of a split in batches, each with the places of the deleted ones."""
-        every = replace(split, deleted=None)
+        with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
-        for found in read_split(self._table.storage, every, self._plan.schema, records=self._records):
-            yield found.batch, places_within(deleted, found.base_offset, found.batch.num_rows)
+        for log_batch in read_split(self._table.storage, with_deleted, self._plan.schema, records=self._records):
+            yield log_batch.batch, places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
 
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
         """The rows that a filter wants, which are chosen once: a copy without deleted rows would take as long again."""
         batches, places, begin = [], [NO_PLACES], 0
-        for batch, gone in self._with_gone(split):
+        for batch, deleted_places in self._with_gone(split):
             batches.append(batch)
-            places.append(gone + begin)
+            places.append(deleted_places + begin)
             begin += batch.num_rows
         return select_matching_rows(
             pa.Table.from_batches(batches, self._plan.schema.arrow), filter_, np.concatenate(places)
         )
 
     def _shown(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
-        return (with_metadata(found, self._metadata) for found in batches)
+        return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
     def _placed(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
@@ -308,24 +312,28 @@ class ScanTaskReader:
             batches = self._archive.batches(piece.rows, schema)
         else:
             split = piece.rows.split
-            wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
-            batches = self._log_batches(split, wanted)
-        for found in batches:
-            yield np.arange(found.base_offset, found.offsets.end), found.batch
+            read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
+            batches = self._log_batches(split, read_schema)
+        for log_batch in batches:
+            yield np.arange(log_batch.base_offset, log_batch.offsets.end), log_batch.batch
 
     def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
         """Rows of a snapshot by key, at the offset before the one that they are from."""
-        for found in self._log_batches(split, self._plan.schema):
-            last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
-            yield add_log_positions(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
+        for log_batch in self._log_batches(split, self._plan.schema):
+            last = pa.repeat(pa.scalar(offset - 1, pa.int64()), log_batch.batch.num_rows)
+            yield (
+                add_log_positions(log_batch.batch, self._metadata, split.bucket, last)
+                if self._metadata
+                else log_batch.batch
+            )
 
     def _binlog(
         self, archived: Sequence[ArchiveScanTask], split: LogSplit, schema: TableSchema
     ) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
         older = (self._archive.batches(piece, schema) for piece in archived)
-        found_batches = itertools.chain(itertools.chain.from_iterable(older), self._log_batches(split, written))
-        changes = (with_metadata(found, CHANGELOG_FIELDS) for found in found_batches)
+        log_batches = itertools.chain(itertools.chain.from_iterable(older), self._log_batches(split, written))
+        changes = (with_metadata(log_batch, CHANGELOG_FIELDS) for log_batch in log_batches)
         return binlog_batches(changes, schema.arrow)
 
     def _log_batches(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
@@ -333,32 +341,36 @@ class ScanTaskReader:
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
-    def _lake_batches(self, split: LakeSplit, gone: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
-        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, gone=gone)
+    def _lake_batches(self, split: LakeSplit, deleted_positions: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
+        return read_lake_split(
+            self._lake, split, self._projection, filter=self._filter, node=self._node, gone=deleted_positions
+        )
 
-    def _excluded_positions(self, piece: LakeScanTask, ours: OffsetFile | None = None) -> Int64Array:
-        """Return the positions of the rows to leave out that the lake does not lack yet; its footer, of which ``ours``
-        may be known, tells those of a file of which the plan knows offsets alone.
+    def _excluded_positions(self, piece: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
+        """Return the positions of deleted rows that the lake file still has.
+
+        If the plan has only their offsets, the file's footer maps these to positions. ``source`` is that footer's
+        content, if it was read already.
         """
-        found = [] if piece.gone is None else [piece.gone]
+        positions = [] if piece.gone is None else [piece.gone]
         if piece.deleted and piece.split.merge is None:
-            ours = ours or self._require_ours(piece)
-            shared = ours.runs.common(piece.deleted.get(ours.bucket, OffsetRuns.merged([])))
-            found.append(OffsetRuns.of(ours.runs.rows_at(shared)))
-        return OffsetRuns.merged(found).offsets() if found else NO_POSITIONS
+            source = source or self._require_ours(piece)
+            shared = source.runs.common(piece.deleted.get(source.bucket, OffsetRuns.merged([])))
+            positions.append(OffsetRuns.of(source.runs.rows_at(shared)))
+        return OffsetRuns.merged(positions).offsets() if positions else NO_POSITIONS
 
     def _offset_file(self, piece: LakeScanTask) -> OffsetFile | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
         return offset_file(self._lake, piece.split.location, writers)
 
     def _require_ours(self, piece: LakeScanTask) -> OffsetFile:
-        ours = self._offset_file(piece)
-        if ours is None:
+        source = self._offset_file(piece)
+        if source is None:
             raise LakeMismatchError(
                 f"{self._table.name}: rows were deleted that may be in {piece.split.location}, which another engine "
                 "wrote, so that their places are not known; delete them there with that engine"
             )
-        return ours
+        return source
 
     def _of_lake(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
         """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
@@ -369,28 +381,28 @@ class ScanTaskReader:
             for batch in read_lake_split(files, split, self._projection):
                 yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
-        ours = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
-        gone = self._excluded_positions(piece, ours)
-        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=gone):
-            if ours is not None:
-                offsets = pa.array(ours.runs.offsets_of(numbers))
-                yield add_log_positions(batch, self._metadata, ours.bucket, offsets)
+        source = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
+        deleted_positions = self._excluded_positions(piece, source)
+        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=deleted_positions):
+            if source is not None:
+                offsets = pa.array(source.runs.offsets_of(numbers))
+                yield add_log_positions(batch, self._metadata, source.bucket, offsets)
             else:
                 ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers))
                 yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
 
     def _of_offsets(self, piece: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
-        for found, batch in self._live_trimmed(piece):
-            yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(found)) if self._metadata else batch
+        for offsets, batch in self._live_trimmed(piece):
+            yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(offsets)) if self._metadata else batch
 
     def _live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range, without the rows that are to be left out."""
         for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id):
-            gone = None if piece.deleted is None else piece.deleted.holds(offsets)
-            if gone is None or not gone.any():
+            is_deleted = None if piece.deleted is None else piece.deleted.holds(offsets)
+            if is_deleted is None or not is_deleted.any():
                 yield offsets, batch
-            elif not gone.all():
-                yield offsets[~gone], without(batch, gone)
+            elif not is_deleted.all():
+                yield offsets[~is_deleted], without(batch, is_deleted)
 
     def _trimmed(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
@@ -430,6 +442,6 @@ class ScanTaskReader:
     def _older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         """Rows that changes are laid over."""
         if piece.base is not None:
-            return (found.batch for found in self._log_batches(piece.base, schema))
+            return (log_batch.batch for log_batch in self._log_batches(piece.base, schema))
         assert piece.lake is not None
         return self._lake_batches(piece.lake)

@@ -63,8 +63,8 @@ class LakeScanTask:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LakeScanTask:
         deleted = rows_from_json(data.get("deleted", {}))
-        gone = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
-        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, gone, data.get("place"))
+        deleted_positions = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
+        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, deleted_positions, data.get("place"))
 
 
 @dataclass(frozen=True, slots=True)

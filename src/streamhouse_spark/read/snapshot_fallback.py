@@ -38,29 +38,31 @@ class InitialSchema:
     reader: str = "a read of {name}"
     advice: str = "read it again"
 
-    def require_same(self, pin: ReadSnapshot, found: ReadSnapshot) -> ReadSnapshot:
+    def require_same(self, pin: ReadSnapshot, fallback: ReadSnapshot) -> ReadSnapshot:
         """Give the pin that was found. Raises `SchemaMismatchError` where columns are others there."""
-        begun, name = pin.state.schema, found.state.name
-        columns = begun.names if self.columns is None else self.columns
-        require_same_columns(begun, found.state.schema, columns, self.reader.format(name=name), self.advice)
-        return found
+        initial, name = pin.state.schema, fallback.state.name
+        columns = initial.names if self.columns is None else self.columns
+        require_same_columns(initial, fallback.state.schema, columns, self.reader.format(name=name), self.advice)
+        return fallback
 
 
-def with_stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema, read: Callable[[ReadSnapshot], T]) -> T:
+def with_stand_ins(
+    table: TableHandle, pin: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
+) -> T:
     """Read a pin, or one that stands in for it. Raises `SnapshotExpiredError` where none can be read any more."""
-    stand_ins = _stand_ins(table, pin, begun)
-    chosen = pin
+    stand_ins = _stand_ins(table, pin, initial)
+    current = pin
     while True:
         try:
-            return read(chosen)
+            return read(current)
         except SnapshotExpiredError:
-            found = next(stand_ins, None)
-            if found is None:
+            fallback = next(stand_ins, None)
+            if fallback is None:
                 raise
-            chosen = found
+            current = fallback
 
 
-def _stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema) -> Iterator[ReadSnapshot]:
+def _stand_ins(table: TableHandle, pin: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
     if BRANCH in pin.state.properties:
         return  # the lake's newer snapshots are those of the branch's table
     table.refresh()  # a table that was dropped meanwhile has no lake table either
@@ -71,10 +73,10 @@ def _stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema) -> I
                 return
             if (same := _same_rows(pin.state, newest)) is not None:
                 yield same
-    if begun.is_chosen:
+    if initial.is_chosen:
         return
     for _ in range(STAND_INS_MAX):
-        yield begun.require_same(pin, fall_back_to_lake_snapshot(table))
+        yield initial.require_same(pin, fall_back_to_lake_snapshot(table))
 
 
 def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:

@@ -45,11 +45,11 @@ def parts(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
 
 def binlog_parts(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
     """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
-    found: list[ScanPlan] = []
+    plans: list[ScanPlan] = []
     for bucket, start in starts.items():
         pieces = [piece for piece in plan.pieces if _bucket_of_changes(piece) == bucket]
-        found.append(replace(plan.with_pieces(pieces), binlog_start=start))
-    return found or [plan]
+        plans.append(replace(plan.with_pieces(pieces), binlog_start=start))
+    return plans or [plan]
 
 
 def _bucket_of_changes(piece: Piece) -> int | None:
@@ -79,15 +79,15 @@ def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
         if not isinstance(piece, KeyedScanTask):
             yield piece
             continue
-        of_one = of_bucket.setdefault(piece.bucket, [])
+        bucket_tasks = of_bucket.setdefault(piece.bucket, [])
         if piece.base is None:
-            of_one.append(piece)
+            bucket_tasks.append(piece)
         else:
             cut = split_by_size(piece.base, TARGET_BYTES_MAX)
-            of_one.extend(replace(piece, base=part, size_bytes=part.size_bytes) for part in cut)
+            bucket_tasks.extend(replace(piece, base=part, size_bytes=part.size_bytes) for part in cut)
     yield from of_bucket.pop(None, ())
-    for _, found in sorted(of_bucket.items(), key=lambda item: item[0] or 0):
-        yield from found
+    for _, tasks in sorted(of_bucket.items(), key=lambda item: item[0] or 0):
+        yield from tasks
 
 
 def split_large_tasks(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
@@ -122,29 +122,33 @@ def align_to_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) 
     """
     groups = [list(group) for group in groups]
     changes: dict[int | None, int] = {}
-    for one in (one for group in groups for one in group):
-        piece = piece_of(one)
+    for item in (item for group in groups for item in group):
+        piece = piece_of(item)
         if isinstance(piece, KeyedScanTask) and piece.is_of_changes:
-            changes[piece.bucket] = changes.get(piece.bucket, 0) + one.size_bytes
+            changes[piece.bucket] = changes.get(piece.bucket, 0) + item.size_bytes
     changes[None] = sum(changes.values())
     joined: list[list[S]] = groups[:1]
     for group in groups[1:]:
-        held, here = _older_bytes(joined[-1], piece_of), _older_bytes(group, piece_of)
-        moving = {b for b in held.keys() & here.keys() if min(held[b], here[b]) < changes.get(b, 0)}
-        rest: list[S] = []
-        for one in group:
-            piece = piece_of(one)
-            (joined[-1] if isinstance(piece, KeyedScanTask) and piece.bucket in moving else rest).append(one)
-        if rest:
-            joined.append(rest)
+        left_bytes, right_bytes = _older_bytes(joined[-1], piece_of), _older_bytes(group, piece_of)
+        moving = {
+            b for b in left_bytes.keys() & right_bytes.keys() if min(left_bytes[b], right_bytes[b]) < changes.get(b, 0)
+        }
+        staying: list[S] = []
+        for item in group:
+            piece = piece_of(item)
+            (joined[-1] if isinstance(piece, KeyedScanTask) and piece.bucket in moving else staying).append(item)
+        if staying:
+            joined.append(staying)
     return joined
 
 
 def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
     """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
-    found: dict[int | None, int] = {}
-    for one in group:
-        piece = piece_of(one)
+    sizes_bytes: dict[int | None, int] = {}
+    for item in group:
+        piece = piece_of(item)
         if isinstance(piece, KeyedScanTask):
-            found[piece.bucket] = found.get(piece.bucket, 0) + (0 if piece.is_of_changes else one.size_bytes)
-    return found
+            sizes_bytes[piece.bucket] = sizes_bytes.get(piece.bucket, 0) + (
+                0 if piece.is_of_changes else item.size_bytes
+            )
+    return sizes_bytes

@@ -128,8 +128,8 @@ class SystemTables:
             if not name.startswith(BRANCH_TAG)
         ]
         branches = [
-            (one.name, "BRANCH", one.base.version, one.base.time_ms, None, one.base.lake_snapshot)
-            for one in branches_of(self.state)
+            (branch.name, "BRANCH", branch.base.version, branch.base.time_ms, None, branch.base.lake_snapshot)
+            for branch in branches_of(self.state)
         ]
         return [("main", "BRANCH", self.state.version, self.state.time_ms, None, lake), *branches, *tags]
 

@@ -51,7 +51,9 @@ def follow(
     """Follow the log as `Table.tail` does. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
     require_position(table.log, start, f"the start of a tail of {state.name}")
-    told = start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
+    checked_through = (
+        start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
+    )
     positions = start_offsets(state, start, table.storage)
     columns = Projection.of(state.schema, columns, None).columns
     for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
@@ -66,7 +68,7 @@ def follow(
         state,
         positions,
         columns,
-        told=told,
+        checked_through=checked_through,
         include_metadata=include_metadata,
         poll_ms=poll_ms,
         stop=stop,
@@ -78,9 +80,9 @@ def follow(
 class Tail(Iterator[pa.RecordBatch]):
     """The batches of `Table.tail`, and the position behind those taken. For one thread, as a generator is."""
 
-    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], begun: LogPosition) -> None:
+    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], position: LogPosition) -> None:
         self._batches = batches
-        self._position = begun
+        self._position = position
 
     def __next__(self) -> pa.RecordBatch:
         batch, self._position = next(self._batches)
@@ -101,43 +103,45 @@ def _is_duration(value: object) -> bool:
 
 def _follow(
     table: TableHandle,
-    begun: TableState,
+    initial: TableState,
     positions: dict[int, int],
     columns: Sequence[str],
     *,
-    told: int,
+    checked_through: int,
     include_metadata: bool,
     poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
-    """Without ``poll_ms`` the table's lookout says when storage is asked. ``told`` is the newest commit of which the
-    positions know.
+    """Yield new batches with the position after each.
+
+    Without ``poll_ms`` the table's `LogPoller` decides when storage is polled. ``checked_through`` is the newest commit
+    whose deletions the positions account for.
     """
     clock = table.world.clock
     lookout = lookout_of(table) if poll_ms is None else None
     first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
-    fields = metadata_fields(begun, include_metadata=include_metadata)
+    fields = metadata_fields(initial, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
-        _require_same_rows(begun, state)
-        require_undeleted(state, positions, told, who="this tail", advice="follow it again from 'earliest'")
-        told = state.version
-        if state.schema_id != begun.schema_id:
+        _require_same_rows(initial, state)
+        require_undeleted(state, positions, checked_through, who="this tail", advice="follow it again from 'earliest'")
+        checked_through = state.version
+        if state.schema_id != initial.schema_id:
             who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
-            require_same_columns(begun.schema, state.schema, columns, who, advice)
-        news = False
+            require_same_columns(initial.schema, state.schema, columns, who, advice)
+        has_new_commits = False
         try:
-            for found in _new_batches(table, state, positions, columns):
-                news = True
-                if not found.batch.num_rows:
+            for log_batch in _new_batches(table, state, positions, columns):
+                has_new_commits = True
+                if not log_batch.batch.num_rows:
                     continue  # all of them are deleted
-                batch = with_metadata(found, fields) if fields else found.batch
+                batch = with_metadata(log_batch, fields) if fields else log_batch.batch
                 yield batch, LogPosition.of(state, positions)
         except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
-            news = True
-        if news:
+            has_new_commits = True
+        if has_new_commits:
             idle_since_ms = clock.boot_ms()
         elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:
             return
@@ -150,9 +154,9 @@ def _follow(
         state = lookout.look(state, table.refresh, first)
 
 
-def _require_same_rows(begun: TableState, state: TableState) -> None:
+def _require_same_rows(initial: TableState, state: TableState) -> None:
     """Raise if the rows that were followed so far are no longer the table's."""
-    if state.truncation is not None and not begun.begins_at(state.first_offsets):
+    if state.truncation is not None and not initial.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
             "rows that were read are no longer its; follow it again from 'earliest'",
@@ -166,9 +170,9 @@ def _new_batches(
     records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
-            for found in read_log(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
-                positions[bucket] = found.offsets.end
-                yield found
+            for log_batch in read_log(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
+                positions[bucket] = log_batch.offsets.end
+                yield log_batch
 
 
 def read_log(
@@ -182,14 +186,14 @@ def read_log(
     """Read the rows of the hot log at these offsets, and before those of the archive of changes; of a table with a
     primary key the kind of change comes first.
     """
-    wanted = state.schema.select(columns)
-    written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
+    schema = state.schema.select(columns)
+    written = TableSchema((CHANGE_COLUMN, *schema.columns)) if state.primary_key else schema
     start = state.buckets[bucket].start
-    held = usable_archive(state) if offsets.start < start else NO_ARCHIVE
-    if held and held.starts[bucket] <= offsets.start:
+    usable = usable_archive(state) if offsets.start < start else NO_ARCHIVE
+    if usable and usable.starts[bucket] <= offsets.start:
         archive = ArchiveReader(table)
-        for piece in archive_pieces(held, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
-            yield from archive.batches(piece, wanted)
+        for piece in archive_pieces(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
+            yield from archive.batches(piece, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
     yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
 

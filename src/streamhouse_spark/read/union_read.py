@@ -68,8 +68,8 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
-        then, state = table_of_time(table, state, as_of_timestamp_ms)
-        return plan(pin_of_time(then, state, as_of_timestamp_ms), then)
+        historical_table, state = table_of_time(table, state, as_of_timestamp_ms)
+        return plan(pin_of_time(historical_table, state, as_of_timestamp_ms), historical_table)
     return with_stand_ins(table, take_latest_snapshot(state), InitialSchema(columns), plan)
 
 

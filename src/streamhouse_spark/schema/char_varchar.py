@@ -33,10 +33,10 @@ class TextSize:
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """Parse the size in a type's name; None for every other type, and for an impossible length."""
-        found = _NAME.fullmatch(name)
-        if found is None or not 1 <= int(found["length"]) <= LENGTH_MAX:
+        match = _NAME.fullmatch(name)
+        if match is None or not 1 <= int(match["length"]) <= LENGTH_MAX:
             return None
-        return cls("varchar" if found["varchar"] else "char", int(found["length"]))
+        return cls("varchar" if match["varchar"] else "char", int(match["length"]))
 
     def holds(self, other: TextSize | None) -> bool:
         """Tell whether texts of the size ``other`` have this size unchanged."""
@@ -48,9 +48,9 @@ class TextSize:
         """Return the texts in their length; the same object if each has it. Raises `TextTooLongError`."""
         lengths = pc.utf8_length(texts)
         if pc.any(pc.greater(lengths, self.length)).as_py():
-            found = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, " ")), self.length)
-            if pc.any(found).as_py():
-                raise TextTooLongError(cast("int", pc.index(found, True).as_py()))
+            is_too_long = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, " ")), self.length)
+            if pc.any(is_too_long).as_py():
+                raise TextTooLongError(cast("int", pc.index(is_too_long, True).as_py()))
             texts = pc.utf8_slice_codeunits(texts, 0, self.length)
         if self.kind == "char" and pc.any(pc.less(lengths, self.length)).as_py():
             texts = pc.utf8_rpad(texts, self.length, " ")

@@ -218,7 +218,7 @@ class Conversion:
     def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
         """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
         try:
-            found = pa.array(values, type=target)
+            converted = pa.array(values, type=target)
         except pa.ArrowCapacityError:
             if len(values) <= 1:
                 raise
@@ -226,7 +226,7 @@ class Conversion:
             yield from self._arrays(values[:middle], target)
             yield from self._arrays(values[middle:], target)
         else:
-            yield from found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+            yield from converted.chunks if isinstance(converted, pa.ChunkedArray) else [converted]
 
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
@@ -251,11 +251,11 @@ class Conversion:
 
     def _exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
         # Arrow's own cast rounds here without a word.
-        back, given = result.cast(array.type), array
+        back, original = result.cast(array.type), array
         if pa.types.is_floating(array.type):
             is_number = pc.invert(pc.is_nan(array))
-            back, given = back.filter(is_number), array.filter(is_number)
-        if not pc.all(pc.equal(back, given), min_count=0).as_py():
+            back, original = back.filter(is_number), array.filter(is_number)
+        if not pc.all(pc.equal(back, original), min_count=0).as_py():
             self._fail(
                 f"has values of type {array.type} that {type_name(result.type)} cannot hold exactly; round them first"
             )
@@ -267,15 +267,15 @@ class Conversion:
         return as_variant(array)
 
     def _cast_struct(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        given = {field.name: position for position, field in enumerate(array.type)}
+        positions = {field.name: position for position, field in enumerate(array.type)}
         fields = {field.name for field in target}
-        for name in given:
+        for name in positions:
             if name not in fields:
                 self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_join_names(fields)}")
         children = array.flatten()
         parts = [
-            self._inner(field.name).cast(children[given[field.name]], field.type)
-            if field.name in given
+            self._inner(field.name).cast(children[positions[field.name]], field.type)
+            if field.name in positions
             else pa.nulls(len(array), field.type)
             for field in target
         ]
@@ -308,14 +308,14 @@ class Conversion:
     def check_python(self, values: list[Any], target: pa.DataType) -> None:
         """Refuse values that Arrow would change silently: zones dropped, days counted from 1970, fields left out."""
         family = _family(target, self.path)
-        wanted = _PYTHON_TYPES[family]
+        allowed_types = _PYTHON_TYPES[family]
         for kind in set(map(type, values)):
             if kind is type(None):
                 continue
             unwanted = (issubclass(kind, bool) and family != "boolean") or (
                 family == "date" and issubclass(kind, dt.datetime)
             )
-            if unwanted or not issubclass(kind, wanted):
+            if unwanted or not issubclass(kind, allowed_types):
                 position = next(i for i, value in enumerate(values) if type(value) is kind)
                 where = "" if "." in self.path else f" in row {position}"
                 self._fail(
@@ -331,19 +331,21 @@ class Conversion:
     def _check_zones(self, values: list[Any], *, zoned: bool) -> None:
         for value in values:
             if value is not None and (value.tzinfo is not None) is not zoned:
-                found, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
-                self._fail(f"has a time with {found}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
+                actual, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
+                self._fail(f"has a time with {actual}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
 
     def _check_numbers(self, values: list[Any], target: pa.DataType) -> None:
         floats = [float(value) for value in values if isinstance(value, float | np.floating)]
         if pa.types.is_integer(target):
-            lost = next((value for value in floats if not value.is_integer()), None)  # also true for nan and infinity
+            inexact = next(
+                (value for value in floats if not value.is_integer()), None
+            )  # also true for nan and infinity
         elif pa.types.is_float32(target):
-            lost = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
+            inexact = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
         else:
-            lost = None
-        if lost is not None:
-            self._fail(f"has the value {lost}, which {type_name(target)} cannot hold")
+            inexact = None
+        if inexact is not None:
+            self._fail(f"has the value {inexact}, which {type_name(target)} cannot hold")
 
     def _check_nested(self, values: list[Any], target: pa.DataType) -> None:
         types = pa.types
@@ -391,7 +393,7 @@ def _from_zero(array: pa.Array) -> pa.Array:
 
 
 def _any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda arrow: any(is_one(arrow) for is_one in predicates)
+    return lambda arrow: any(is_kind(arrow) for is_kind in predicates)
 
 
 _IS = pa.types

@@ -197,11 +197,11 @@ def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
     """Make a struct type. Raises `SchemaMismatchError` if it has no field, or one name twice without regard to case."""
     if not fields:
         raise SchemaMismatchError("a struct has no field; Parquet cannot store that: leave it out or give it a field")
-    seen: set[str] = set()
+    folded_names: set[str] = set()
     for name, _ in fields:
-        if name.casefold() in seen:
+        if name.casefold() in folded_names:
             raise SchemaMismatchError(f"a struct has the field '{name}' twice (names ignore case); rename one")
-        seen.add(name.casefold())
+        folded_names.add(name.casefold())
     return pa.struct([pa.field(name, arrow) for name, arrow in fields])
 
 
@@ -318,8 +318,8 @@ class _Parser:
                 case "DEFAULT":
                     default = self._expression(clause)
                 case "GENERATED":
-                    has_it = "the property table.generated.… or table.identity.… has it"
-                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({has_it})")
+                    property_hint = "the property table.generated.… or table.identity.… has it"
+                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({property_hint})")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
         return DdlColumn(token.value, arrow, nullable, comment, default, size, tuple(parents))
@@ -414,8 +414,10 @@ class _Parser:
         columns = self._columns(closing=">")
         for column in columns:
             if not column.nullable or column.default is not None:
-                what = "DEFAULT" if column.nullable else "NOT NULL"
-                self._fail(opening, f"the struct's field '{column.name}' without {what} (only columns can have it)")
+                missing_clause = "DEFAULT" if column.nullable else "NOT NULL"
+                self._fail(
+                    opening, f"the struct's field '{column.name}' without {missing_clause} (only columns can have it)"
+                )
         return struct_type([(column.name, column.type) for column in columns])
 
     def _numbers(self) -> list[int]:
@@ -463,8 +465,8 @@ class _Parser:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                rest = text[position:].lstrip()
-                self._fail(_Token("mark", rest[:1], len(text) - len(rest)), "a name, a type or a comma")
+                remainder = text[position:].lstrip()
+                self._fail(_Token("mark", remainder[:1], len(text) - len(remainder)), "a name, a type or a comma")
             kind = match.lastgroup or "mark"
             value = match.group(kind)
             if kind == "quoted":
@@ -477,24 +479,24 @@ class _Parser:
         return tokens
 
     def _fail(self, token: _Token, expected: str) -> NoReturn:
-        found = "the end" if token.kind == "end" else f"'{token.value}'"
+        actual = "the end" if token.kind == "end" else f"'{token.value}'"
         raise SchemaMismatchError(
-            f"the schema text '{_shorten(self._text)}' has {found} at character {token.position + 1}, "
+            f"the schema text '{_shorten(self._text)}' has {actual} at character {token.position + 1}, "
             f"expected {expected}",
         )
 
 
 def _unescape(literal: str, quote: str) -> str:
-    def plain(match: re.Match[str]) -> str:
+    def unescape_one(match: re.Match[str]) -> str:
         code_point, octal, escaped = match.groups()
         if code_point or octal:
             return chr(int(code_point[1:], 16) if code_point else int(octal, 8))
         return quote if escaped is None else _ESCAPES.get(escaped, escaped)
 
     pattern = rf"\\(?:(u[0-9a-fA-F]{{4}}|U[0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|{quote}{quote}"
-    return re.sub(pattern, plain, literal, flags=re.DOTALL)
+    return re.sub(pattern, unescape_one, literal, flags=re.DOTALL)
 
 
 def _shorten(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= 200 else one_line[:199] + "…"
+    single_line = " ".join(text.split())
+    return single_line if len(single_line) <= 200 else single_line[:199] + "…"

@@ -66,15 +66,15 @@ class DefaultFunction:
         """Return the form of records, which a version of this package that knows constants alone refuses."""
         return {"function": self.name}
 
-    def value(self, now: StatementContext) -> Constant:
+    def value(self, context: StatementContext) -> Constant:
         """Return the value in a write, as records hold constants. Days are those of UTC."""
         match self.name:
             case "current_timestamp":
-                return now.ms * 1000
+                return context.ms * 1000
             case "current_date":
-                return now.ms // _DAY_MS
+                return context.ms // _DAY_MS
             case _:
-                return now.user
+                return context.user
 
 
 Default = Constant | DefaultFunction

@@ -48,11 +48,11 @@ def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSche
     names = [schema.column(name).name for name in defaults]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaMismatchError(f"column '{min(twice)}' is given two defaults; name it once")
-    chosen = {}
+    parsed_defaults = {}
     for name, value in defaults.items():
         column = schema.column(name)
-        chosen[column.id] = fit_default(_default(column, value), column.name, column.size)
-    return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
+        parsed_defaults[column.id] = fit_default(_default(column, value), column.name, column.size)
+    return TableSchema(tuple(replace(c, default=parsed_defaults.get(c.id, c.default)) for c in schema.columns))
 
 
 def _default(column: Column, value: Any) -> Default | None:
@@ -68,16 +68,16 @@ def _default(column: Column, value: Any) -> Default | None:
     return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
 
 
-def evaluate_defaults(schema: TableSchema, now: StatementContext) -> TableSchema:
+def evaluate_defaults(schema: TableSchema, context: StatementContext) -> TableSchema:
     """Return the schema of one write: the functions among its defaults are the constants that they are now."""
     if not any(isinstance(column.default, DefaultFunction) for column in schema.columns):
         return schema
-    return TableSchema(tuple(_evaluate_default(column, now) for column in schema.columns))
+    return TableSchema(tuple(_evaluate_default(column, context) for column in schema.columns))
 
 
-def _evaluate_default(column: Column, now: StatementContext) -> Column:
+def _evaluate_default(column: Column, context: StatementContext) -> Column:
     default = column.default
-    return replace(column, default=default.value(now)) if isinstance(default, DefaultFunction) else column
+    return replace(column, default=default.value(context)) if isinstance(default, DefaultFunction) else column
 
 
 def default_scalars(schema: TableSchema) -> dict[str, pa.Scalar]:
@@ -96,8 +96,10 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
     """Return ``num_rows`` values for a column that rows lack."""
     if column.default is None:
         return pa.chunked_array([pa.nulls(num_rows, column.type)])
-    one = pa.repeat(column.default_scalar, 1)
-    return arrow_chunking.concat_columns([arrow_chunking.take_values(one, np.zeros(num_rows, np.int64))], column.type)
+    scalar_column = pa.repeat(column.default_scalar, 1)
+    return arrow_chunking.concat_columns(
+        [arrow_chunking.take_values(scalar_column, np.zeros(num_rows, np.int64))], column.type
+    )
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:

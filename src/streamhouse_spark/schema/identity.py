@@ -102,12 +102,12 @@ def _parse_identity(column: Column, key: str, text: str) -> Identity:
         raise InvalidOptionError(
             f"property {key} is {quote(text)}; expected a start and a step of 64 bits, and a step that is not 0"
         )
-    for is_there, clause, advice in (
+    for has_clause, clause, advice in (
         (not pa.types.is_int64(column.type), f"the type {type_name(column.type)}", "make it a BIGINT"),
         (not column.nullable, "NOT NULL", "leave it out: Spark would ask for a value in each row"),
         (column.default is not None, "DEFAULT", "leave it out"),
     ):
-        if is_there:
+        if has_clause:
             raise InvalidOptionError(f"column '{column.name}' GENERATED … AS IDENTITY has {clause}; {advice}")
     return Identity(column.name, column.id, not match["kind"].upper().startswith("ALWAYS"), start, step)
 
@@ -118,12 +118,12 @@ def refuse_given(identity: Identity | None, rows: pa.Table | pa.RecordBatch, tab
     """
     if identity is None or identity.takes_given or (place := rows.schema.get_field_index(identity.name)) < 0:
         return
-    given = rows.column(place)
-    if (num_given := len(given) - given.null_count) == 0:
+    written = rows.column(place)
+    if (num_written := len(written) - written.null_count) == 0:
         return
-    first = given.drop_null()[0].as_py()
+    first = written.drop_null()[0].as_py()
     raise ConstraintViolatedError(
-        f"{num_given} of {len(given)} rows for {table} have a value in column '{identity.name}', {identity.sql}, "
+        f"{num_written} of {len(written)} rows for {table} have a value in column '{identity.name}', {identity.sql}, "
         f"such as {first}; nothing was written, leave the column out of these rows"
     )
 
@@ -135,15 +135,15 @@ def fill_identity_column(
     hands out so many numbers.
     """
     place = rows.schema.get_field_index(identity.name)
-    given: Any = rows.column(place)
-    if not given.null_count:
+    written: Any = rows.column(place)
+    if not written.null_count:
         return rows
-    lacks = pc.is_null(given).to_numpy()
+    is_missing = pc.is_null(written).to_numpy()
     if stays is not None:
-        lacks &= ~stays
-    if not (count := int(np.count_nonzero(lacks))):
+        is_missing &= ~stays
+    if not (count := int(np.count_nonzero(is_missing))):
         return rows
     values = take(count)
-    if count < len(given):
-        values = pc.replace_with_mask(given.combine_chunks(), pa.array(lacks), values)
+    if count < len(written):
+        values = pc.replace_with_mask(written.combine_chunks(), pa.array(is_missing), values)
     return rows.set_column(place, rows.schema.field(place), values)

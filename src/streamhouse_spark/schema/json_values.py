@@ -126,14 +126,14 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
     object, a column that an object has twice, and a value of another form than its type's.
     """
     columns: dict[str, list[Any]] = {}
-    known: dict[str, str] = {}
+    matched_names: dict[str, str] = {}
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
             raise SchemaMismatchError(f"a row is the JSON value {_shown(row)}, expected an object; send one per row")
         for name, value in row.items():
-            column = known.get(name)
+            column = matched_names.get(name)
             if column is None:
-                column = known[name] = _match(name, schema.names) or name
+                column = matched_names[name] = _match(name, schema.names) or name
                 columns.setdefault(column, [MISSING] * len(rows))
             values = columns[column]
             if values[place] is not MISSING:
@@ -151,10 +151,10 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    plain = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
-    plain = [float(value) if isinstance(value, NumberText) else value for value in plain]
+    scalars = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
+    scalars = [float(value) if isinstance(value, NumberText) else value for value in scalars]
     try:
-        return pa.array(plain)
+        return pa.array(scalars)
     except _ARROW_ERRORS:
         return pa.nulls(len(values))
 
@@ -173,7 +173,7 @@ def _match(name: str, names: Iterable[str]) -> str | None:
     if name in names:
         return name
     folded = name.casefold()
-    return next((known for known in names if known.casefold() == folded), None)
+    return next((candidate for candidate in names if candidate.casefold() == folded), None)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ def _build(
 
 
 def _plain(array: pa.Array) -> list[Any]:
-    found: list[Any] = array.to_pylist()
-    return found
+    values: list[Any] = array.to_pylist()
+    return values
 
 
 def _decode_booleans(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
@@ -255,23 +255,23 @@ def _decode_texts(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _encode_floats(array: pa.Array) -> list[Any]:
-    found = _plain(array)
+    values = _plain(array)
     if pc.all(pc.is_finite(array.cast(pa.float64())), min_count=0).as_py():
-        return found
-    return [_NOT_FINITE_TEXTS.get(str(value), value) for value in found]
+        return values
+    return [_NOT_FINITE_TEXTS.get(str(value), value) for value in values]
 
 
 def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
     expected = f'a number of {data_type.bit_width} bits, or "NaN", "Infinity" or "-Infinity"'
 
-    def convert(some: list[Any]) -> pa.Array:
-        texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in some]
+    def convert(items: list[Any]) -> pa.Array:
+        texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in items]
         # Arrow reads the text once: by way of a Python float a number would be rounded twice.
-        found = pa.array(texts, pa.string()).cast(data_type)
-        are_given = pa.array([type(value) is str for value in some], pa.bool_())
-        if not pc.all(pc.or_(pc.is_finite(found), are_given), min_count=0).as_py():
+        values = pa.array(texts, pa.string()).cast(data_type)
+        is_text = pa.array([type(value) is str for value in items], pa.bool_())
+        if not pc.all(pc.or_(pc.is_finite(values), is_text), min_count=0).as_py():
             raise ValueError("too large")
-        return found
+        return values
 
     try:
         return _build(values, path, expected, convert, int, NumberText, str)
@@ -285,8 +285,8 @@ def _encode_decimals(array: pa.Array) -> list[Any]:
 
 
 def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    def convert(some: list[Any]) -> pa.Array:
-        return pa.array([None if value is None else _exact(value) for value in some], data_type)
+    def convert(items: list[Any]) -> pa.Array:
+        return pa.array([None if value is None else _exact(value) for value in items], data_type)
 
     expected = f"a number of at most {data_type.precision} digits, {data_type.scale} of them behind the point"
     return _build(values, path, expected, convert, int, NumberText, str)
@@ -304,8 +304,8 @@ def _encode_binaries(array: pa.Array) -> list[Any]:
 
 
 def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    def convert(some: list[Any]) -> pa.Array:
-        return pa.array([None if v is None else binascii.a2b_base64(v, strict_mode=True) for v in some], data_type)
+    def convert(items: list[Any]) -> pa.Array:
+        return pa.array([None if v is None else binascii.a2b_base64(v, strict_mode=True) for v in items], data_type)
 
     return _build(values, path, 'bytes in base64, such as "AAEC/w=="', convert, str)
 
@@ -325,7 +325,7 @@ def _encode_times(array: pa.Array) -> list[Any]:
     if zero is not None:
         texts = [text.removesuffix(zero) for text in texts]
     valid = array.is_valid().to_pylist()
-    return [_signed_year(text) + zone if is_there else None for text, is_there in zip(texts, valid, strict=True)]
+    return [_signed_year(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
 
 
 def _signed_year(text: str) -> str:
@@ -346,9 +346,9 @@ def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array
 
 
 def _least_time(unit: str) -> str:
-    days, rest = divmod(np.iinfo(np.int64).min, _UNITS_A_DAY[unit])
+    days, remainder = divmod(np.iinfo(np.int64).min, _UNITS_A_DAY[unit])
     day = np.datetime_as_string(np.array(days, "datetime64[D]"))
-    return f"{day}{np.datetime_as_string(np.array(rest, f'datetime64[{unit}]')).item()[len('1970-01-01') :]}"
+    return f"{day}{np.datetime_as_string(np.array(remainder, f'datetime64[{unit}]')).item()[len('1970-01-01') :]}"
 
 
 def _time(text: str, data_type: pa.DataType, path: str) -> int:
@@ -365,8 +365,8 @@ def _time(text: str, data_type: pa.DataType, path: str) -> int:
     try:
         days = np.array(f"{match['year'].removeprefix('+')}-{match['day']}", "datetime64[D]").astype(np.int64).item()
         time_us = pa.array([f"1970-01-01{match['time'] or ''}"]).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py()
-        found = days if is_day else days * _UNITS_A_DAY["us"] + time_us - _offset_us(match["zone"])
-        return int(pa.scalar(found, integers).as_py())
+        ticks = days if is_day else days * _UNITS_A_DAY["us"] + time_us - _offset_us(match["zone"])
+        return int(pa.scalar(ticks, integers).as_py())
     except (ValueError, OverflowError, pa.ArrowException):
         _fail(path, text, expected + hint)
 
@@ -394,7 +394,7 @@ def _ranges(array: pa.Array) -> tuple[int, int, list[tuple[int, int] | None]]:
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     bounds = zip((offsets[:-1] - first).tolist(), (offsets[1:] - first).tolist(), strict=True)
     valid = array.is_valid().to_pylist()
-    return first, last, [bound if is_there else None for bound, is_there in zip(bounds, valid, strict=True)]
+    return first, last, [bound if is_valid else None for bound, is_valid in zip(bounds, valid, strict=True)]
 
 
 def _encode_lists(array: pa.Array) -> list[Any]:
@@ -410,15 +410,15 @@ def _encode_maps(array: pa.Array) -> list[Any]:
     keys = encode_values(array.keys.slice(first, last - first))
     items = encode_values(array.items.slice(first, last - first))
     as_objects = _is_text(array.type.key_type)
-    found: list[Any] = []
+    values: list[Any] = []
     for bounds in ranges:
         if bounds is None:
-            found.append(None)
+            values.append(None)
             continue
         pairs = list(zip(keys[slice(*bounds)], items[slice(*bounds)], strict=True))
         entries = dict(pairs) if as_objects else {}
-        found.append(entries if as_objects and len(entries) == len(pairs) else [list(pair) for pair in pairs])
-    return found
+        values.append(entries if as_objects and len(entries) == len(pairs) else [list(pair) for pair in pairs])
+    return values
 
 
 def _encode_structs(array: pa.Array) -> list[Any]:
@@ -426,7 +426,7 @@ def _encode_structs(array: pa.Array) -> list[Any]:
     columns = [encode_values(child, name) for child, name in zip(array.flatten(), names, strict=True)]
     rows = zip(*columns, strict=True) if columns else (() for _ in range(len(array)))
     valid = array.is_valid().to_pylist()
-    return [dict(zip(names, row, strict=True)) if is_there else None for row, is_there in zip(rows, valid, strict=True)]
+    return [dict(zip(names, row, strict=True)) if is_valid else None for row, is_valid in zip(rows, valid, strict=True)]
 
 
 def _offsets(values: list[Any]) -> pa.Array:
@@ -470,14 +470,14 @@ def _decode_structs(values: list[Any], data_type: pa.DataType, path: str) -> pa.
     names = [field.name for field in data_type]
     columns: dict[str, list[Any]] = {name: [None] * len(values) for name in names}
     for place, value in enumerate(values):
-        seen = set()
-        for given, item in (value or {}).items():
-            name = _match(given, names)
+        used_names = set()
+        for field_name, item in (value or {}).items():
+            name = _match(field_name, names)
             if name is None:
-                _fail(path, {given: item}, f"an object with the names {', '.join(names[:30])}")
-            if name in seen:
-                _fail(path, {given: item}, f"an object that has the name {name} once")
-            seen.add(name)
+                _fail(path, {field_name: item}, f"an object with the names {', '.join(names[:30])}")
+            if name in used_names:
+                _fail(path, {field_name: item}, f"an object that has the name {name} once")
+            used_names.add(name)
             columns[name][place] = item
     fields = list(data_type)
     children = [decode_values(columns[field.name], field.type, f"{path}.{field.name}") for field in fields]

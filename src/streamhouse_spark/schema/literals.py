@@ -108,21 +108,21 @@ def to_sql(value: Constant, data_type: pa.DataType) -> str:
         text: str = scalar.cast(pa.string()).as_py()
         name = type_name(data_type).upper()
         return f"CAST('{_NOT_FINITE[text]}' AS {name})" if text in _NOT_FINITE else f"{text}{name[0]}"
-    found = scalar.as_py()
+    python_value = scalar.as_py()
     if types.is_boolean(data_type):
-        return "true" if found else "false"
+        return "true" if python_value else "false"
     if types.is_decimal(data_type):
-        return f"{found:f}BD"
+        return f"{python_value:f}BD"
     if types.is_string(data_type):
-        return quote_text(found)
+        return quote_text(python_value)
     if types.is_binary(data_type):
-        return f"X'{found.hex().upper()}'"
+        return f"X'{python_value.hex().upper()}'"
     if types.is_date(data_type):
-        return f"DATE '{found.isoformat()}'"
+        return f"DATE '{python_value.isoformat()}'"
     if types.is_timestamp(data_type):
-        shown = found.replace(tzinfo=None).isoformat(sep=" ")
-        return f"TIMESTAMP_NTZ '{shown}'" if data_type.tz is None else f"TIMESTAMP '{shown}Z'"
-    return str(found)
+        time_text = python_value.replace(tzinfo=None).isoformat(sep=" ")
+        return f"TIMESTAMP_NTZ '{time_text}'" if data_type.tz is None else f"TIMESTAMP '{time_text}Z'"
+    return str(python_value)
 
 
 def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Constant | None:
@@ -191,10 +191,10 @@ def _number(text: str, suffix: str, data_type: pa.DataType) -> pa.Scalar:
         return pa.scalar(int(number), data_type)
     if types.is_floating(data_type):
         # 0.1F is the float that is nearest, in a column of doubles as well
-        found = pa.scalar(float(text), pa.float32() if suffix == "f" else data_type).cast(data_type)
-        if not math.isfinite(found.as_py()):
+        scalar = pa.scalar(float(text), pa.float32() if suffix == "f" else data_type).cast(data_type)
+        if not math.isfinite(scalar.as_py()):
             raise ValueError("it is too large")
-        return found
+        return scalar
     return _wrong_kind("a number")
 
 
@@ -219,8 +219,8 @@ def _zone(name: str) -> dt.tzinfo:
         raise ValueError(f"it has no zone, and that of the session, {name}, is not known; write it with one") from None
 
 
-def _wrong_kind(what: str) -> NoReturn:
-    raise ValueError(f"it is {what}")
+def _wrong_kind(description: str) -> NoReturn:
+    raise ValueError(f"it is {description}")
 
 
 def _shorten(text: str) -> str:

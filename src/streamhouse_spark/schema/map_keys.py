@@ -46,10 +46,10 @@ def _repeating(array: pa.Array) -> Iterator[Indexes]:
     first, last = int(offsets[0]), int(offsets[-1])
     parents = np.repeat(np.arange(len(array)), np.diff(offsets))
     children = [array.items, array.keys] if types.is_map(array.type) else [array.values]
-    found = [rows for child in children for rows in _repeating(child.slice(first, last - first))]
+    repeating_rows = [rows for child in children for rows in _repeating(child.slice(first, last - first))]
     if types.is_map(array.type) and len(parents) and int(np.diff(offsets).max()) > 1:
-        found.append(_repeated(parents, _codes(array.keys.slice(first, last - first))))
-    yield from (rows[is_valid[rows]] for rows in (parents[positions] for positions in found))
+        repeating_rows.append(_repeated(parents, _codes(array.keys.slice(first, last - first))))
+    yield from (rows[is_valid[rows]] for rows in (parents[positions] for positions in repeating_rows))
 
 
 def _repeated(parents: Indexes, codes: Indexes) -> Indexes:

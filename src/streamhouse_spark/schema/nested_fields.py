@@ -50,14 +50,14 @@ class FieldIds:
     """The highest id that the column ever used."""
 
     @classmethod
-    def of(cls, found: Sequence[int], last: int, data_type: pa.DataType) -> Self:
+    def of(cls, ids: Sequence[int], last: int, data_type: pa.DataType) -> Self:
         """Check ids that were stored for a type. Raises `SchemaMismatchError`."""
-        if len(found) != count(data_type) or len({*found, 0}) != len(found) + 1 or max(found, default=last) > last:
+        if len(ids) != count(data_type) or len({*ids, 0}) != len(ids) + 1 or max(ids, default=last) > last:
             raise SchemaMismatchError(
-                f"a column of type {ddl.type_name(data_type)} has the field ids {list(found)} up to {last}, expected "
+                f"a column of type {ddl.type_name(data_type)} has the field ids {list(ids)} up to {last}, expected "
                 "one for each of its fields; restore the file"
             )
-        return cls(tuple(found), last)
+        return cls(tuple(ids), last)
 
 
 def count(data_type: pa.DataType) -> int:
@@ -67,12 +67,12 @@ def count(data_type: pa.DataType) -> int:
 
 def paths(data_type: pa.DataType) -> list[Path]:
     """Return the path of each field inside a type, in the order of their ids."""
-    found: list[Path] = []
+    field_paths: list[Path] = []
     for name, part in zip(_names(data_type), parts_of(data_type), strict=True):
         if is_struct(data_type):
-            found.append((name,))
-        found += [(name, *path) for path in paths(part.type)]
-    return found
+            field_paths.append((name,))
+        field_paths += [(name, *path) for path in paths(part.type)]
+    return field_paths
 
 
 def parts_of(data_type: pa.DataType) -> list[pa.Field]:
@@ -136,32 +136,32 @@ def _still_means(before: _Node, after: _Node) -> bool:
         return bool(before.type.equals(after.type)) or is_widening(before.type, after.type)
     if before.kind != "struct":
         return all(_still_means(*pair) for pair in zip(before.parts, after.parts, strict=True))
-    now = {part.id: part for part in after.parts}
+    fields_by_id = {part.id: part for part in after.parts}
     return all(
-        (part := now.get(older.id)) is not None and part.name == older.name and _still_means(older, part)
+        (part := fields_by_id.get(older.id)) is not None and part.name == older.name and _still_means(older, part)
         for older in before.parts
     )
 
 
-def find_missing_fields(data_type: pa.DataType, given: pa.DataType) -> list[tuple[Path, pa.DataType]]:
+def find_missing_fields(data_type: pa.DataType, written: pa.DataType) -> list[tuple[Path, pa.DataType]]:
     """Return the fields of another type's structs that a type lacks, by name, with the paths that they would have.
 
     Nothing of what lies in another place, such as in an array where the type has a struct.
     """
-    return _find_missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(given, [0] * count(given)), ())
+    return _find_missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(written, [0] * count(written)), ())
 
 
-def _find_missing(here: _Node, given: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
-    if here.kind != given.kind:
+def _find_missing(node: _Node, written: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
+    if node.kind != written.kind:
         return []
-    known = {part.name.casefold(): part for part in here.parts}
-    found: list[tuple[Path, pa.DataType]] = []
-    for part in given.parts:
-        if (own := known.get(part.name.casefold())) is None:
-            found.append(((*path, part.name), part.type))
+    own_parts = {part.name.casefold(): part for part in node.parts}
+    missing: list[tuple[Path, pa.DataType]] = []
+    for part in written.parts:
+        if (own_part := own_parts.get(part.name.casefold())) is None:
+            missing.append(((*path, part.name), part.type))
         else:
-            found += _find_missing(own, part, (*path, own.name))
-    return found
+            missing += _find_missing(own_part, part, (*path, own_part.name))
+    return missing
 
 
 def had_before(
@@ -179,11 +179,11 @@ def had_before(
 
 
 def _lineage(node: _Node, path: Path) -> list[int | str]:
-    found: list[int | str] = []
+    identity: list[int | str] = []
     for name in path:
         node = next(part for part in node.parts if part.name.casefold() == name.casefold())
-        found.append(node.id or node.name)
-    return found
+        identity.append(node.id or node.name)
+    return identity
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------
@@ -285,15 +285,15 @@ class _Editor:
         for path, kind in changes.added:
             self._add(path, kind)
 
-    def _widen(self, node: _Node, path: Path, wanted: pa.DataType) -> None:
-        if node.kind != "plain" or not (node.type.equals(wanted) or is_widening(node.type, wanted)):
+    def _widen(self, node: _Node, path: Path, target: pa.DataType) -> None:
+        if node.kind != "plain" or not (node.type.equals(target) or is_widening(node.type, target)):
             self._refuse(
                 path,
-                f"of type {ddl.type_name(node.build_type())} cannot become {ddl.type_name(wanted)}: only wider "
+                f"of type {ddl.type_name(node.build_type())} cannot become {ddl.type_name(target)}: only wider "
                 "integers, float to double, and decimals of more digits and the same scale hold every value that is "
                 "there; add a field of that type",
             )
-        node.type = wanted
+        node.type = target
 
     def _add(self, path: Path, kind: pa.DataType) -> None:
         _, parent = self._found(path[:-1])
@@ -312,22 +312,22 @@ class _Editor:
         parent = node = self.root
         for place, name in enumerate(path):
             parent = node
-            found = [part for part in parent.parts if part.name.casefold() == name.casefold()]
-            if not found:
+            matches = [part for part in parent.parts if part.name.casefold() == name.casefold()]
+            if not matches:
                 has = (
                     ", ".join(part.name for part in parent.parts) or f"none: {ddl.type_name(parent.type)} has no fields"
                 )
                 self._refuse(path[: place + 1], f"is not there; there is {has}")
-            (node,) = found
+            (node,) = matches
             if parent.kind == "map" and node is parent.parts[0]:
                 self._refuse(path, "belongs to a map's keys, which cannot change; add a column with another map")
         return parent, node
 
-    def _require_field(self, parent: _Node, path: Path, what: str) -> None:
+    def _require_field(self, parent: _Node, path: Path, change: str) -> None:
         if parent.kind != "struct":
             self._refuse(
                 path,
-                f"cannot be {what}: only the fields of a struct can, and this lies in a column or field of type "
+                f"cannot be {change}: only the fields of a struct can, and this lies in a column or field of type "
                 f"{ddl.type_name(parent.build_type())}; the path into an array has 'element', into a map 'value'",
             )
 

@@ -65,8 +65,8 @@ class PartitionField:
         if self.transform == "identity":
             return
         if self.transform == "truncate":
-            whole = pa.types.is_integer(column_type)
-            if not (whole or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
+            is_integer = pa.types.is_integer(column_type)
+            if not (is_integer or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
                 raise _unfit(self, column_type, "text, binary, or integers")
         elif self.transform == "hours" and not pa.types.is_timestamp(column_type):
             raise _unfit(self, column_type, "a timestamp")
@@ -160,12 +160,12 @@ def parse_field(text: str, schema: TableSchema) -> PartitionField:
     A column with such a name comes first. Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for
     an unknown transform and for a column that has none.
     """
-    found = schema.find(text)
+    source = schema.find(text)
     call = _CALL.fullmatch(text)
-    if found is not None or call is None:
-        name = text if found is not None else _one_name(text, text)
+    if source is not None or call is None:
+        name = text if source is not None else _one_name(text, text)
         return PartitionField(schema.column(name).name)
-    transform, inside = _SINGULAR.get(call[1].lower(), call[1].lower()), call[2]
+    transform, arguments = _SINGULAR.get(call[1].lower(), call[1].lower()), call[2]
     if transform not in get_args(Transform):
         raise InvalidOptionError(
             f"PARTITIONED BY {text}: unknown transform {call[1]!r}; a table is partitioned by columns, by years, "
@@ -173,20 +173,20 @@ def parse_field(text: str, schema: TableSchema) -> PartitionField:
         )
     width = 0
     if transform == "truncate":
-        number = re.fullmatch(r"([0-9]{1,9})\s*,\s*(.+)", inside, re.DOTALL)
+        number = re.fullmatch(r"([0-9]{1,9})\s*,\s*(.+)", arguments, re.DOTALL)
         if number is None or not int(number[1]):
             raise InvalidOptionError(f"PARTITIONED BY {text}: expected a width above 0 and a column: truncate(4, name)")
-        width, inside = int(number[1]), number[2]
-    column = schema.column(_one_name(inside, text))
+        width, arguments = int(number[1]), number[2]
+    column = schema.column(_one_name(arguments, text))
     field = PartitionField(column.name, cast("Transform", transform), width)
     field.check(column.type)
     return field
 
 
-def _one_name(text: str, whole: str) -> str:
+def _one_name(text: str, text_of_field: str) -> str:
     names = parse_names(text)
     if len(names) != 1:
-        raise InvalidOptionError(f"PARTITIONED BY {whole}: found {len(names)} columns, expected one")
+        raise InvalidOptionError(f"PARTITIONED BY {text_of_field}: found {len(names)} columns, expected one")
     return names[0]
 
 

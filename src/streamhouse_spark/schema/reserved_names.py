@@ -84,15 +84,15 @@ def is_of_paimon(name: str) -> bool:
     return folded in _PAIMON | _PAIMON_ALONE or folded.startswith(_PAIMON_PREFIX)
 
 
-def require_unlike(names: Iterable[str], added: Iterable[str], what: str, instead: str = "") -> None:
+def require_unlike(names: Iterable[str], added: Iterable[str], source: str, advice: str = "") -> None:
     """Raise `SchemaMismatchError` if an older table has a column whose name was reserved later.
 
-    ``what`` adds columns of the names ``added`` to those of the table; ``instead`` is the remedy.
+    ``source`` adds columns of the names ``added`` to those of the table; ``advice`` is the remedy.
     """
     folded = {name.casefold() for name in added}
     for name in names:
         if name.casefold() in folded:
             raise SchemaMismatchError(
-                f"{what} has a column '{name}' of its own, and the table has one too; rename the table's column"
-                f"{instead}"
+                f"{source} has a column '{name}' of its own, and the table has one too; rename the table's column"
+                f"{advice}"
             )

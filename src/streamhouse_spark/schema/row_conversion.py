@@ -129,11 +129,11 @@ def _source_of(rows: Any, table: str) -> _Source:
         rows = _table_of(rows, table)
     if isinstance(rows, pa.Table):
         return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
-    found = type(rows)
-    hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(found.__name__, "")
+    rows_type = type(rows)
+    hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(rows_type.__name__, "")
     raise SchemaMismatchError(
-        f"rows for {table} are a {found.__module__}.{found.__name__}, expected a pyarrow Table or RecordBatch, a "
-        f"pandas or polars frame, or a list of dicts{hint}",
+        f"rows for {table} are a {rows_type.__module__}.{rows_type.__name__}, expected a pyarrow Table or RecordBatch, "
+        f"a pandas or polars frame, or a list of dicts{hint}",
     )
 
 
@@ -192,7 +192,7 @@ def _text_names(names: list[Any], table: str) -> list[str]:
 def _align_columns(
     source: _Source, schema: TableSchema, table: str, older: Mapping[int, TableSchema]
 ) -> tuple[pa.Table, frozenset[int]]:
-    given: dict[str, str] = {}
+    source_names: dict[str, str] = {}
     for name in source.names:
         column = schema.find(name)
         if column is None:
@@ -201,12 +201,12 @@ def _align_columns(
                 f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name) + _ADDED
             )
             raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{hint}")
-        other = given.setdefault(column.name, name)
+        other = source_names.setdefault(column.name, name)
         if other is not name or source.names.count(name) > 1:
             refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")
-    arrays = [_column_values(source, given.get(column.name), column, table) for column in schema.columns]
-    whole = {name for name, said in given.items() if said not in source.incomplete}
-    missing = frozenset(column.id for column in schema.columns if column.name not in whole)
+    arrays = [_column_values(source, source_names.get(column.name), column, table) for column in schema.columns]
+    given_columns = {name for name, source_name in source_names.items() if source_name not in source.incomplete}
+    missing = frozenset(column.id for column in schema.columns if column.name not in given_columns)
     return pa.Table.from_arrays(arrays, schema=schema.arrow), missing
 
 

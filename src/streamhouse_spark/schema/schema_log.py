@@ -37,10 +37,10 @@ def first_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int)
 
     ``now_ms`` is the time of the newest record: a later record with a smaller time corrects a clock that ran ahead.
     """
-    latest_ms, found = now_ms, None
+    latest_ms, earliest = now_ms, None
     for change in reversed(changes):
         latest_ms = min(latest_ms, change.time_ms)
         if latest_ms <= timestamp_ms:
             break
-        found = change
-    return found
+        earliest = change
+    return earliest

@@ -49,9 +49,9 @@ class SqlTokens:
         return ("end", "", len(self._text)) if self.is_at_end else self._tokens[self._position]
 
     def take(self) -> Token:
-        found = self.peek()
+        token = self.peek()
         self._position += 1
-        return found
+        return token
 
     def take_type(self) -> tuple[str, int]:
         """Take all up to the parenthesis that closes around it; return the text and its place."""
@@ -65,15 +65,15 @@ class SqlTokens:
         return kind == "operator" and value in operators
 
     def accept(self, operator: str) -> bool:
-        found = self.is_next(operator)
-        self._position += found
-        return found
+        is_match = self.is_next(operator)
+        self._position += is_match
+        return is_match
 
     def accept_word(self, word: str) -> bool:
         kind, value, _ = self.peek()
-        found = kind == "word" and value.lower() == word
-        self._position += found
-        return found
+        is_match = kind == "word" and value.lower() == word
+        self._position += is_match
+        return is_match
 
     def expect(self, operator: str) -> None:
         if not self.accept(operator):
@@ -93,13 +93,13 @@ class SqlTokens:
         self._depth -= 1
 
     def column(self, name: str, at: int) -> Column:
-        found = self._schema.find(name)
-        if found is None:
-            known = ", ".join(self._schema.names[:30])
-            self.refuse(f"names a column '{name}' that is not there; the columns are {known}", at)
-        if found.size is not None and found.size.kind == "char":
-            self.refuse(f"names '{found.name}' of type CHAR(n), whose texts end in blanks", at)
-        return found
+        column = self._schema.find(name)
+        if column is None:
+            names = ", ".join(self._schema.names[:30])
+            self.refuse(f"names a column '{name}' that is not there; the columns are {names}", at)
+        if column.size is not None and column.size.kind == "char":
+            self.refuse(f"names '{column.name}' of type CHAR(n), whose texts end in blanks", at)
+        return column
 
     def require_end(self, columns: frozenset[str]) -> None:
         """Refuse what is left, and a text without columns."""
@@ -110,6 +110,6 @@ class SqlTokens:
 
     def refuse(self, why: str, position: int | None = None) -> NoReturn:
         at = self.at if position is None else position
-        found = repr(self._text[at : at + 30]) if self._text[at:].strip() else "the end"
-        known = f"; {self._possible}" if "understood" in why else ""
-        raise InvalidOptionError(f"{self._where} ({self._text}): {found} at character {at + 1} {why}{known}")
+        context = repr(self._text[at : at + 30]) if self._text[at:].strip() else "the end"
+        possible = f"; {self._possible}" if "understood" in why else ""
+        raise InvalidOptionError(f"{self._where} ({self._text}): {context} at character {at + 1} {why}{possible}")

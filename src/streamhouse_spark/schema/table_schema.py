@@ -83,7 +83,7 @@ class Column:
         return None if self.default is None else constants.to_sql(self.default, self.type)
 
     def to_json(self) -> dict[str, Any]:
-        found = {
+        json_column = {
             "id": self.id,
             "name": self.name,
             "type": ddl.type_name(self.type),
@@ -92,24 +92,24 @@ class Column:
         }
         if self.default is not None:
             default = self.default
-            found["default"] = default.to_json() if isinstance(default, DefaultFunction) else default
+            json_column["default"] = default.to_json() if isinstance(default, DefaultFunction) else default
         if self.field_ids is not None:
-            found |= {"fields": list(self.field_ids.ids), "last_field": self.field_ids.last}
-        return found if self.size is None else {**found, "size": str(self.size)}
+            json_column |= {"fields": list(self.field_ids.ids), "last_field": self.field_ids.last}
+        return json_column if self.size is None else {**json_column, "size": str(self.size)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read a column from JSON. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
-        kind = ddl.parse_type(found["type"])
+        kind = ddl.parse_type(data["type"])
         column = cls(
-            found["id"],
-            found["name"],
+            data["id"],
+            data["name"],
             kind,
-            found["nullable"],
-            found.get("comment"),
-            default_from_json(found.get("default"), kind, found["name"]),
-            _size_of(found),
-            FieldIds.of(found["fields"], found["last_field"], kind) if "fields" in found else None,
+            data["nullable"],
+            data.get("comment"),
+            default_from_json(data.get("default"), kind, data["name"]),
+            _size_of(data),
+            FieldIds.of(data["fields"], data["last_field"], kind) if "fields" in data else None,
         )
         if isinstance(column.default, DefaultFunction):
             return column
@@ -117,7 +117,7 @@ class Column:
             _ = column.default_scalar
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {found['type']} has the default {found['default']!r}, which is none: "
+                f"column '{column.name}' of type {data['type']} has the default {data['default']!r}, which is none: "
                 f"{error}"
             ) from None
         return column
@@ -155,10 +155,10 @@ class TableSchema:
         object.__setattr__(self, "_by_folded_name", by_folded_name)
 
     @classmethod
-    def of(cls, schema: pa.Schema | str | SparkSchema, *, known: Self | None = None) -> Self:
+    def of(cls, schema: pa.Schema | str | SparkSchema, *, previous: Self | None = None) -> Self:
         """Make the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
 
-        Names of the schema ``known``, an older table's, are not checked.
+        Names of the schema ``previous``, an older table's, are not checked.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
@@ -166,13 +166,13 @@ class TableSchema:
 
         Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
         """
-        return cls.of_columns(_columns_of(schema), known=known)
+        return cls.of_columns(_columns_of(schema), previous=previous)
 
     @classmethod
-    def of_columns(cls, columns: Sequence[ddl.DdlColumn], *, known: Self | None = None) -> Self:
+    def of_columns(cls, columns: Sequence[ddl.DdlColumn], *, previous: Self | None = None) -> Self:
         """Do the same as `of` with columns that were parsed. Raises as `of`."""
         for column in columns:
-            if known is None or known.find(column.name) is None:
+            if previous is None or previous.find(column.name) is None:
                 check_column_name(column.name)
         return cls(
             tuple(
@@ -234,10 +234,10 @@ class TableSchema:
 
     def hint(self, name: str) -> str:
         """Return the end of a message about an unknown column: the nearest name, and all names while they are few."""
-        near = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
-        nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
-        shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
-        return f"{nearest} The columns are {shown}"
+        matches = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
+        nearest = f"; did you mean '{self._by_folded_name[matches[0]].name}'?" if matches else ";"
+        listed = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
+        return f"{nearest} The columns are {listed}"
 
     def with_added(self, added: Self, first_id: int) -> Self:
         """Return the schema with these columns behind its own, under new ids from ``first_id`` on.
@@ -246,8 +246,8 @@ class TableSchema:
         rows that are there have no value for it.
         """
         for column in added.columns:
-            if (known := self.find(column.name)) is not None:
-                raise SchemaMismatchError(f"there is a column '{known.name}' already; choose another name")
+            if (existing := self.find(column.name)) is not None:
+                raise SchemaMismatchError(f"there is a column '{existing.name}' already; choose another name")
             if not column.nullable:
                 raise SchemaMismatchError(
                     f"the new column '{column.name}' is NOT NULL, and the rows that are there have no value for it; "
@@ -355,8 +355,8 @@ def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColu
 
     Raises `SchemaMismatchError` as `TableSchema.of`, and for a field with a clause that only columns can have.
     """
-    found = _columns_of(schema, paths=True)
-    fields = [column for column in found if column.parents]
+    columns = _columns_of(schema, paths=True)
+    fields = [column for column in columns if column.parents]
     for new in fields:
         has = "NOT NULL" if not new.nullable else "DEFAULT" if new.default is not None else None
         has = "COMMENT" if has is None and new.comment is not None else has
@@ -366,7 +366,7 @@ def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColu
                 f"the new field '{'.'.join((*new.parents, new.name))}' has {has}, which only columns can have; "
                 "leave it out, or make it STRING"
             )
-    return [column for column in found if not column.parents], fields
+    return [column for column in columns if not column.parents], fields
 
 
 def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -> list[ddl.DdlColumn]:
@@ -384,8 +384,8 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
 
 
 def _default_of(column: ddl.DdlColumn) -> Default | None:
-    found = None if column.default is None else parse_default(column.default, column.type, column.name)
-    return fit_default(found, column.name, column.size)
+    default = None if column.default is None else parse_default(column.default, column.type, column.name)
+    return fit_default(default, column.name, column.size)
 
 
 def fit_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
@@ -405,12 +405,12 @@ def fit_default(default: Default | None, name: str, size: TextSize | None) -> De
         ) from None
 
 
-def _size_of(found: Mapping[str, Any]) -> TextSize | None:
-    if "size" not in found:
+def _size_of(data: Mapping[str, Any]) -> TextSize | None:
+    if "size" not in data:
         return None
-    size = TextSize.parse(str(found["size"]))
+    size = TextSize.parse(str(data["size"]))
     if size is None:
-        raise SchemaMismatchError(f"column '{found['name']}' has the size {found['size']!r}, expected varchar(10)")
+        raise SchemaMismatchError(f"column '{data['name']}' has the size {data['size']!r}, expected varchar(10)")
     return size
 
 

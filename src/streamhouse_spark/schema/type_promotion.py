@@ -55,15 +55,15 @@ def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_id
     parts: list[tuple[int, Fitting] | None] = []
     is_same = before.num_fields == after.num_fields
     for place, child in enumerate(after):
-        own, wanted = next(after_ids), _field_positions(after_ids, child.type)
+        own, child_ids = next(after_ids), _field_positions(after_ids, child.type)
         if own is None or own not in stored:
             parts.append(None)
             is_same = False
             continue
         at, kind, inner = stored[own]
-        made = _make_cast(kind, iter(inner), child.type, iter(wanted))
-        is_same = is_same and made is None and at == place and before.field(at).name == child.name
-        parts.append((at, made or _cast_to(child.type)))
+        child_cast = _make_cast(kind, iter(inner), child.type, iter(child_ids))
+        is_same = is_same and child_cast is None and at == place and before.field(at).name == child.name
+        parts.append((at, child_cast or _cast_to(child.type)))
     return None if is_same else _struct_of(parts, after)
 
 

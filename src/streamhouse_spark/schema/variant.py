@@ -104,13 +104,13 @@ def first_malformed(values: pa.ChunkedArray) -> int | None:
 def _first_bytes(array: pa.StructArray, name: str) -> npt.NDArray[np.int16]:
     """Return the first byte of each value of a field, -1 where it is null or has none."""
     part = array.field(name)
-    found = np.full(len(part), -1, np.int16)
+    first_bytes = np.full(len(part), -1, np.int16)
     offsets, data = part.buffers()[1:]
     if offsets is None or data is None or not len(part):
-        return found
+        return first_bytes
     bounds = np.frombuffer(offsets, np.int32, len(part) + 1, part.offset * 4)
-    there = bounds[1:] > bounds[:-1]
+    is_nonempty = bounds[1:] > bounds[:-1]
     if part.null_count:
-        there &= pc.is_valid(part).to_numpy(zero_copy_only=False)
-    found[there] = np.frombuffer(data, np.uint8)[bounds[:-1][there]]
-    return found
+        is_nonempty &= pc.is_valid(part).to_numpy(zero_copy_only=False)
+    first_bytes[is_nonempty] = np.frombuffer(data, np.uint8)[bounds[:-1][is_nonempty]]
+    return first_bytes

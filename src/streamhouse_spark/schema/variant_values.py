@@ -57,13 +57,13 @@ def encode_variant(value: Any) -> dict[str, bytes]:
 def _metadata(names: list[bytes]) -> bytes:
     total = sum(map(len, names))
     width = _width(max(total, len(names)))
-    found = [bytes([1 | (width - 1) << 6]), len(names).to_bytes(width, "little")]
+    parts = [bytes([1 | (width - 1) << 6]), len(names).to_bytes(width, "little")]
     end = 0
-    found.append(end.to_bytes(width, "little"))
+    parts.append(end.to_bytes(width, "little"))
     for name in names:
         end += len(name)
-        found.append(end.to_bytes(width, "little"))
-    return b"".join([*found, *names])
+        parts.append(end.to_bytes(width, "little"))
+    return b"".join([*parts, *names])
 
 
 def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case a type
@@ -86,8 +86,8 @@ def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # no
             return _header(_BINARY) + len(bytes(value)).to_bytes(4, "little") + bytes(value)
         case dt.datetime():
             kind = _TIMESTAMP_NTZ if value.tzinfo is None else _TIMESTAMP
-            plain = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
-            return _header(kind) + ((plain - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
+            naive = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+            return _header(kind) + ((naive - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
         case dt.date():
             return _header(_DATE) + (value - _EPOCH.date()).days.to_bytes(4, "little", signed=True)
         case Mapping():
@@ -191,8 +191,8 @@ def _as_numbers(value: Any) -> Any:
         case Decimal():
             if not value.as_tuple().exponent:
                 return int(value)
-            near = float(value)
-            return near if Decimal(repr(near)) == value else value
+            as_float = float(value)
+            return as_float if Decimal(repr(as_float)) == value else value
         case dict():
             return {name: _as_numbers(part) for name, part in value.items()}
         case list():
@@ -249,10 +249,10 @@ class _Reader:
         return begin, [_read_unsigned(self._value, first + i * width, width) for i in range(number + 1)]
 
     def _bytes(self, at: int, length: int) -> bytes:
-        found = self._value[at : at + length]
-        if len(found) != length:
+        data = self._value[at : at + length]
+        if len(data) != length:
             raise ValueError("no variant: it is cut")
-        return found
+        return data
 
     def read_signed(self, at: int, width: int) -> int:
         return int.from_bytes(self._bytes(at, width), "little", signed=True)

@@ -86,7 +86,7 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
 def _make_clone_state(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
     """Return the state of a clone before its first record. The clone of a view is a table, which nobody refreshes."""
     properties = {name: text for name, text in then.properties.items() if name != VIEW}
-    location = lake_location(target, uuid, taken=True, lake_format=then.parsed.datalake_format)
+    location = lake_location(target, uuid, has_conflict=True, lake_format=then.parsed.datalake_format)
     return replace(make_fork_state(then, str(target), uuid, now_ms, properties), lake_location=location)
 
 

@@ -210,5 +210,5 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
 def place_lake_table(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
     """Return the action with the place of the lake table, which is another one where the usual is ``taken``."""
     lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
-    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
+    location = lake_location(path, uuid, has_conflict=taken, lake_format=lake_format)
     return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

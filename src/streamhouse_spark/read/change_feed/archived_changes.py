@@ -73,18 +73,18 @@ def scan_archived_commits(
     """Return the archived changes of the commits from ``first`` to ``last``; None where the archive does not tell those
     of ``first``. Times are later than ``after_us``, and rise.
     """
-    held = usable_archive(state)
-    if not held or not held.first_commit <= first <= held.last_commit:
+    archive = usable_archive(state)
+    if not archive or not archive.first_commit <= first <= archive.last_commit:
         return None
-    befores = [0, *(page.last_commit for page in held.pages)]
-    wanted = [
+    previous_last_commits = [0, *(page.last_commit for page in archive.pages)]
+    page_ids = [
         page.uuid
-        for page, before in zip(held.pages, befores, strict=False)
+        for page, before in zip(archive.pages, previous_last_commits, strict=False)
         if before < last and page.last_commit >= first
     ]
-    contents = read_pages(table.storage, state, wanted)
+    contents = read_pages(table.storage, state, page_ids)
     rows = CommitRows.joined([content.commits for content in contents]).between(first, last)
-    return ArchiveScan(state, held, rows if after_us is None else _with_ascending_times(rows, after_us))
+    return ArchiveScan(state, archive, rows if after_us is None else _with_ascending_times(rows, after_us))
 
 
 def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
@@ -101,41 +101,41 @@ def first_archived_after(
     """Return the first archived commit that is shown behind a time, or at it, where ``includes`` says so; ``reached``,
     the first commit whose record is kept, where none is. None where commits that are no longer told may be.
     """
-    held = usable_archive(state)
-    if not held:
+    archive = usable_archive(state)
+    if not archive:
         return None
     if start_us is None:
-        return 1 if held.first_commit == 1 else None
-    least_us = start_us if includes else start_us + 1
-    earliest = held.first_commit
-    for page in held.pages:
-        if page.last_commit < earliest or page.last_us < least_us:
+        return 1 if archive.first_commit == 1 else None
+    min_us = start_us if includes else start_us + 1
+    earliest = archive.first_commit
+    for page in archive.pages:
+        if page.last_commit < earliest or page.last_us < min_us:
             continue
         rows = read_page(storage, state, page.uuid).commits
-        rows = rows.taken((rows.versions >= earliest) & (rows.times_us >= least_us))
+        rows = rows.taken((rows.versions >= earliest) & (rows.times_us >= min_us))
         if len(rows.versions):
-            found = int(rows.versions.min())
-            return found if earliest == 1 or _has_earlier(storage, state, held, found) else None
-    return reached if _has_earlier(storage, state, held, reached) else None
+            version = int(rows.versions.min())
+            return version if earliest == 1 or _has_earlier(storage, state, archive, version) else None
+    return reached if _has_earlier(storage, state, archive, reached) else None
 
 
 def last_archived_before(storage: Storage, state: TableState, end_us: int, *, includes: bool) -> int:
     """Return the last archived commit that is shown before a time, or at it; 0 for none."""
     most_us = end_us if includes else end_us - 1
-    found = 0
+    version = 0
     for page in usable_archive(state).pages:
         rows = read_page(storage, state, page.uuid).commits
-        found = max(found, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
+        version = max(version, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
         if page.last_us > most_us:
             break
-    return found
+    return version
 
 
-def _has_earlier(storage: Storage, state: TableState, held: Archive, number: int) -> bool:
+def _has_earlier(storage: Storage, state: TableState, archive: Archive, number: int) -> bool:
     """Tell whether the archive tells a commit before this one."""
-    for page in held.pages:
+    for page in archive.pages:
         versions = read_page(storage, state, page.uuid).commits.versions
-        versions = versions[versions >= held.first_commit]
+        versions = versions[versions >= archive.first_commit]
         if len(versions):
             return int(versions.min()) < number
     return False

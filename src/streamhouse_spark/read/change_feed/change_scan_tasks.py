@@ -54,7 +54,7 @@ def file_pieces(
 
     Raises `ChangesUnavailableError` where the lake snapshot that had the file is gone.
     """
-    found: dict[tuple[int, str], list[CommitRange]] = {}
+    ranges_of_file: dict[tuple[int, str], list[CommitRange]] = {}
     for commit in commits:
         for action in deletions_in(commit.record):
             if not action.files:
@@ -64,8 +64,8 @@ def file_pieces(
             for name, runs in action.files.items():
                 updated = action.updated_files.get(name, NO_RUNS)
                 parts = of_commit(runs.without(updated), updated, commit.record.number, commit.time_us)
-                found.setdefault((action.snapshot_id, name), []).extend(parts)
-    for (snapshot_id, name), parts in sorted(found.items()):
+                ranges_of_file.setdefault((action.snapshot_id, name), []).extend(parts)
+    for (snapshot_id, name), parts in sorted(ranges_of_file.items()):
         rows = CommitRanges.of(parts)
         yield ChangesScanTask(FileRowsScanTask(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)
 
@@ -95,45 +95,50 @@ def with_cold(
     """
     if source.primary_key:
         return list(changes)
-    trimmed = [(one, one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))) for one in changes]
-    added = {one.bucket: rows.offsets for one, rows in trimmed if rows and not one.is_deleted}
+    trimmed = [
+        (change, change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))) for change in changes
+    ]
+    added = {change.bucket: rows.offsets for change, rows in trimmed if rows and not change.is_deleted}
     removed = [
-        (number, {one.bucket: rows.of_commit(number)})
-        for one, rows in trimmed
-        if one.is_deleted
+        (number, {change.bucket: rows.of_commit(number)})
+        for change, rows in trimmed
+        if change.is_deleted
         for number in np.unique(rows.versions).tolist()
     ]
     of_added = tuple(find_added(table, source, added, is_emptied=is_emptied)) if added else ()
     of_removed = tuple(find_removed(table, source, removed)) if removed else ()
     return [
-        replace(one, cold=tuple(c for c in (of_removed if one.is_deleted else of_added) if c.bucket == one.bucket))
-        for one in changes
+        replace(
+            change, cold=tuple(c for c in (of_removed if change.is_deleted else of_added) if c.bucket == change.bucket)
+        )
+        for change in changes
     ]
 
 
 def require_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
     """Require that log or lake still have the rows of all commits. Raises `ChangesUnavailableError`."""
-    gone = 0
-    for one in changes:
-        trimmed = one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))
-        lost = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in one.cold]))
-        gone = max(gone, int(trimmed.among(lost).versions.max(initial=0)))
-    if not gone:
+    last_lost_version = 0
+    for change in changes:
+        trimmed = change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))
+        lost_offsets = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in change.cold]))
+        last_lost_version = max(last_lost_version, int(trimmed.among(lost_offsets).versions.max(initial=0)))
+    if not last_lost_version:
         return
-    rest = f"the first version that is there is {gone + 1}"
-    if gone >= source.version:
-        rest = f"none of its versions is there until more is committed, as version {gone + 1}"
+    advice = f"the first version that is there is {last_lost_version + 1}"
+    if last_lost_version >= source.version:
+        advice = f"none of its versions is there until more is committed, as version {last_lost_version + 1}"
     error = OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone}; {rest}"
+        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit "
+        f"{last_lost_version}; {advice}"
     )
-    raise ChangesUnavailableError(error, gone + 1)
+    raise ChangesUnavailableError(error, last_lost_version + 1)
 
 
 def pieces_of(source: TableState, changes: Sequence[CommitDiff], pruning: Pruning) -> Iterator[ChangesScanTask]:
     allowed = pruning.buckets(source)
-    for one in changes:
-        if allowed is None or one.bucket in allowed:
-            yield from _of_bucket(source, one, pruning)
+    for change in changes:
+        if allowed is None or change.bucket in allowed:
+            yield from _of_bucket(source, change, pruning)
 
 
 def _of_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> Iterator[ChangesScanTask]:
@@ -141,12 +146,14 @@ def _of_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> I
     start = source.buckets[bucket].start
     for cold in of_bucket.cold:
         yield from lake_pieces(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
-    if not (held := commits.within(OffsetRange(start, max(start, commits.range.end)))):
+    if not (in_log := commits.within(OffsetRange(start, max(start, commits.range.end)))):
         return
-    is_grouped = bool(held.is_grouped.any())
-    split = _prune_split(source, whole_range(source, bucket, held.range), held, Pruning() if is_grouped else pruning)
+    is_grouped = bool(in_log.is_grouped.any())
+    split = _prune_split(
+        source, whole_range(source, bucket, in_log.range), in_log, Pruning() if is_grouped else pruning
+    )
     if split.segments:
-        yield ChangesScanTask(LogScanTask(split), held, is_deleted, source.primary_key if is_grouped else ())
+        yield ChangesScanTask(LogScanTask(split), in_log, is_deleted, source.primary_key if is_grouped else ())
 
 
 def lake_pieces(
@@ -163,7 +170,7 @@ def lake_pieces(
 
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
     """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
-    kept = tuple(
+    segments = tuple(
         s for s in split.segments if commits.reaches(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
-    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})
+    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})

@@ -146,8 +146,8 @@ def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
     while first <= last:
         try:
             return in_changelog(_plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
-        except ChangesUnavailableError as found:
-            first = found.first
+        except ChangesUnavailableError as unavailable:
+            first = unavailable.first
     return ChangesPlan(state, ())
 
 
@@ -177,8 +177,8 @@ def plan_deleted(
                     "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
                     "the deletion with skipChangeCommits=true"
                 )
-        told = ((bucket, CommitRanges.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
-        read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in told]
+        deletions = ((bucket, CommitRanges.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
+        read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in deletions]
         deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
         changes = with_cold(table, state, deleted, is_emptied=False)
         require_rows(state, changes, first)
@@ -190,8 +190,8 @@ def _its_error() -> Iterator[None]:
     """Raise in place of `ChangesUnavailableError` the error that it has."""
     try:
         yield
-    except ChangesUnavailableError as found:
-        raise found.error from found.__cause__
+    except ChangesUnavailableError as unavailable:
+        raise unavailable.error from unavailable.__cause__
 
 
 def _plan_of_records(
@@ -206,14 +206,14 @@ def _plan_of_records(
     is_emptied: bool = False,
 ) -> ChangesPlan:
     """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
-    then = _state_at(table, state, first, last)
-    commits = _commits(table.storage, then, first, last, after_us)
-    emptied = then.truncation.commit if then.truncation is not None else 0
+    as_of_state = _state_at(table, state, first, last)
+    commits = _commits(table.storage, as_of_state, first, last, after_us)
+    emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
     if place is None or (is_emptied and not place):
-        return _plan_of_commits(table, state, then, commits, pruning, is_net=is_net, is_emptied=is_emptied)
+        return _plan_of_commits(table, state, as_of_state, commits, pruning, is_net=is_net, is_emptied=is_emptied)
     older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
-    newer = _plan_of_commits(table, state, then, commits[place:], pruning, is_net=is_net, is_emptied=True)
+    newer = _plan_of_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, is_emptied=True)
     return replace(newer, pieces=(*older, *newer.pieces))
 
 
@@ -230,18 +230,18 @@ def _truncation_tasks(
     try:
         before = state_at(table.log, table.storage, last.record.number - 1)
         if before.primary_key:
-            found = list(version_pieces(table, before, state.schema, last, pruning))
+            tasks = list(version_pieces(table, before, state.schema, last, pruning))
         else:
-            found = _without_key(table, state, before, last, added, PreexistingFiles(table, first.number))
+            tasks = _without_key(table, state, before, last, added, PreexistingFiles(table, first.number))
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
             older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
-            found = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *found]
-        segments = [s for piece in found if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
+            tasks = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *tasks]
+        segments = [s for piece in tasks if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
         require_kept(table.log, before, segments)
     except SnapshotExpiredError as error:
         raise untold(state, last.record, "removed all rows at once") from error
-    return tuple(found)
+    return tuple(tasks)
 
 
 def _without_key(
@@ -260,7 +260,7 @@ def _without_key(
 def _plan_of_commits(
     table: TableHandle,
     state: TableState,
-    then: TableState,
+    as_of_state: TableState,
     commits: Sequence[Commit],
     pruning: Pruning,
     *,
@@ -268,11 +268,11 @@ def _plan_of_commits(
     is_emptied: bool,
 ) -> ChangesPlan:
     first, last = commits[0].record.number, commits[-1].record.number
-    lost = require_told(table, then, commits, is_net=is_net, is_emptied=is_emptied)
+    lost = require_told(table, as_of_state, commits, is_net=is_net, is_emptied=is_emptied)
     source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
     if was_emptied:
-        source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
-    added, removed = parts_of(commits, lost, by_key=bool(then.primary_key))
+        source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
+    added, removed = parts_of(commits, lost, by_key=bool(as_of_state.primary_key))
     if is_net and removed:
         added, removed = net_of(added, removed)
     changes = with_cold(table, source, changes_of(added, removed), is_emptied=was_emptied)
@@ -300,11 +300,11 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
     if last < first:
         return None
     older = scan_archived_commits(table, state, first, last, after_us)
-    found = None
+    latest = None
     if older is not None and len(older.rows.versions):
-        found = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
+        latest = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
     if older is not None and (last <= older.last or older.has_all):
-        return found
+        return latest
     if older is not None:
         first, after_us = older.last + 1, older.after_us(after_us)
     with _its_error():
@@ -315,7 +315,7 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
         if moves_rows(c.record.actions) or find_partition_drop(c.record.actions) is not None
     )
     newest = next(moving, None)
-    return found if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
+    return latest if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
@@ -335,17 +335,17 @@ def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> T
 # -- commits ----------------------------------------------------------------------------------------------------------
 
 
-def _commits(storage: Storage, then: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
+def _commits(storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
     """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
-    found, reached = commits_back(storage, then, first, last, after_us)
-    if not found or found[0].record.number > first:
-        raise _not_kept(then, first, reached)
-    return found
+    commits, reached = commits_back(storage, as_of_state, first, last, after_us)
+    if not commits or commits[0].record.number > first:
+        raise _not_kept(as_of_state, first, reached)
+    return commits
 
 
 def _not_kept(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
-    if held := usable_archive(state):
-        reached = min(reached, held.first_commit)
+    if archive := usable_archive(state):
+        reached = min(reached, archive.first_commit)
     error = OffsetsTrimmedError(
         f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
         f"is {reached}"

@@ -47,8 +47,8 @@ def parts_of(
         for action in _deletions(attempts):
             for bucket, rows in action.rows.items():
                 before = action.updated.get(bucket, NO_RUNS)
-                plain = rows.without(before) if before else rows
-                removed.setdefault(bucket, []).extend(of_commit(plain, before, number, time_us))
+                not_updated = rows.without(before) if before else rows
+                removed.setdefault(bucket, []).extend(of_commit(not_updated, before, number, time_us))
         dropped = find_partition_drop(commit.record.actions)
         for of_buckets in (dropped.rows if dropped is not None else {}, lost.get(number, {})):
             for bucket, rows in of_buckets.items():
@@ -71,12 +71,12 @@ def _appended_segments(actions: Sequence[Action]) -> Iterator[Segment]:
 def _rows_of(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
     """Return the offsets of new rows, and of those behind an update."""
     parts = [OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments]
-    every = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
+    all_rows = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
     updated = [segment.updated_rows for segment in segments if segment.updated]
     if not updated:
-        return every, NO_RUNS
-    behind = OffsetRuns.union(updated)
-    return every.without(behind), behind
+        return all_rows, NO_RUNS
+    after_update = OffsetRuns.union(updated)
+    return all_rows.without(after_update), after_update
 
 
 def _deletions(attempts: Sequence[CommitAttempt]) -> Iterator[DeleteRows]:
@@ -97,10 +97,10 @@ def net_of(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
     return _without(added, removed), _without(removed, added)
 
 
-def _without(parts: Parts, others: Parts) -> Parts:
-    found: Parts = {}
+def _without(parts: Parts, subtracted: Parts) -> Parts:
+    remaining: Parts = {}
     for bucket, of_bucket in parts.items():
-        gone = OffsetRuns.union([part.rows for part in others.get(bucket, [])])
-        left = [part._replace(rows=part.rows.without(gone), is_updated=False) for part in of_bucket]
-        found[bucket] = [part for part in left if part.rows]
-    return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}
+        excluded = OffsetRuns.union([part.rows for part in subtracted.get(bucket, [])])
+        left = [part._replace(rows=part.rows.without(excluded), is_updated=False) for part in of_bucket]
+        remaining[bucket] = [part for part in left if part.rows]
+    return {bucket: of_bucket for bucket, of_bucket in remaining.items() if of_bucket}

@@ -38,7 +38,7 @@ class ChangesUnavailableError(Exception):  # whoever asked gets the error that i
 
 def require_told(
     table: TableHandle,
-    then: TableState,
+    as_of_state: TableState,
     commits: Sequence[Commit],
     *,
     is_net: bool = False,
@@ -51,50 +51,50 @@ def require_told(
     unless its file was there before. With ``is_emptied`` the first commit may have emptied the table: rows from before
     are not asked for.
     """
-    _require_no_other_table(then, commits, is_emptied=is_emptied)
+    _require_no_other_table(as_of_state, commits, is_emptied=is_emptied)
     first = commits[0].record.number
     lost: dict[int, Rows] = {}
-    if then.primary_key:
+    if as_of_state.primary_key:
         return lost
     before: TieredSnapshot | None = None
     older = PreexistingFiles(table, first)
-    deleted = _ever_deleted(then, commits)
+    deleted = _ever_deleted(as_of_state, commits)
     for commit in commits:
         dropped = find_partition_drop(commit.record.actions)
-        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
+        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in as_of_state.properties)
         if is_net and not all(older.have(deletion.files) for deletion in deletions_in(commit.record)):
-            what = f"removed rows that have no offsets and may have been added since version {first - 1}"
-            raise untold(then, commit.record, what)
+            reason = f"removed rows that have no offsets and may have been added since version {first - 1}"
+            raise untold(as_of_state, commit.record, reason)
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, ResetLake) and action.starts:
-                raise untold(then, commit.record, "gave up rows that only the lake had")
+                raise untold(as_of_state, commit.record, "gave up rows that only the lake had")
             if not isinstance(action, TieredSnapshot):
                 continue
-            before = before if before is not None else _pair_before(table, then, action, first)
+            before = before if before is not None else _pair_before(table, as_of_state, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
-            is_drop = is_more and _drops(table, then, before, action, commits, deleted)
+            is_drop = is_more and _drops(table, as_of_state, before, action, commits, deleted)
             if is_untold or (is_drop and dropped is None):
                 if (rows := find_rows_lost_by_record(table, commit.record.number, action, dropped)) is None:
-                    raise untold(then, commit.record, "removed rows from the lake that no record names")
+                    raise untold(as_of_state, commit.record, "removed rows from the lake that no record names")
                 lost[commit.record.number] = rows
             before = action
     return lost
 
 
-def _require_no_other_table(then: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
+def _require_no_other_table(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
     """Require that no commit emptied the table, or took over another's rows. Raises `ChangesUnavailableError`."""
     first = commits[0].record
-    emptied = then.truncation.commit if then.truncation is not None else 0
-    found = next((commit.record for commit in commits if commit.record.number == emptied), None)
-    if found is not None and not (is_emptied and found is first):
-        raise untold(then, found, "removed all rows at once")
-    if first.number == FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise untold(then, first, "took over the rows of a lake table")
+    emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
+    truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
+    if truncating is not None and not (is_emptied and truncating is first):
+        raise untold(as_of_state, truncating, "removed all rows at once")
+    if first.number == FIRST and as_of_state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
+        raise untold(as_of_state, first, "took over the rows of a lake table")
 
 
 def _drops(
     table: TableHandle,
-    then: TableState,
+    as_of_state: TableState,
     before: TieredSnapshot | None,
     pair: TieredSnapshot,
     commits: Sequence[Commit],
@@ -105,11 +105,11 @@ def _drops(
     Rows that were adopted have no offsets, so of their table each row that it lacks has to be one that a record
     deleted: of the range, or before it, where the lake had it until then.
     """
-    if ADOPTED not in then.properties:
+    if ADOPTED not in as_of_state.properties:
         return drops_rows(before, pair, deleted)
-    first, told = commits[0].record.number, before.told if before is not None else 0
-    older = state_at(table.log, table.storage, first - 1).deletions if told < first - 1 else ()
-    named = [Deleted(one.commit, one.rows, num_rows_of(one.files)) for one in older]
+    first, applied_through = commits[0].record.number, before.told if before is not None else 0
+    older = state_at(table.log, table.storage, first - 1).deletions if applied_through < first - 1 else ()
+    named = [Deleted(deletion.commit, deletion.rows, num_rows_of(deletion.files)) for deletion in older]
     for record in (commit.record for commit in commits):
         actions = (action for part in record.attempts for action in part.actions)
         rows = (action for action in actions if isinstance(action, DeleteRows))
@@ -117,28 +117,30 @@ def _drops(
     return drops_adopted(before, pair, deleted, named)
 
 
-def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
+def _ever_deleted(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
     """Return the rows that records deleted, as far as the commits and the state behind them tell."""
-    parts = {bucket: [runs] for bucket, runs in then.deleted.items()}
-    for bucket, found in parts_of(commits)[1].items():
-        parts.setdefault(bucket, []).extend(part.rows for part in found)
-    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
+    parts = {bucket: [runs] for bucket, runs in as_of_state.deleted.items()}
+    for bucket, deleted_parts in parts_of(commits)[1].items():
+        parts.setdefault(bucket, []).extend(part.rows for part in deleted_parts)
+    return {bucket: OffsetRuns.merged(deleted_parts) for bucket, deleted_parts in parts.items()}
 
 
-def _pair_before(table: TableHandle, then: TableState, pair: TieredSnapshot, first: int) -> TieredSnapshot | None:
+def _pair_before(
+    table: TableHandle, as_of_state: TableState, pair: TieredSnapshot, first: int
+) -> TieredSnapshot | None:
     """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
     if not pair.dropped_rows or first == FIRST:
         return None
-    place = next((i for i, known in enumerate(then.lake_history) if known == pair), 0)
-    return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
+    place = next((i for i, recorded in enumerate(as_of_state.lake_history) if recorded == pair), 0)
+    return as_of_state.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
 
 
-def untold(then: TableState, record: Record, what: str) -> ChangesUnavailableError:
+def untold(as_of_state: TableState, record: Record, reason: str) -> ChangesUnavailableError:
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
-    operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
+    operation = operation_of(record.actions, added, is_keyed=bool(as_of_state.primary_key))
     error = InvalidOptionError(
-        f"CHANGES of {then.name}: commit {record.number} ({operation}) {what}, which is no change of single rows; "
-        f"begin at version {record.number + 1}, or compare the table VERSION AS OF {max(record.number - 1, 1)} and of "
-        f"{record.number}"
+        f"CHANGES of {as_of_state.name}: commit {record.number} ({operation}) {reason}, which is no change of single "
+        f"rows; begin at version {record.number + 1}, or compare the table VERSION AS OF "
+        f"{max(record.number - 1, 1)} and of {record.number}"
     )
     return ChangesUnavailableError(error, record.number + 1)

@@ -39,14 +39,14 @@ def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied:
     lake where no row ever left it, unless all did since, which ``is_emptied`` says.
     """
     if state.lake is not None and not (is_emptied or state.deletions or state.lake.dropped_rows):
-        held = {b: runs.within(OffsetRange(0, state.lake_offset(b))) for b, runs in rows.items()}
-        yield from (LakeOnlyRows(None, bucket, runs) for bucket, runs in sorted(held.items()) if runs)
+        in_lake = {b: runs.within(OffsetRange(0, state.lake_offset(b))) for b, runs in rows.items()}
+        yield from (LakeOnlyRows(None, bucket, runs) for bucket, runs in sorted(in_lake.items()) if runs)
         return
     search = _Search(table, state)
     for snapshot in search.newest_and_oldest_first():
-        found = search.held(snapshot, rows)
-        yield from _of(snapshot, found)
-        rows = without_rows(rows, found)
+        located = search.held(snapshot, rows)
+        yield from _of(snapshot, located)
+        rows = without_rows(rows, located)
         if not rows:  # before others are asked for
             return
 
@@ -58,15 +58,15 @@ def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int
     engine wrote its file again.
     """
     search, waiting = _Search(table, state), sorted(rows, key=lambda part: part[0])
-    wanted: Rows = {}
+    pending: Rows = {}
     for snapshot in search.each():
         while waiting and waiting[-1][0] > snapshot.told:
-            wanted = _concat_rows(wanted, waiting.pop()[1])
-        if wanted:
-            found = search.held(snapshot, wanted)
-            yield from _of(snapshot, found)
-            wanted = without_rows(wanted, found)
-        if not wanted and not waiting:
+            pending = _concat_rows(pending, waiting.pop()[1])
+        if pending:
+            located = search.held(snapshot, pending)
+            yield from _of(snapshot, located)
+            pending = without_rows(pending, located)
+        if not pending and not waiting:
             return
 
 
@@ -94,16 +94,16 @@ class _Search:
         if not below:
             return {}
         try:
-            found = self._lake.rows_with_offsets(snapshot.id, below)
+            located = self._lake.rows_with_offsets(snapshot.id, below)
         except SnapshotExpiredError:
             return {}
-        return {bucket: runs for bucket, runs in found.items() if runs}
+        return {bucket: runs for bucket, runs in located.items() if runs}
 
 
-def _of(snapshot: LakeSnapshot, found: Rows) -> Iterator[LakeOnlyRows]:
-    return (LakeOnlyRows(snapshot.id, bucket, runs) for bucket, runs in sorted(found.items()))
+def _of(snapshot: LakeSnapshot, located: Rows) -> Iterator[LakeOnlyRows]:
+    return (LakeOnlyRows(snapshot.id, bucket, runs) for bucket, runs in sorted(located.items()))
 
 
-def _concat_rows(rows: Rows, others: Rows) -> Rows:
-    both = {bucket: OffsetRuns.union([rows[bucket], others[bucket]]) for bucket in rows if bucket in others}
-    return {**rows, **others, **both}
+def _concat_rows(rows: Rows, added: Rows) -> Rows:
+    common = {bucket: OffsetRuns.union([rows[bucket], added[bucket]]) for bucket in rows if bucket in added}
+    return {**rows, **added, **common}

@@ -50,12 +50,12 @@ def rows_of(table: TableHandle, state: TableState) -> TruncatedRows:
     starts = {b: log.start for b, log in state.buckets.items()}
     if pair is not None:
         starts = {b: pair.offsets.get(b, state.first_offset(b)) for b in state.buckets}
-    found = _in_files(table, state, pair.snapshot_id) if pair is not None else []
-    cold = rows_by_bucket(found)
+    live_files = _in_files(table, state, pair.snapshot_id) if pair is not None else []
+    cold = rows_by_bucket(live_files)
     hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
-    of_files = {names.name_of(file.location): file.rows for file in found if file.bucket is None}
-    known = (rows.get(b, _NONE).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items())
-    is_sure = not of_files or sum(known) == num_rows_of(deleted)
+    of_files = {names.name_of(file.location): file.rows for file in live_files if file.bucket is None}
+    located_counts = (rows.get(b, _NONE).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items())
+    is_sure = not of_files or sum(located_counts) == num_rows_of(deleted)
     masked = deleted_file_rows(take_latest_snapshot(state))
     return TruncatedRows(
         without_rows(cold, deleted), without_rows(hot, deleted), without_rows(of_files, masked), is_sure

@@ -40,8 +40,8 @@ def version_pieces(
     if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
         raise untold(before, commit.record, "removed all rows at once, whose key had a column of another name")
     newest = 1 + max(before.schemas)
-    now = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
-    plan = plan_pin(table, take_latest_snapshot(now), ScanRequest(None)).plan(table)
+    with_columns = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
+    plan = plan_pin(table, take_latest_snapshot(with_columns), ScanRequest(None)).plan(table)
     require_kept(table.log, before, [segment for split in splits_of(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
@@ -53,8 +53,8 @@ def version_pieces(
             rows = VersionRowsScanTask(
                 bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces)
             )
-            every = CommitRange(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
-            yield ChangesScanTask(rows, CommitRanges.of([every]), is_deleted=True)
+            version = CommitRange(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
+            yield ChangesScanTask(rows, CommitRanges.of([version]), is_deleted=True)
 
 
 def _num_rows(piece: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:

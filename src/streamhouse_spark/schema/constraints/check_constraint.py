@@ -61,20 +61,21 @@ def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Ch
     Raises `InvalidOptionError` for two of one name, without regard to case, and for a text that is no condition over
     the columns.
     """
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for key, text in properties.items():
         if not key.startswith(CONSTRAINT):
             continue
         name = check_constraint_name(key)
-        if name.casefold() in found:
+        if name.casefold() in checks:
             raise InvalidOptionError(
-                f"the table has a constraint '{found[name.casefold()].name}' already; choose another name than '{name}'"
+                f"the table has a constraint '{checks[name.casefold()].name}' already; choose another name "
+                f"than '{name}'"
             )
         condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
         if condition.type != pa.bool_():
             raise InvalidOptionError(f"constraint '{name}' CHECK ({text}) is no condition; compare it with something")
-        found[name.casefold()] = Check(name, text, condition)
-    return tuple(found.values())
+        checks[name.casefold()] = Check(name, text, condition)
+    return tuple(checks.values())
 
 
 def check_constraint_name(key: str) -> str:
@@ -89,8 +90,8 @@ def check_constraint_name(key: str) -> str:
 
 def find_constraint_property(properties: Mapping[str, str], name: str) -> str | None:
     """Return the property of the constraint of this name, without regard to case; None if there is none."""
-    wanted = (CONSTRAINT + name).casefold()
-    return next((key for key in properties if key.casefold() == wanted), None)
+    folded_key = (CONSTRAINT + name).casefold()
+    return next((key for key in properties if key.casefold() == folded_key), None)
 
 
 def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:

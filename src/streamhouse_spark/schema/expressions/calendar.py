@@ -82,14 +82,14 @@ def beginning_of(values: Any, unit: str) -> Any:
 
     def begin(ticks: Ints, is_date: bool) -> Ints:  # noqa: FBT001
         if unit not in _BEGINNINGS:
-            found = ticks - ticks % _MICROS[unit]
+            rounded = ticks - ticks % _MICROS[unit]
         elif is_date:
-            found = _BEGINNINGS[unit](ticks)
+            rounded = _BEGINNINGS[unit](ticks)
         else:
-            found = _BEGINNINGS[unit](_days(ticks, is_date=False)) * _DAY_MICROS
-        if (found > ticks).any():  # it wrapped around
+            rounded = _BEGINNINGS[unit](_days(ticks, is_date=False)) * _DAY_MICROS
+        if (rounded > ticks).any():  # it wrapped around
             raise pa.ArrowInvalid(f"the beginning of the {unit} is before the least {values.type}")
-        return found
+        return rounded
 
     return _each(values, values.type, begin)
 

@@ -86,9 +86,9 @@ def _exact_alike(first: Part, second: Part, left: Any, right: Any) -> tuple[Any,
     if pa.types.is_integer(first.type) and pa.types.is_integer(second.type):
         return pc.cast(left, pa.int64()), pc.cast(right, pa.int64())
     left, right = to_decimal256(left), to_decimal256(right)
-    whole = max(side.type.precision - side.type.scale for side in (left, right))
+    integer_digits = max(side.type.precision - side.type.scale for side in (left, right))
     scale = max(left.type.scale, right.type.scale)
-    kind = pa.decimal256(whole + scale, scale)
+    kind = pa.decimal256(integer_digits + scale, scale)
     return pc.cast(left, kind), pc.cast(right, kind)
 
 

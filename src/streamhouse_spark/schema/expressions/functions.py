@@ -81,25 +81,25 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
     return name, pa.int32(), [0], None
 
 
-def cast_function(given: pa.DataType, wanted: pa.DataType) -> str:
+def cast_function(source: pa.DataType, target: pa.DataType) -> str:
     """Return the function of a cast. Raises `UnsuitableError` for one that has another value on another machine."""
-    if given == wanted:
+    if source == target:
         return "as same"
-    if given in _DATES and wanted == pa.date32():
+    if source in _DATES and target == pa.date32():
         return "as day"
-    if given == pa.date32() and wanted in _DATES:
+    if source == pa.date32() and target in _DATES:
         return "as midnight"
-    if pa.types.is_integer(given) and (pa.types.is_integer(wanted) or wanted == pa.string()):
+    if pa.types.is_integer(source) and (pa.types.is_integer(target) or target == pa.string()):
         return "as cast"
-    if _is_exact(given) and pa.types.is_decimal(wanted):
+    if _is_exact(source) and pa.types.is_decimal(target):
         return "as rounded"
-    if _is_exact(given) and pa.types.is_floating(wanted):
+    if _is_exact(source) and pa.types.is_floating(target):
         return "as nearest"
-    if (given, wanted) in ((pa.float32(), pa.float64()), (pa.bool_(), pa.string())):
+    if (source, target) in ((pa.float32(), pa.float64()), (pa.bool_(), pa.string())):
         return "as cast"
-    if wanted == pa.string() and pa.types.is_decimal(given) and given.scale <= _TEXT_SCALE_MAX:
+    if target == pa.string() and pa.types.is_decimal(source) and source.scale <= _TEXT_SCALE_MAX:
         return "as cast"
-    if wanted == pa.string() and given in _DATES:
+    if target == pa.string() and source in _DATES:
         return "as text"
     raise UnsuitableError(
         "possible are whole numbers and decimals to numbers and texts, and dates and timestamps to dates and texts"
@@ -161,8 +161,8 @@ def _truncation(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
     _require(len(types) == 2, "a unit in quotes and a value are needed")
     place = 0 if name == "date_trunc" else 1
     unit = _UNITS.get(str(constants[place]).lower()) if types[place] == pa.string() else None
-    known = _DATE_UNITS if name == "trunc" else dict.fromkeys(_UNITS.values())
-    _require(unit in known, f"the unit has to be one of {', '.join(known)}, in quotes")
+    units = _DATE_UNITS if name == "trunc" else dict.fromkeys(_UNITS.values())
+    _require(unit in units, f"the unit has to be one of {', '.join(units)}, in quotes")
     kind = types[1 - place]
     if name == "trunc":
         _require(kind == pa.date32(), "a date is needed")
@@ -176,7 +176,7 @@ def _require(holds: Any, why: str) -> None:
         raise UnsuitableError(why)
 
 
-def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], told: Any) -> Any:
+def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
     """Return the values of a function. Raises ``pa.ArrowInvalid`` for a whole number that is too large for its type."""
     if operator in _ARITHMETIC:
         return _calculated(operator, kind, operands)
@@ -189,9 +189,9 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], told: An
         case "length":
             return pc.utf8_length(values)
         case "substring":
-            return pc.utf8_slice_codeunits(values, told[0], told[1])
+            return pc.utf8_slice_codeunits(values, argument[0], argument[1])
         case "floor":
-            return calendar.beginning_of(values, told)
+            return calendar.beginning_of(values, argument)
     if operator in _CASTS:
         return _CASTS[operator](values, kind)
     if operator in calendar.FIELDS:

@@ -187,17 +187,17 @@ class _Parser:
             self._tokens.refuse(f"compares a {_name(left.type)} with a {_name(right.type)}", begin)
         return Part(operator, _BOOLEAN, (left, right))
 
-    def _convert_part(self, part: Part, wanted: pa.DataType) -> Part:
+    def _convert_part(self, part: Part, target: pa.DataType) -> Part:
         """Return a constant NULL, or text beside dates and timestamps, as a value of the other side's type."""
         if part.type == _NULL:
-            return Part("constant", wanted, (), None)
-        if part.operator != "constant" or part.type != pa.string() or not pa.types.is_temporal(wanted):
+            return Part("constant", target, (), None)
+        if part.operator != "constant" or part.type != pa.string() or not pa.types.is_temporal(target):
             return part
         try:
-            value = pa.scalar(part.value, pa.string()).cast(wanted)
+            value = pa.scalar(part.value, pa.string()).cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            self._tokens.refuse(f"compares a {_name(wanted)} with {part.value!r}, which is none", 0)
-        return Part("constant", wanted, (), value)
+            self._tokens.refuse(f"compares a {_name(target)} with {part.value!r}, which is none", 0)
+        return Part("constant", target, (), value)
 
     def _sum(self) -> Part:
         return self._arithmetic(("+", "-", "||"), lambda: self._arithmetic(("*",), self._factor))
@@ -260,14 +260,14 @@ class _Parser:
         self._tokens.expect_word("as")
         text, begin = self._tokens.take_type()
         try:
-            wanted = parse_type(text)
+            target = parse_type(text)
         except SchemaMismatchError:
             self._tokens.refuse("is no type", begin)
         self._tokens.expect(")")
         try:
-            return Part(cast_function(part.type, wanted), wanted, (part,))
+            return Part(cast_function(part.type, target), target, (part,))
         except UnsuitableError as error:
-            return self._tokens.refuse(f"casts a {_name(part.type)} to {type_name(wanted)}, {error}", at)
+            return self._tokens.refuse(f"casts a {_name(part.type)} to {type_name(target)}, {error}", at)
 
     def _function(self, name: str, at: int) -> Part:
         if name.lower() not in FUNCTIONS:
