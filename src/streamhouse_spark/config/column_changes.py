@@ -57,16 +57,16 @@ class ColumnChanges:
         names = dict(renamed or {})  # type: ignore[call-overload]
         if not all(isinstance(name, str) for name in names.values()):
             raise InvalidOptionError(f"rename_columns is {renamed!r}, expected a mapping of old to new names")
-        types = {column: _type(column, mapping) for column, mapping in dict(widened or {}).items()}  # type: ignore[call-overload]
+        types = {column: _parse_type(column, mapping) for column, mapping in dict(widened or {}).items()}  # type: ignore[call-overload]
         dropped_and_changed = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
         if dropped_and_changed:
             raise InvalidOptionError(
                 f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do one of both"
             )
-        return cls(names, tuple(dropped), types, _sizes(dict(widened or {})))  # type: ignore[call-overload]
+        return cls(names, tuple(dropped), types, _parse_sizes(dict(widened or {})))  # type: ignore[call-overload]
 
 
-def _type(column: str, type_or_text: object) -> pa.DataType:
+def _parse_type(column: str, type_or_text: object) -> pa.DataType:
     if isinstance(type_or_text, pa.DataType):
         return canonical_type(type_or_text, column=column)
     if isinstance(type_or_text, str):
@@ -76,7 +76,7 @@ def _type(column: str, type_or_text: object) -> pa.DataType:
     )
 
 
-def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
+def _parse_sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
     sizes = {
         column: TextSize.parse(type_or_text) for column, type_or_text in types.items() if isinstance(type_or_text, str)
     }

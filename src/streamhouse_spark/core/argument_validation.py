@@ -48,7 +48,7 @@ def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _
     annotation has it, or where it is the default.
     """
     parameters = inspect.signature(function).parameters.values()
-    checks = {p.name: check for p in parameters if (check := _check_of(p, names)) is not None}
+    checks = {p.name: check for p in parameters if (check := _find_check(p, names)) is not None}
     if not checks:
         return function
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -85,7 +85,7 @@ def require_texts(name: str, texts: Mapping[Any, Any] | None) -> None:
             raise InvalidOptionError(f"{name}[{quote(key)}] is a {type(value).__name__}, expected a text")
 
 
-def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
+def _find_check(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
     annotation = str(parameter.annotation)
     kind = annotation.removesuffix(" | None")
     if parameter.name in names:

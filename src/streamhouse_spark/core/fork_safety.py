@@ -146,7 +146,7 @@ def _before() -> None:
 
 def _after_in_parent() -> None:
     _one_descriptor.release()
-    _open_again()
+    _reopen()
     _one_fork.release()
 
 
@@ -160,13 +160,13 @@ def _after_in_child() -> None:
         if thread != threading.get_ident():
             close_lock_file(file)
     _one_descriptor.release()
-    _open_again()
+    _reopen()
     for renewed in list(_renewed):
         renewed.renew_in_child()
     _one_fork.release()
 
 
-def _open_again() -> None:
+def _reopen() -> None:
     while _waiting:
         _waiting.pop().after_fork()
 

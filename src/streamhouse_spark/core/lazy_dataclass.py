@@ -53,7 +53,7 @@ class _Class:
         self.kind = kind
         self.body = dict(vars(kind))
         self.options = options
-        self.frozen = self.asks("frozen")
+        self.frozen = self.requests("frozen")
         self.fields: list[str] = []
         for name, annotation in self.body.get("__annotations__", {}).items():
             text = str(annotation)
@@ -62,7 +62,7 @@ class _Class:
             if not text.startswith(_NO_FIELDS):
                 self.fields.append(name)
 
-    def asks(self, option: str) -> bool:
+    def requests(self, option: str) -> bool:
         return self.options.get(option, option in ("eq", "repr"))
 
     def keep_fields(self) -> None:
@@ -111,16 +111,16 @@ if not TYPE_CHECKING:
 
 
 def _decorate(of: _Class) -> type:
-    methods = {name: _Later(name, make, of) if make is not None else None for name, make in _makers(of).items()}
-    if of.asks("slots"):
-        _give_slots(of, methods)
+    methods = {name: _Later(name, make, of) if make is not None else None for name, make in _method_makers(of).items()}
+    if of.requests("slots"):
+        _install_slots(of, methods)
     else:
-        _give(of, methods)
+        _install_methods(of, methods)
     of.keep_fields()
     return of.kind
 
 
-def _give(of: _Class, methods: Mapping[str, _Later | None]) -> None:
+def _install_methods(of: _Class, methods: Mapping[str, _Later | None]) -> None:
     for name in of.fields:
         if isinstance(default := of.body.get(name), dataclasses.Field):
             if default.default is dataclasses.MISSING:
@@ -132,28 +132,28 @@ def _give(of: _Class, methods: Mapping[str, _Later | None]) -> None:
     abc.update_abstractmethods(of.kind)
 
 
-def _makers(of: _Class) -> dict[str, _Make | None]:
+def _method_makers(of: _Class) -> dict[str, _Make | None]:
     """Return the makers of all that the class gets. A method in its body stays, or is refused by `TypeError`."""
     copying = _make_init_copy_method if "__init__" in of.body else _make_copy_method
     makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args, "__replace__": copying}
-    if of.asks("repr"):
+    if of.requests("repr"):
         makers["__repr__"] = _repr
-    if of.asks("eq"):
+    if of.requests("eq"):
         makers["__eq__"] = _make_eq_method
     makers = {name: make for name, make in makers.items() if name not in of.body}
     demanded: dict[str, _Make | None] = {}
-    if of.asks("order"):
+    if of.requests("order"):
         demanded |= dict.fromkeys(_ORDER, _make_eq_method)
     if of.frozen:
         demanded |= {"__setattr__": _make_frozen_method, "__delattr__": _make_frozen_method}
     if conflicting := demanded.keys() & of.body.keys():
         raise TypeError(f"{of.kind.__qualname__} has {min(conflicting)} in its body and asks for it")
-    if of.asks("eq") and (of.body.get("__hash__") is None and ("__hash__" not in of.body or "__eq__" in of.body)):
+    if of.requests("eq") and (of.body.get("__hash__") is None and ("__hash__" not in of.body or "__eq__" in of.body)):
         demanded["__hash__"] = _hash if of.frozen else None  # Python puts None there for a body that has __eq__
     return {**makers, **demanded, "__dataclass_fields__": _fields, "__dataclass_params__": _params}
 
 
-def _give_slots(of: _Class, methods: Mapping[str, _Later | None]) -> None:
+def _install_slots(of: _Class, methods: Mapping[str, _Later | None]) -> None:
     """Make the class anew, with a slot for each field that no base has a slot for."""
     first = of.kind
     if "__slots__" in of.body:
@@ -167,7 +167,7 @@ def _give_slots(of: _Class, methods: Mapping[str, _Later | None]) -> None:
     is_field_by_name |= {name: name in of.fields for name in of.body.get("__annotations__", {})}
     body = {name: value for name, value in of.body.items() if name not in of.fields and name not in _ANEW}
     if of.frozen:
-        body = {"__getstate__": _state_of, "__setstate__": _take_state} | body
+        body = {"__getstate__": _state_of, "__setstate__": _restore_state} | body
     slots = tuple(name for name, is_field in is_field_by_name.items() if is_field and name not in base_slots)
     of.kind = type(first)(first.__name__, first.__bases__, {**body, **methods, "__slots__": slots})
     of.kind.__qualname__ = first.__qualname__
@@ -187,7 +187,7 @@ def _state_of(value: Any) -> list[Any]:
     return [getattr(value, field.name) for field in dataclasses.fields(value)]
 
 
-def _take_state(value: Any, state: Sequence[Any]) -> None:
+def _restore_state(value: Any, state: Sequence[Any]) -> None:
     for field, field_value in zip(dataclasses.fields(value), state, strict=True):
         object.__setattr__(value, field.name, field_value)
 
@@ -248,7 +248,7 @@ def _store_line(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]
     elif field.default is not dataclasses.MISSING:
         scope[f"_default_{name}"] = field.default
         value = name if field.init else f"_default_{name}"
-    if not field.init and (value == name or (field.default is not dataclasses.MISSING and not of.asks("slots"))):
+    if not field.init and (value == name or (field.default is not dataclasses.MISSING and not of.requests("slots"))):
         return None
     if not of.frozen:
         return f"self.{name} = {value}"

@@ -24,8 +24,8 @@ class ArrowFilter:
     schema: pa.Schema
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        named_bounds = {name: column_bounds for name, column_bounds in bounds.items() if name in self._named}
-        guarantee = _guarantee(named_bounds, self.schema)
+        named_bounds = {name: column_bounds for name, column_bounds in bounds.items() if name in self._column_names}
+        guarantee = _make_guarantees(named_bounds, self.schema)
         return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
 
     def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
@@ -43,10 +43,10 @@ class ArrowFilter:
         return None
 
     def columns(self) -> frozenset[str]:
-        return self._named
+        return self._column_names
 
     @cached_property
-    def _named(self) -> frozenset[str]:
+    def _column_names(self) -> frozenset[str]:
         """Columns whose names its text has: all that it speaks of by name, perhaps more.
 
         Arrow simplifies comparisons with NaN wrongly: beside one, floats are left to the rows.
@@ -57,7 +57,7 @@ class ArrowFilter:
         return frozenset(field.name for field in named if not (has_nan and pa.types.is_floating(field.type)))
 
 
-def _guarantee(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
+def _make_guarantees(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
     combined: pc.Expression | None = None
     for name, column_bounds in bounds.items():
         index = schema.get_field_index(name)
@@ -71,7 +71,7 @@ def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType
     """Guarantee that Arrow may use of a column; None for none, as where there may be NaN, which it cannot say."""
     if not bounds.may_have_value:
         return field.is_null()
-    low, high = _scalar(bounds.low, data_type), _scalar(bounds.high, data_type)
+    low, high = _to_scalar(bounds.low, data_type), _to_scalar(bounds.high, data_type)
     if low is None or high is None or bounds.may_be_nan:
         return None
     above, below = field >= low, field <= high
@@ -80,7 +80,7 @@ def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType
     return above & below
 
 
-def _scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
+def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
     """A bound as a value of the column; None where there is none, or it is no such value."""
     if value is None or family_of(data_type) is None:
         return None

@@ -69,13 +69,13 @@ class Filter:
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
-        comparisons = [(f, o, _operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
-        terms = [_term(*comparison) for comparison in comparisons]
+        comparisons = [(f, o, _parse_operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_to_expression(*comparison) for comparison in comparisons]
         if self.given is not None:
             terms.append(self.given)
         columns = tuple(f.name for f in fields) if self.given is None else self.columns
         node = (
-            And(tuple(_node(*comparison) for comparison in comparisons))
+            And(tuple(_to_node(*comparison) for comparison in comparisons))
             if self.given is None
             else ArrowFilter(self.given, schema)
         )
@@ -135,7 +135,7 @@ def _refuse(item: Any) -> NoReturn:
     )
 
 
-def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
+def _to_expression(field: pa.Field, name: str, value: Any) -> pc.Expression:
     """The predicate as an expression over a column of this type."""
     column = pc.field(field.name)
     if name == "is null":
@@ -145,10 +145,10 @@ def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
     if name != "in" and (number := _exact(value, field.type)) is not None:
         return _exact_comparison(column, field.type, name, number)
     if pa.types.is_timestamp(field.type) and _is_time(value):
-        _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
+        _to_member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
     try:
         if name == "in":
-            members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+            members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
             return column.isin(pa.array([m for m in members if m is not None], field.type))
         return _COMPARISONS[name](column, value)
     except _ARROW_ERRORS as error:
@@ -157,21 +157,21 @@ def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
         ) from error
 
 
-def _members(column: str, value: Any) -> list[Any]:
+def _parse_members(column: str, value: Any) -> list[Any]:
     if isinstance(value, pa.Array | pa.ChunkedArray) and not pa.types.is_temporal(value.type):
         value = value.to_pylist()
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidOptionError(f"filter ({column!r}, 'in', {quote(value)}): expected a list of values")
-    return [_operand(member) for member in value]
+    return [_parse_operand(member) for member in value]
 
 
-def _operand(value: Any) -> Any:
+def _parse_operand(value: Any) -> Any:
     """Return an Arrow scalar as Python has it, but for dates and timestamps, of which Python does not have all."""
     is_plain = isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type)
     return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
 
 
-def _node(field: pa.Field, name: str, value: Any) -> Node:
+def _to_node(field: pa.Field, name: str, value: Any) -> Node:
     """Make a tree that all rows of the predicate satisfy, with values of the column's type: rounding loses no row.
 
     Bounds do not speak reliably of infinities.
@@ -180,7 +180,7 @@ def _node(field: pa.Field, name: str, value: Any) -> Node:
     if name in ("is null", "not null"):
         return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
     if name == "in":
-        members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+        members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
         non_null = [m for m in members if m is not None]
         return In(field.name, tuple(non_null), has_null=False) if all(_has_bounds(m) for m in non_null) else UNKNOWN
     if (number := _exact(value, kind)) is not None:
@@ -192,7 +192,7 @@ def _node(field: pa.Field, name: str, value: Any) -> Node:
         finite = _float(value) if _is_number(value) else None
         return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
     try:
-        return _compare(field.name, name, _member(field, value))
+        return _compare(field.name, name, _to_member(field, value))
     except InvalidOptionError:  # Arrow may know how to compare them
         return UNKNOWN
 
@@ -312,7 +312,7 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-def _member(field: pa.Field, value: Any) -> Any:
+def _to_member(field: pa.Field, value: Any) -> Any:
     """Return the value in the column's type, None if no value of the type equals it; dates and times are `ticks_of`."""
     kind, types = field.type, pa.types
     if _is_exact(kind):

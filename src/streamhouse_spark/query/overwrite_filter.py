@@ -104,8 +104,8 @@ class PartitionOverwriteFilter:
         codes, is_in_partition = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
         for field, column in zip(self.fields, self.partitions.columns, strict=True):
             values = pc.unique(column)
-            partition_codes = partition_codes * len(values) + _places(column, values)
-            places = _places(field.values(rows.column(field.column)), values)
+            partition_codes = partition_codes * len(values) + _value_indices(column, values)
+            places = _value_indices(field.values(rows.column(field.column)), values)
             is_in_partition &= places >= 0
             codes = codes * len(values) + places
             distinct_codes, partition_codes = np.unique(
@@ -123,7 +123,7 @@ def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
     return distinct(pa.table(values, names=[str(field) for field in fields]))
 
 
-def _places(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
+def _value_indices(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
     """Return the place of each value among ``values``, -1 where it is none of them."""
     places = pc.fill_null(pc.index_in(column, value_set=values), -1)
     indices: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)

@@ -37,7 +37,7 @@ class PartitionMatch:
         Raises `InvalidOptionError` for a table without partitions, for a value that is no mapping or an empty one, and
         for a name that is no partition column; `SchemaMismatchError` for a value that the column cannot have.
         """
-        columns = _columns(partition, partition_by, table)
+        columns = _validate_partition(partition, partition_by, table)
         partition_schema = TableSchema(tuple(schema.column(name) for name in columns))
         row = coerce([columns], partition_schema, table=table)
         return cls(tuple((name, row.column(name)[0]) for name in partition_schema.names))
@@ -47,7 +47,7 @@ class PartitionMatch:
         cls, partition: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], table: str
     ) -> PartitionMatch:
         """Match as `of` does, with values as people write them; `NULL_NAME` is null."""
-        columns = _columns(partition, partition_by, table)
+        columns = _validate_partition(partition, partition_by, table)
         typed = {name: _cast_scalar(table, name, text, schema.column(name).type) for name, text in columns.items()}
         return cls.of(typed, schema, partition_by, table)
 
@@ -55,14 +55,14 @@ class PartitionMatch:
         """Return which of the rows are of these partitions. The rows have at least the columns of the match."""
         matches = np.ones(rows.num_rows, np.bool_)
         for name, value in self.values:
-            matches &= _equal(rows.column(name), value).to_numpy()
+            matches &= _equality_mask(rows.column(name), value).to_numpy()
         return matches
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
         """Tell whether a partition, by its columns' plain values (days and microseconds as integers), is one of
         these.
         """
-        return all(_is_same(partition[name], ticks_of(value)) for name, value in self.values)
+        return all(_are_equal(partition[name], ticks_of(value)) for name, value in self.values)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} = {_format_value(python_value(value))}" for name, value in self.values)
@@ -98,7 +98,7 @@ class PartitionMatches:
         return " or ".join(f"({match})" for match in self.matches)
 
 
-def _columns(partition: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
+def _validate_partition(partition: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
     """Return the values under the table's spelling of the names."""
     if not partition_by:
         raise InvalidOptionError(
@@ -136,7 +136,7 @@ def _cast_scalar(table: str, column: str, text: str, arrow: pa.DataType) -> pa.S
         ) from error
 
 
-def _equal(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
+def _equality_mask(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
     if not value.is_valid:
         return pc.is_null(column)
     if _is_nan(ticks_of(value)):
@@ -148,7 +148,7 @@ def _format_value(value: Any) -> str:
     return "null" if value is None else repr(value) if isinstance(value, str | bytes) else str(value)
 
 
-def _is_same(value: Any, other: Any) -> bool:
+def _are_equal(value: Any, other: Any) -> bool:
     return bool(value == other) or (_is_nan(value) and _is_nan(other))
 
 

@@ -49,7 +49,7 @@ class RowMask:
 
     def of(self, batch: pa.RecordBatch) -> Bools | None:
         """Return the rows for which the filter may be true; None for all of them."""
-        return _possible(self.node, batch, TRUE)
+        return _possible_mask(self.node, batch, TRUE)
 
     def wanted(self, batch: pa.RecordBatch) -> Bools | None:
         """Return the rows for which the filter may be true; None for all of them, also where the others are so few that
@@ -71,38 +71,38 @@ def mask_of(node: Node) -> RowMask | None:
     return RowMask(node) if node.columns() else None
 
 
-def _possible(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
+def _possible_mask(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
     """Return the rows for which the node may have the outcome, `TRUE` or `FALSE`; None for all of them."""
     match node:
         case Constant(possible):
             return None if possible & outcome else np.zeros(batch.num_rows, np.bool_)
         case Not(child):
-            return _possible(child, batch, TRUE if outcome == FALSE else FALSE)
+            return _possible_mask(child, batch, TRUE if outcome == FALSE else FALSE)
         case And(children):
-            parts = [_possible(child, batch, outcome) for child in children]
-            return _of_all(parts) if outcome == TRUE else _of_any(parts)
+            parts = [_possible_mask(child, batch, outcome) for child in children]
+            return _all_masks(parts) if outcome == TRUE else _any_mask(parts)
         case Or(children):
-            parts = [_possible(child, batch, outcome) for child in children]
-            return _of_any(parts) if outcome == TRUE else _of_all(parts)
+            parts = [_possible_mask(child, batch, outcome) for child in children]
+            return _any_mask(parts) if outcome == TRUE else _all_masks(parts)
         case IsNull(column) | Compare(_, column) | In(column):
             index = batch.schema.get_field_index(column)
-            return None if index < 0 else _of_column(node, batch.column(index), outcome)
+            return None if index < 0 else _column_mask(node, batch.column(index), outcome)
     return None
 
 
-def _of_all(parts: list[Bools | None]) -> Bools | None:
+def _all_masks(parts: list[Bools | None]) -> Bools | None:
     masks = [part for part in parts if part is not None]
     return reduce(np.logical_and, masks) if masks else None
 
 
-def _of_any(parts: list[Bools | None]) -> Bools | None:
+def _any_mask(parts: list[Bools | None]) -> Bools | None:
     masks = [part for part in parts if part is not None]
     return reduce(np.logical_or, masks) if masks and len(masks) == len(parts) else None
 
 
-def _of_column(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> Bools | None:
+def _column_mask(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> Bools | None:
     try:
-        answers = _answers(node, column)
+        answers = _evaluate(node, column)
     except _UNCOMPARED:
         return None
     if answers is None:
@@ -112,7 +112,7 @@ def _of_column(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> B
     return result
 
 
-def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray | None:
+def _evaluate(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray | None:
     """Return the node's answer for each row, null where it is null; None if that is not known."""
     match node:
         case IsNull():
@@ -122,12 +122,12 @@ def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray |
         case Compare(operator, _, value):
             return _compare_values(operator, column, value)
         case In(_, _, has_null):
-            values = None if has_null else _constants(node, column.type)
+            values = None if has_null else _to_values(node, column.type)
             return None if values is None else _is_in_values(column, values)
 
 
 def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
-    constant = _constant(value, column.type)
+    constant = _to_value(value, column.type)
     if constant is None:
         return None
     matches = pc.call_function(_OPERATORS[operator], [column, constant])
@@ -145,13 +145,13 @@ def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
 
 
 @lru_cache(maxsize=16)
-def _constants(node: In, column: pa.DataType) -> pa.Array | None:
+def _to_values(node: In, column: pa.DataType) -> pa.Array | None:
     """Return the values in the column's type; None without values, or if one is not known there."""
-    scalars = [_constant(value, column) for value in node.values]
+    scalars = [_to_value(value, column) for value in node.values]
     return pa.array(scalars, column) if scalars and all(scalar is not None for scalar in scalars) else None
 
 
-def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:
+def _to_value(value: Any, column: pa.DataType) -> pa.Scalar | None:
     """Return the value in the column's type; None for one that is rounded there, or compares otherwise."""
     types = pa.types
     if types.is_floating(column):

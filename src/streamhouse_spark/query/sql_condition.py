@@ -49,17 +49,17 @@ def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression
         return [tree]
     if tree[0] == "and" and all(_is_predicate(t) for t in tree[1]):
         return list(tree[1])
-    return _expression(tree, schema)
+    return _to_expression(tree, schema)
 
 
 def _is_predicate(tree: Any) -> bool:
     return len(tree) == 3
 
 
-def _expression(tree: Any, schema: pa.Schema) -> pc.Expression:
+def _to_expression(tree: Any, schema: pa.Schema) -> pc.Expression:
     if _is_predicate(tree):
         return Filter(None, (tree,)).bound(schema).expression
-    parts = [_expression(t, schema) for t in tree[1]]
+    parts = [_to_expression(t, schema) for t in tree[1]]
     if tree[0] == "not":
         return ~parts[0]
     result = parts[0]

@@ -67,13 +67,13 @@ def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     ]
     out = binlog_schema(schema)
     images = [
-        _struct(columns, before, has_before | deleted, out.field("before").type),
-        _struct(columns, shown, ~deleted, out.field("after").type),
+        _make_struct(columns, before, has_before | deleted, out.field("before").type),
+        _make_struct(columns, shown, ~deleted, out.field("after").type),
     ]
     return pa.RecordBatch.from_arrays([*metadata, *images], schema=out)
 
 
-def _struct(columns: list[pa.Array], places: Places, is_present: Bools, struct: pa.StructType) -> pa.StructArray:
+def _make_struct(columns: list[pa.Array], places: Places, is_present: Bools, struct: pa.StructType) -> pa.StructArray:
     indices = pa.array(np.where(is_present, places, 0), mask=~is_present)
     fields = [struct.field(i) for i in range(struct.num_fields)]
     return pa.StructArray.from_arrays([c.take(indices) for c in columns], fields=fields, mask=pa.array(~is_present))

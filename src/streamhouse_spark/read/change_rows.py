@@ -73,23 +73,23 @@ def change_batches(
     for offsets, batch in placed_batches:
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
-            yield from _net(piece, waiting, fields)
-            yield from _rows_of_commit(piece, runs, batch, fields, offsets)
+            yield from _take_net_changes(piece, waiting, fields)
+            yield from _commit_rows(piece, runs, batch, fields, offsets)
             continue
         versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
         borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
         for first, last in pairwise(borders):
             version, part = int(versions[first]), batch.slice(first, last - first)
             if waiting and waiting[0][0] != version:
-                yield from _net(piece, waiting, fields)
+                yield from _take_net_changes(piece, waiting, fields)
             if version >= 0:
                 waiting.append((version, part))
             else:
-                yield from _rows_of_commit(piece, runs[first:last], part, fields, offsets[first:last])
-    yield from _net(piece, waiting, fields)
+                yield from _commit_rows(piece, runs[first:last], part, fields, offsets[first:last])
+    yield from _take_net_changes(piece, waiting, fields)
 
 
-def _rows_of_commit(
+def _commit_rows(
     piece: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows that a commit is known of, as they are."""
@@ -104,7 +104,7 @@ def _rows_of_commit(
         yield _with_fields(piece, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
 
 
-def _net(
+def _take_net_changes(
     piece: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
     """Give the net change of each key of the one commit whose changes are ``waiting``, and forget these."""
@@ -159,7 +159,9 @@ def _with_fields(
     if schema.names[:1] == [CHANGE_TYPE.name]:
         kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
     values = {
-        CHANGE_TYPE.name: lambda: (change_types() if piece.is_changelog else _names()).take(pa.array(kinds)),
+        CHANGE_TYPE.name: lambda: (change_types() if piece.is_changelog else _change_type_names()).take(
+            pa.array(kinds)
+        ),
         LOG_OFFSET.name: lambda: pa.array(offsets),
         COMMIT_VERSION.name: lambda: pa.array(versions),
         COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),
@@ -169,5 +171,5 @@ def _with_fields(
 
 
 @cache
-def _names() -> pa.Array:
+def _change_type_names() -> pa.Array:
     return pa.array([_NAMES[kind] for kind in sorted(ChangeType)])

@@ -11,7 +11,7 @@ from streamhouse_spark.core.fork_safety import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 
-TAILS_BYTES_MAX = 128 << 20
+CACHE_BYTES_MAX = 128 << 20
 """Bytes in memory that a process keeps. A larger result is kept only while its task runs."""
 
 
@@ -52,12 +52,12 @@ class ChangelogCache:
         with self._lock:
             size_bytes = sum(entry.tail.size_bytes for entry in self._entries.values() if entry.tail is not None)
             for key, entry in list(self._entries.items()):
-                if size_bytes <= TAILS_BYTES_MAX:
+                if size_bytes <= CACHE_BYTES_MAX:
                     return
                 if entry.tail is not None:
                     size_bytes -= entry.tail.size_bytes
                     del self._entries[key]
 
 
-kept_tails = ChangelogCache()
+changelog_cache = ChangelogCache()
 """The results of this process."""

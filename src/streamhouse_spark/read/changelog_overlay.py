@@ -13,12 +13,12 @@ from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
 from streamhouse_spark.query import row_selection
-from streamhouse_spark.read.changelog_cache import kept_tails
+from streamhouse_spark.read.changelog_cache import changelog_cache
 from streamhouse_spark.read.scan_tasks import MergeColumns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
-class Changes:
+class ChangelogOverlay:
     """The changes of each bucket, worked out when they are asked for and held until those of others are."""
 
     def __init__(self, table: TableHandle, keyed: MergeColumns) -> None:
@@ -26,7 +26,7 @@ class Changes:
         self._keyed = keyed
         self._places = tuple(keyed.schema.names.index(name) for name in keyed.key)
         self._splits = {split.bucket: split for split in keyed.tails}
-        self._held: Mapping[int, MergedChangelog] = {}
+        self._changelogs_by_bucket: Mapping[int, MergedChangelog] = {}
 
     def read_all(self) -> None:
         """Work out those of all buckets, side by side, and hold them. Then several threads may ask."""
@@ -34,34 +34,39 @@ class Changes:
         records.expect(segment for split in self._splits.values() for segment in split.segments)
         records.fetch_first()
         merged = in_parallel(lambda split: self._read(split, records), list(self._splits.values()))
-        self._held = dict(zip(self._splits, merged, strict=True))
+        self._changelogs_by_bucket = dict(zip(self._splits, merged, strict=True))
 
     def rows(self, bucket: int) -> pa.Table:
         """Give the rows that the changes of the bucket leave."""
-        return self._of(bucket)[0].rows
+        return self._changelogs(bucket)[0].rows
 
     def without_changed(self, batch: pa.RecordBatch, bucket: int | None) -> pa.RecordBatch:
         """Leave out older rows whose keys a change of the bucket names; None stands for any bucket."""
-        for tail in self._of(bucket):
+        for tail in self._changelogs(bucket):
             if len(tail.keys) and batch.num_rows:
                 changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
                 batch = row_selection.without(batch, changed)
         return batch
 
-    def _of(self, bucket: int | None) -> Sequence[MergedChangelog]:
+    def _changelogs(self, bucket: int | None) -> Sequence[MergedChangelog]:
         buckets = [b for b in self._splits if bucket is None or b == bucket]
-        if not self._held.keys() >= set(buckets):
-            self._held = {b: self._held[b] if b in self._held else self._kept(self._splits[b]) for b in buckets}
-        return [self._held[b] for b in buckets]
+        if not self._changelogs_by_bucket.keys() >= set(buckets):
+            self._changelogs_by_bucket = {
+                b: self._changelogs_by_bucket[b]
+                if b in self._changelogs_by_bucket
+                else self._get_cached(self._splits[b])
+                for b in buckets
+            }
+        return [self._changelogs_by_bucket[b] for b in buckets]
 
-    def _kept(self, split: LogSplit) -> MergedChangelog:
+    def _get_cached(self, split: LogSplit) -> MergedChangelog:
         """Collapse the changes of a split, once for all tasks of the process where the history is known."""
         if self._keyed.history is None:
             return self._read_alone(split)
         ranges = (split.table_uuid, split.bucket, split.offsets)
         columns = tuple((c.id, c.name, str(c.type), c.inner_ids) for c in self._keyed.schema.columns)
         key = (self._table.storage.url, self._keyed.history, ranges, columns, self._places)
-        return kept_tails.get(key, lambda: self._read_alone(split))
+        return changelog_cache.get(key, lambda: self._read_alone(split))
 
     def _read_alone(self, split: LogSplit) -> MergedChangelog:
         records = InlineRecords(self._table.storage, self._table.uuid)

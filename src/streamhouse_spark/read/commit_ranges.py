@@ -102,7 +102,7 @@ class CommitRanges:
         indices, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
         return replace(self.taken(indices), starts=shared.starts, ends=shared.starts + shared.lengths)
 
-    def reaches(self, offsets: OffsetRange) -> bool:
+    def overlaps(self, offsets: OffsetRange) -> bool:
         """Tell whether a run has one of the offsets."""
         place = int(np.searchsorted(self.ends, offsets.start, side="right"))
         return place < len(self.starts) and int(self.starts[place]) < offsets.end

@@ -30,11 +30,11 @@ def deletions_as_of(storage: Storage, state: TableState, commit: int) -> TableSt
         return state
     deletions = [deletion for deletion in state.deletions if deletion.first_commit <= commit]
     if deletions and deletions[-1].commit > commit:
-        deletions[-1] = _up_to(storage, state, deletions[-1], commit)
+        deletions[-1] = _deletion_up_to(storage, state, deletions[-1], commit)
     return replace(state, deletions=Deletions(deletions))
 
 
-def _up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
+def _deletion_up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
     """Return the part of a deletion that is of commits up to one."""
     later, reached = [], state.version + 1
     for record in newest_first(storage, state):

@@ -39,7 +39,7 @@ def state_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> T
         ) from error
 
 
-def pin_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> ReadSnapshot:
+def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms: int) -> ReadSnapshot:
     """Pin the rows committed at ``timestamp_ms`` or before, with the columns of that time.
 
     Raises as `state_of_time` and `take_snapshot_as_of`.

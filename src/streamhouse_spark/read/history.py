@@ -19,7 +19,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG
 from streamhouse_spark.storage.base import Storage
 
-_UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
+_MAINTENANCE: Final[Sequence[tuple[type[Any], str]]] = (
     (DeleteRows, "delete"),
     (act.Drop, "drop"),
     (act.Undrop, "undrop"),
@@ -63,7 +63,7 @@ def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any
     return (
         record.number,
         record.time_ms,
-        _of_branch(part) or _of_rollback(part) or operation_of(part.actions, added, is_keyed=is_keyed),
+        _branch_operation(part) or _rollback_operation(part) or operation_of(part.actions, added, is_keyed=is_keyed),
         record.author.user if record.author else None,
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
@@ -75,7 +75,7 @@ def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any
     )
 
 
-def _of_branch(part: CommitAttempt) -> str | None:
+def _branch_operation(part: CommitAttempt) -> str | None:
     """Return the name of what an attempt did with a branch of the table; None where it did nothing."""
     if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
         return "publish"
@@ -85,7 +85,7 @@ def _of_branch(part: CommitAttempt) -> str | None:
     return "drop branch" if any(name.startswith(BRANCH_TAG) for name in dropped_tags) else None
 
 
-def _of_rollback(part: CommitAttempt) -> str | None:
+def _rollback_operation(part: CommitAttempt) -> str | None:
     is_rollback = part.transaction is not None and part.transaction.app_id.startswith(ROLLBACKS)
     return "rollback" if is_rollback else None
 
@@ -103,7 +103,7 @@ def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_
         return "overwrite"
     if any(isinstance(action, act.Append) for action in actions):
         return "upsert" if is_keyed else "append"
-    return next(name for kind, name in _UPKEEP if any(isinstance(action, kind) for action in actions))
+    return next(name for kind, name in _MAINTENANCE if any(isinstance(action, kind) for action in actions))
 
 
 def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool) -> bool:
@@ -148,6 +148,6 @@ def _details(part: CommitAttempt) -> str | None:
             case _:
                 pass
     if part.transaction is not None:
-        name = "to_version" if _of_rollback(part) else "txn_version"
+        name = "to_version" if _rollback_operation(part) else "txn_version"
         details[name] = part.transaction.version
     return json.dumps(details, ensure_ascii=False) if details else None

@@ -161,7 +161,7 @@ def require_looked_at(state: TableState, read: ReadVersion, rows: Mapping[int, O
     lake = state.lake
     if lake is None or lake.snapshot_id == read.lake_snapshot_id or lake.snapshot_id in read.looked_at:
         return
-    if _of_lake(state, rows):
+    if _tiered_rows(state, rows):
         raise LakeSnapshotChangedError(state)
 
 
@@ -199,7 +199,7 @@ def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, Offse
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    tiered_rows = _of_lake(state, rows)
+    tiered_rows = _tiered_rows(state, rows)
     if state.lake is None or not tiered_rows:
         return True
     lake = table.open_lake().with_state(state)
@@ -208,6 +208,6 @@ def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, Offse
     return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, tiered_rows)) == num_rows_of(tiered_rows)
 
 
-def _of_lake(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
+def _tiered_rows(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
     tiered_rows = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
     return {bucket: runs for bucket, runs in tiered_rows.items() if runs}

@@ -57,7 +57,7 @@ class LogPoller:
         self._pace = pace
         self._version = 0
         self._at_most: int | None = 1
-        self._news_ms = self._looked_ms = clock.boot_ms()
+        self._news_ms = self._polled_ms = clock.boot_ms()
         self._lock = new_lock()
 
     def wait_ms(self) -> float:
@@ -65,7 +65,7 @@ class LogPoller:
         if self._at_most != 1:
             return 0
         now_ms = self._clock.boot_ms()
-        return max(0.0, self._looked_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
+        return max(0.0, self._polled_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
 
     def look(
         self, state: TableState, refresh: Callable[[], TableState], first: Callable[[int], TableState] | None = None
@@ -79,7 +79,7 @@ class LogPoller:
             has_newer_commits = self._version > state.version
             if not has_newer_commits and self.wait_ms() > 0:
                 return state
-            self._looked_ms = self._clock.boot_ms()
+            self._polled_ms = self._clock.boot_ms()
             at_most, self._at_most = self._at_most, 1
             if first is None or at_most is None or has_newer_commits:
                 latest = refresh()
@@ -93,33 +93,33 @@ class LogPoller:
             return latest
 
 
-class _Lookouts:
+class _PollerRegistry:
     """The lookouts of this process: one a table, while somebody follows it."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._known: weakref.WeakValueDictionary[tuple[str, str, int], LogPoller] = weakref.WeakValueDictionary()
+        self._pollers: weakref.WeakValueDictionary[tuple[str, str, int], LogPoller] = weakref.WeakValueDictionary()
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
         """Forget the parent's: its threads do not look on behalf of a child."""
-        self._known = weakref.WeakValueDictionary()
+        self._pollers = weakref.WeakValueDictionary()
 
-    def of(self, table: TableHandle) -> LogPoller:
+    def get(self, table: TableHandle) -> LogPoller:
         clock = table.world.clock
         pace = LOCAL if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE
         time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has a time of its own
         name = (table.storage.url, table.uuid, time)
         with self._lock:
-            poller = self._known.get(name)
+            poller = self._pollers.get(name)
             if poller is None:
-                poller = self._known[name] = LogPoller(clock, pace)
+                poller = self._pollers[name] = LogPoller(clock, pace)
             return poller
 
 
-_LOOKOUTS: Final = _Lookouts()
+_POLLERS: Final = _PollerRegistry()
 
 
 def lookout_of(table: TableHandle) -> LogPoller:
     """Return the table's lookout, which all who follow it in this process share, while one of them holds it."""
-    return _LOOKOUTS.of(table)
+    return _POLLERS.get(table)

@@ -62,17 +62,19 @@ def range_pieces(
     pieces: list[Piece] = []
     archive, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
     for bucket, requested in ranges.items():
-        offsets = _not_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
+        offsets = _skip_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
         if offsets.start < start:
             trimmed = OffsetRange(offsets.start, min(offsets.end, start))
-            archived = list(archive_pieces(archive, bucket, trimmed))
+            archived = list(plan_archive_tasks(archive, bucket, trimmed))
             if archived:
                 trimmed = OffsetRange(trimmed.start, archived[0].offsets.start)
             if trimmed:
                 snapshot_id = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
                 pieces.extend(
-                    _archive_tasks(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id)
+                    _plan_lake_tasks(
+                        state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id
+                    )
                 )
             pieces.extend(archived)
         if offsets.end > start:
@@ -81,7 +83,7 @@ def range_pieces(
     return tuple(pieces)
 
 
-def archive_pieces(archive: Archive, bucket: int, requested: OffsetRange) -> Iterator[ArchiveScanTask]:
+def plan_archive_tasks(archive: Archive, bucket: int, requested: OffsetRange) -> Iterator[ArchiveScanTask]:
     """Cut the part of a range that the archive holds into pieces, in the order of their offsets."""
     for page, first, end in pages_between(archive, bucket):
         in_page = OffsetRange(first, end).intersect(requested)
@@ -93,7 +95,7 @@ def archive_pieces(archive: Archive, bucket: int, requested: OffsetRange) -> Ite
 
 def plan_archived_changes(state: TableState, archive: Archive, bucket: int) -> tuple[ArchiveScanTask, ...]:
     """Cut the changes of a bucket that only the archive holds into pieces."""
-    return tuple(archive_pieces(archive, bucket, OffsetRange(0, state.buckets[bucket].start)))
+    return tuple(plan_archive_tasks(archive, bucket, OffsetRange(0, state.buckets[bucket].start)))
 
 
 def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
@@ -115,7 +117,7 @@ def row_bytes(state: TableState, bucket: int) -> int:
     return max(1, sum(s.memory_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN
 
 
-def _not_truncated(state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
+def _skip_truncated(state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
     """The part of a range that is still the table's."""
     try:
         require_not_truncated(state, bucket, requested.start)
@@ -127,7 +129,7 @@ def _not_truncated(state: TableState, bucket: int, requested: OffsetRange, *, fa
     return OffsetRange(max(requested.start, first), max(requested.end, first))
 
 
-def _archive_tasks(
+def _plan_lake_tasks(
     state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
 ) -> Iterator[Piece]:
     in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes

@@ -132,13 +132,13 @@ def plan_pin(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sou
     if pin.state.primary_key:
         return _plan_keyed(table, pin, request)
     lake = scan_pinned(table, pin, request) if pin.lake is not None else None
-    lake, holding = _without_masked(table, pin, lake, names_rows=request.names_rows)
+    lake, holding = _exclude_deleted_rows(table, pin, lake, names_rows=request.names_rows)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     pieces = prune_tasks(pin.state, map(LogScanTask, splits), request.pruning)
     return Sources(pin.state, request.schema(pin.state), lake, (*holding, *pieces))
 
 
-def _without_masked(
+def _exclude_deleted_rows(
     table: TableHandle, pin: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
 ) -> tuple[LakeScan | None, tuple[LakeScanTask, ...]]:
     """Note the deleted rows that the lake still has on the files that hold them. Take out the files of which the
@@ -152,10 +152,10 @@ def _without_masked(
         _require_files(table, pin, of_files)
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few reads need to write files
 
-    places = file_places(table, pin, lake) if names_rows else {}
+    places = file_positions(table, pin, lake) if names_rows else {}
     names = StorageFiles(table.storage)
     pieces, files = [], []
-    strange = _without_file(table, pin, lake, deleted)
+    strange = _deleted_without_offsets(table, pin, lake, deleted)
     folder = f"{names.name_of(pin.state.lake_location)}/"
     for file in lake.files:
         name, place = names.name_of(file.location), places.get(file.location)
@@ -163,7 +163,7 @@ def _without_masked(
         of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
         deleted_positions = of_files.get(name) if of_files else None
         if of_bucket and ADOPTED not in pin.state.properties and name.startswith(folder):
-            of_bucket, positions = _positions_in(file, of_bucket)
+            of_bucket, positions = _split_deleted_rows(file, of_bucket)
             deleted_positions = (
                 positions if deleted_positions is None else OffsetRuns.merged([deleted_positions, positions])
             )
@@ -176,7 +176,9 @@ def _without_masked(
     return replace(lake, files=tuple(files)), tuple(pieces)
 
 
-def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
+def _split_deleted_rows(
+    file: ScanFile, deleted: Mapping[int, OffsetRuns]
+) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
     """Return those of the deleted rows whose positions only the footer of a file of the table's own tells, and the
     positions of the others. Its name says which offsets it may hold, and where these are as many as its rows, all.
     """
@@ -192,7 +194,7 @@ def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Ma
     return {}, OffsetRuns(in_file.starts - offsets.start, in_file.lengths)
 
 
-def _without_file(
+def _deleted_without_offsets(
     table: TableHandle, pin: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
     """Return those of the deleted rows that are not in files with offsets, so that files of others may have them."""
@@ -205,7 +207,7 @@ def _without_file(
     return {bucket: runs for bucket, runs in left.items() if runs}
 
 
-def file_places(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
+def file_positions(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
     """Return location → place among all files of the pin's lake snapshot, of files whose rows are named so.
 
     There are none where each file of the scan has offsets, or the lake's format has no such names. Nor where another

@@ -87,10 +87,10 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
-    _require_made_before(state, timestamp_ms, ends)
-    deletions = _deletions_until(state, timestamp_ms)
-    pair = _newest_within(state, ends, timestamp_ms, deletions)
-    _require_deleted_in(state, pair, timestamp_ms, deletions)
+    _require_created_before(state, timestamp_ms, ends)
+    deletions = _deletions_as_of(state, timestamp_ms)
+    pair = _find_tiered_snapshot(state, ends, timestamp_ms, deletions)
+    _require_applied_deletes(state, pair, timestamp_ms, deletions)
     hot = {}
     for bucket, log in state.buckets.items():
         start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
@@ -111,7 +111,7 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     return ReadSnapshot(replace(state, deletions=deletions), pair, hot)
 
 
-def _deletions_until(state: TableState, timestamp_ms: int) -> Deletions:
+def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
     """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
     ahead.
     """
@@ -143,7 +143,7 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
         )
 
 
-def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
+def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
     """Raise unless the table was made before. A clock that was ahead then is corrected by a later record, and by rows
     known from then.
     """
@@ -167,7 +167,7 @@ def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: 
     return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
 
 
-def _require_deleted_in(
+def _require_applied_deletes(
     state: TableState, pair: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
     """Require that the lake snapshot lacks the rows whose deletion only lake snapshots tell."""
@@ -179,7 +179,7 @@ def _require_deleted_in(
         )
 
 
-def _newest_within(
+def _find_tiered_snapshot(
     state: TableState, ends: Mapping[int, int], timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> TieredSnapshot | None:
     """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had, and

@@ -39,7 +39,7 @@ from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_
 from streamhouse_spark.read.archive_scan import ArchiveReader
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
-from streamhouse_spark.read.changelog_overlay import Changes
+from streamhouse_spark.read.changelog_overlay import ChangelogOverlay
 from streamhouse_spark.read.commit_ranges import Int64Array
 from streamhouse_spark.read.lake_row_ids import read_file
 from streamhouse_spark.read.scan_tasks import (
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _FILES_FIRST: Final = 4
 """A reader of batches may stop after a few rows."""
-_HOLDS_LAKE = (LakeScanTask, KeyedScanTask)
+_WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
 
 
 def read_batches(
@@ -88,7 +88,7 @@ def read_batches(
     if plan.binlog_start is None:
         yield from batches
     else:
-        yield from binlog_batches(_from(batches, plan.binlog_start), plan.schema.arrow)
+        yield from binlog_batches(_skip_before(batches, plan.binlog_start), plan.schema.arrow)
 
 
 def read_tables(
@@ -101,12 +101,12 @@ def read_tables(
         yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
         return
     reader.read_changes()
-    of_lake = [piece for piece in plan.pieces if _is_of_lake(piece)]
+    of_lake = [piece for piece in plan.pieces if _is_lake_task(piece)]
     yield from in_parallel(reader.table, of_lake)
-    yield from (reader.table(piece) for piece in plan.pieces if not _is_of_lake(piece))
+    yield from (reader.table(piece) for piece in plan.pieces if not _is_lake_task(piece))
 
 
-def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+def _skip_before(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
     """Without what is before the offset, but for the row before the update whose row after is there."""
     for batch in changes:
         is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
@@ -114,14 +114,14 @@ def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBa
         yield batch.slice(1) if drop else batch
 
 
-def _with_places(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
     place = 0
     for batch in batches:
         yield np.arange(place, place + batch.num_rows), batch
         place += batch.num_rows
 
 
-def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
+def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
     """Leave out rows that a filter surely does not want, where these are many."""
     for batch in batches:
         matches = mask.wanted(batch.batch)
@@ -131,7 +131,7 @@ def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
             yield batch.only(matches)
 
 
-def _is_of_lake(piece: Piece) -> bool:
+def _is_lake_task(piece: Piece) -> bool:
     """Tell whether its rows are those of a lake file, which are filtered while it is read."""
     return isinstance(piece, LakeScanTask) or (isinstance(piece, KeyedScanTask) and piece.lake is not None)
 
@@ -158,11 +158,13 @@ class ScanTaskReader:
         self._mask = mask
         self._node = mask.node if mask is not None else ALWAYS_TRUE
         self._fail_on_data_loss = fail_on_data_loss
-        self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
+        self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
         self._records.expect(s for piece in plan.pieces if isinstance(piece, LogScanTask) for s in piece.split.segments)
-        splits = (p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
+        splits = (
+            p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _WITH_LAKE_SPLIT)
+        )
         self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
 
     def fetch_first(self) -> None:
@@ -178,13 +180,13 @@ class ScanTaskReader:
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Give the rows of a piece that the filter wants."""
-        if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
-            for batch, deleted_places in self._with_gone(piece.split):
+        if self._filter is not None and isinstance(piece, LogScanTask) and not self._adds_columns(piece.split):
+            for batch, deleted_places in self._read_with_deleted(piece.split):
                 yield from select_matching_rows(
                     pa.Table.from_batches([batch]), self._filter, deleted_places
                 ).to_batches()
             return
-        for batch in self._found(piece):
+        for batch in self._read_task(piece):
             if self._filter is None or self._is_filtered(piece):
                 yield batch
             else:
@@ -192,45 +194,45 @@ class ScanTaskReader:
 
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
-        if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._is_placed(piece):
+        if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(piece):
             projection, deleted_positions = self._projection, self._excluded_positions(piece)
             return read_whole(
                 self._lake, piece.split, projection, filter=self._filter, node=self._node, gone=deleted_positions
             )
-        if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
+        if self._filter is not None and isinstance(piece, LogScanTask) and not self._adds_columns(piece.split):
             return self._select_matching(piece.split, self._filter)
-        rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
+        rows = pa.Table.from_batches(list(self._read_task(piece)), self._plan.schema.arrow)
         return rows if self._filter is None or self._is_filtered(piece) else select_matching_rows(rows, self._filter)
 
     def _is_filtered(self, piece: Piece) -> bool:
         """Tell whether the rows that `_found` gives of the piece are those that the filter wants."""
-        return _is_of_lake(piece) and not self._is_placed(piece)
+        return _is_lake_task(piece) and not self._needs_positions(piece)
 
-    def _is_placed(self, piece: Piece) -> bool:
+    def _needs_positions(self, piece: Piece) -> bool:
         """Tell whether the places of a lake file's rows in the log are asked for."""
         return isinstance(piece, LakeScanTask) and bool(self._metadata)
 
-    def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _read_task(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
         match piece:
             case LogScanTask(split):
-                return self._of_log(split)
+                return self._read_log(split)
             case LakeScanTask(split):
-                if self._is_placed(piece):
-                    return self._of_lake(piece)
-                return self._select_columns(self._lake_batches(split, self._excluded_positions(piece)))
+                if self._needs_positions(piece):
+                    return self._read_lake_positions(piece)
+                return self._select_columns(self._read_lake(split, self._excluded_positions(piece)))
             case KeyedScanTask():
-                return self._select_columns(self._of_key(piece))
+                return self._select_columns(self._read_keyed(piece))
             case OffsetsScanTask():
-                return self._of_offsets(piece)
+                return self._read_offsets(piece)
             case ArchiveScanTask():
-                return self._shown(self._archive.batches(piece, self._plan.schema))
+                return self._add_metadata(self._archive.batches(piece, self._plan.schema))
             case StartScanTask(split, offset):
-                return self._before(split, offset)
+                return self._read_start(split, offset)
             case BinlogScanTask(split, schema, archived):
-                return self._binlog(archived, split, schema)
+                return self._read_binlog(archived, split, schema)
             case ChangesScanTask():
-                return change_batches(piece, self._placed(piece), self._metadata)
+                return change_batches(piece, self._read_with_offsets(piece), self._metadata)
             case FileRowsScanTask() | VersionRowsScanTask():
                 raise ValueError(f"{piece} is read as changes")
             case ViewScanTask(suffix):
@@ -250,27 +252,29 @@ class ScanTaskReader:
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    def _of_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        if not self._is_shown(split):
-            return self._live(split)
+    def _read_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        if not self._adds_columns(split):
+            return self._read_live(split)
         schema, has_changes = self._plan.schema, split.has_changes
         read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
         batches = read_split(self._table.storage, split, read_schema, records=self._records)
-        return self._shown(batches if has_changes or self._mask is None else _possible(batches, self._mask))
+        return self._add_metadata(
+            batches if has_changes or self._mask is None else _drop_mismatches(batches, self._mask)
+        )
 
-    def _is_shown(self, split: LogSplit) -> bool:
+    def _adds_columns(self, split: LogSplit) -> bool:
         """Tell whether columns are made beside the rows that the log has."""
         return bool(self._metadata) or split.has_changes
 
-    def _live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        for batch, deleted_places in self._with_gone(split):
+    def _read_live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        for batch, deleted_places in self._read_with_deleted(split):
             parts = live_parts(batch, deleted_places)
             if parts is None:
                 yield live(batch, deleted_places)
             else:
                 yield from parts
 
-    def _with_gone(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
+    def _read_with_deleted(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
         """All rows of a split in batches, each with the places of the deleted ones."""
         with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
@@ -280,7 +284,7 @@ class ScanTaskReader:
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
         """The rows that a filter wants, which are chosen once: a copy without deleted rows would take as long again."""
         batches, places, begin = [], [NO_PLACES], 0
-        for batch, deleted_places in self._with_gone(split):
+        for batch, deleted_places in self._read_with_deleted(split):
             batches.append(batch)
             places.append(deleted_places + begin)
             begin += batch.num_rows
@@ -288,16 +292,16 @@ class ScanTaskReader:
             pa.Table.from_batches(batches, self._plan.schema.arrow), filter_, np.concatenate(places)
         )
 
-    def _shown(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
+    def _add_metadata(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
         return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
-    def _placed(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    def _read_with_offsets(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
         schema = self._plan.schema
         if isinstance(piece.rows, OffsetsScanTask):
             bucket, snapshot_id = piece.rows.bucket, piece.rows.snapshot_id
             if snapshot_id is None:
-                yield from self._trimmed(bucket, piece.rows.offsets)
+                yield from self._read_trimmed(bucket, piece.rows.offsets)
             else:
                 lake = self._table.open_lake().with_schema(schema)
                 yield from lake.read_held(snapshot_id, bucket, piece.commits.offsets)
@@ -306,20 +310,20 @@ class ScanTaskReader:
             yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
             return
         if isinstance(piece.rows, VersionRowsScanTask):
-            yield from _with_places(read_batches(self._table, piece.rows.plan.of_columns(schema)))
+            yield from _number_rows(read_batches(self._table, piece.rows.plan.of_columns(schema)))
             return
         if isinstance(piece.rows, ArchiveScanTask):
             batches = self._archive.batches(piece.rows, schema)
         else:
             split = piece.rows.split
             read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
-            batches = self._log_batches(split, read_schema)
+            batches = self._read_split(split, read_schema)
         for log_batch in batches:
             yield np.arange(log_batch.base_offset, log_batch.offsets.end), log_batch.batch
 
-    def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
+    def _read_start(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
         """Rows of a snapshot by key, at the offset before the one that they are from."""
-        for log_batch in self._log_batches(split, self._plan.schema):
+        for log_batch in self._read_split(split, self._plan.schema):
             last = pa.repeat(pa.scalar(offset - 1, pa.int64()), log_batch.batch.num_rows)
             yield (
                 add_log_positions(log_batch.batch, self._metadata, split.bucket, last)
@@ -327,21 +331,21 @@ class ScanTaskReader:
                 else log_batch.batch
             )
 
-    def _binlog(
+    def _read_binlog(
         self, archived: Sequence[ArchiveScanTask], split: LogSplit, schema: TableSchema
     ) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
         older = (self._archive.batches(piece, schema) for piece in archived)
-        log_batches = itertools.chain(itertools.chain.from_iterable(older), self._log_batches(split, written))
+        log_batches = itertools.chain(itertools.chain.from_iterable(older), self._read_split(split, written))
         changes = (with_metadata(log_batch, CHANGELOG_FIELDS) for log_batch in log_batches)
         return binlog_batches(changes, schema.arrow)
 
-    def _log_batches(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
+    def _read_split(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
         return read_split(self._table.storage, split, schema)
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
-    def _lake_batches(self, split: LakeSplit, deleted_positions: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
+    def _read_lake(self, split: LakeSplit, deleted_positions: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
         return read_lake_split(
             self._lake, split, self._projection, filter=self._filter, node=self._node, gone=deleted_positions
         )
@@ -354,7 +358,7 @@ class ScanTaskReader:
         """
         positions = [] if piece.gone is None else [piece.gone]
         if piece.deleted and piece.split.merge is None:
-            source = source or self._require_ours(piece)
+            source = source or self._require_offset_file(piece)
             shared = source.runs.common(piece.deleted.get(source.bucket, OffsetRuns.merged([])))
             positions.append(OffsetRuns.of(source.runs.rows_at(shared)))
         return OffsetRuns.merged(positions).offsets() if positions else NO_POSITIONS
@@ -363,7 +367,7 @@ class ScanTaskReader:
         writers = (self._table.uuid, *self._table.state.former_uuids)
         return offset_file(self._lake, piece.split.location, writers)
 
-    def _require_ours(self, piece: LakeScanTask) -> OffsetFile:
+    def _require_offset_file(self, piece: LakeScanTask) -> OffsetFile:
         source = self._offset_file(piece)
         if source is None:
             raise LakeMismatchError(
@@ -372,7 +376,7 @@ class ScanTaskReader:
             )
         return source
 
-    def _of_lake(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
+    def _read_lake_positions(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
         """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
         their identities are their places in the file, if the piece says which it is.
         """
@@ -381,7 +385,7 @@ class ScanTaskReader:
             for batch in read_lake_split(files, split, self._projection):
                 yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
-        source = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
+        source = self._require_offset_file(piece) if piece.deleted else self._offset_file(piece)
         deleted_positions = self._excluded_positions(piece, source)
         for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=deleted_positions):
             if source is not None:
@@ -391,20 +395,22 @@ class ScanTaskReader:
                 ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers))
                 yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
 
-    def _of_offsets(self, piece: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
-        for offsets, batch in self._live_trimmed(piece):
+    def _read_offsets(self, piece: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
+        for offsets, batch in self._read_live_trimmed(piece):
             yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(offsets)) if self._metadata else batch
 
-    def _live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    def _read_live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range, without the rows that are to be left out."""
-        for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id):
+        for offsets, batch in self._read_trimmed(
+            piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id
+        ):
             is_deleted = None if piece.deleted is None else piece.deleted.holds(offsets)
             if is_deleted is None or not is_deleted.any():
                 yield offsets, batch
             elif not is_deleted.all():
                 yield offsets[~is_deleted], without(batch, is_deleted)
 
-    def _trimmed(
+    def _read_trimmed(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
@@ -423,12 +429,12 @@ class ScanTaskReader:
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
                 return
             middle = (offsets.start + offsets.end) // 2
-            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
-            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
+            yield from self._read_trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
+            yield from self._read_trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 
-    def _of_key(self, piece: KeyedScanTask) -> Iterator[pa.RecordBatch]:
+    def _read_keyed(self, piece: KeyedScanTask) -> Iterator[pa.RecordBatch]:
         keyed, changes = self._plan.keyed, self._changes
         if keyed is None or changes is None:
             raise ValueError("a piece by key outside of a plan by key")
@@ -436,12 +442,12 @@ class ScanTaskReader:
             assert piece.bucket is not None
             yield from changes.rows(piece.bucket).to_batches()
             return
-        for batch in self._older(piece, keyed.schema):
+        for batch in self._read_older(piece, keyed.schema):
             yield changes.without_changed(batch, piece.bucket)
 
-    def _older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    def _read_older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         """Rows that changes are laid over."""
         if piece.base is not None:
-            return (log_batch.batch for log_batch in self._log_batches(piece.base, schema))
+            return (log_batch.batch for log_batch in self._read_split(piece.base, schema))
         assert piece.lake is not None
-        return self._lake_batches(piece.lake)
+        return self._read_lake(piece.lake)

@@ -299,10 +299,10 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "start":
             return StartScanTask(LogSplit.from_json(data["split"]), data["offset"])
         case "binlog":
-            archived = tuple(_archive_piece(piece) for piece in data["archived"])
+            archived = tuple(_archive_task_from_json(piece) for piece in data["archived"])
             return BinlogScanTask(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
         case "archive":
-            return _archive_piece(data)
+            return _archive_task_from_json(data)
         case "file":
             return FileRowsScanTask(data["name"], data["snapshot_id"], data["size_bytes"])
         case "version":
@@ -313,22 +313,22 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return ViewScanTask(data["suffix"])
 
 
-def _archive_piece(data: Mapping[str, Any]) -> ArchiveScanTask:
+def _archive_task_from_json(data: Mapping[str, Any]) -> ArchiveScanTask:
     return ArchiveScanTask(data["bucket"], OffsetRange(*data["offsets"]), data["page"], data["size_bytes"])
 
 
 def num_segments(plan: ScanPlan) -> int:
     """Count the segments of the log, and of snapshots by key, that a read of the plan's pieces reads."""
-    return sum(len(split.segments) for split in splits_of(plan))
+    return sum(len(split.segments) for split in log_splits(plan))
 
 
-def splits_of(plan: ScanPlan) -> Iterator[LogSplit]:
+def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
     """Return the parts of the log, and of snapshots by key, that a read of the plan's pieces reads."""
     yield from plan.keyed.tails if plan.keyed is not None else ()
     for piece in plan.pieces:
         rows = piece.rows if isinstance(piece, ChangesScanTask) else piece
         if isinstance(rows, VersionRowsScanTask):
-            yield from splits_of(rows.plan)
+            yield from log_splits(rows.plan)
         elif isinstance(rows, LogScanTask | StartScanTask | BinlogScanTask):
             yield rows.split
         elif isinstance(rows, KeyedScanTask) and rows.base is not None:
@@ -348,7 +348,7 @@ class MergeColumns:
     """Attempt of the newest record behind them: offsets of a table that was restored may hold other rows. None if
     unknown."""
 
-    def of_pieces(self, pieces: Sequence[Piece]) -> MergeColumns:
+    def for_tasks(self, pieces: Sequence[Piece]) -> MergeColumns:
         """Return the columns without the changes that these pieces do not need."""
         buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedScanTask)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
@@ -414,5 +414,5 @@ class ScanPlan:
         return replace(self, schema=schema, projection=projection, keyed=keyed)
 
     def with_pieces(self, pieces: Sequence[Piece]) -> ScanPlan:
-        keyed = self.keyed.of_pieces(pieces) if self.keyed else None
+        keyed = self.keyed.for_tasks(pieces) if self.keyed else None
         return replace(self, pieces=tuple(pieces), keyed=keyed)

@@ -22,7 +22,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.schema.evolution import require_same_columns
 
-STAND_INS_MAX = 3
+FALLBACKS_MAX = 3
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def with_stand_ins(
     table: TableHandle, pin: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
 ) -> T:
     """Read a pin, or one that stands in for it. Raises `SnapshotExpiredError` where none can be read any more."""
-    stand_ins = _stand_ins(table, pin, initial)
+    stand_ins = _fallback_snapshots(table, pin, initial)
     current = pin
     while True:
         try:
@@ -62,24 +62,24 @@ def with_stand_ins(
             current = fallback
 
 
-def _stand_ins(table: TableHandle, pin: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
+def _fallback_snapshots(table: TableHandle, pin: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
     if BRANCH in pin.state.properties:
         return  # the lake's newer snapshots are those of the branch's table
     table.refresh()  # a table that was dropped meanwhile has no lake table either
     if pin.lake is not None:
         with suppress(SnapshotExpiredError):  # the lake was built anew meanwhile, and the former one is gone
-            newest = _newest_of_lake(table, pin.state)
+            newest = _latest_lake_snapshot(table, pin.state)
             if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
                 return
-            if (same := _same_rows(pin.state, newest)) is not None:
+            if (same := _snapshot_of_same_rows(pin.state, newest)) is not None:
                 yield same
     if initial.is_chosen:
         return
-    for _ in range(STAND_INS_MAX):
+    for _ in range(FALLBACKS_MAX):
         yield initial.require_same(pin, fall_back_to_lake_snapshot(table))
 
 
-def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
+def _latest_lake_snapshot(table: TableHandle, state: TableState) -> LakeSnapshot | None:
     lake = table.open_lake(state)
     newest = lake.newest()
     require_of_history(table.log, newest)
@@ -89,7 +89,7 @@ def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | Non
     return newest
 
 
-def _same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
+def _snapshot_of_same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
     """A pin of the state on the lake's newest snapshot, which must hold nothing beyond the state's ends.
 
     Nor may a partition have been dropped since.
@@ -97,13 +97,13 @@ def _same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
     is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
     if within and is_whole and state.begins_at(newest.starts):
-        return take_latest_snapshot(state, _pair(newest))
+        return take_latest_snapshot(state, _as_tiered_snapshot(newest))
     return None
 
 
 def fall_back_to_lake_snapshot(table: TableHandle) -> ReadSnapshot:
     """Pin the newest state on the lake's own newest snapshot: another engine may have expired the recorded one."""
-    for _ in range(STAND_INS_MAX):
+    for _ in range(FALLBACKS_MAX):
         with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
             return _snapshot_at_lake(table)
     return _snapshot_at_lake(table)
@@ -113,16 +113,16 @@ def _snapshot_at_lake(table: TableHandle) -> ReadSnapshot:
     state = table.refresh()
     if not state.has_lake or BRANCH in state.properties:
         return take_latest_snapshot(state)
-    newest = _newest_of_lake(table, state)
+    newest = _latest_lake_snapshot(table, state)
     if newest is None:
         return take_latest_snapshot(table.refresh(), state.lake)
     try:
-        return take_latest_snapshot(table.refresh(), _pair(newest))
+        return take_latest_snapshot(table.refresh(), _as_tiered_snapshot(newest))
     except OffsetsTrimmedError:
         if state.lake is not None:  # the lake went back, and the log has the rows no longer
             require_progress(state.lake.offsets, newest.offsets, table=state.name)
         raise
 
 
-def _pair(snapshot: LakeSnapshot) -> TieredSnapshot:
+def _as_tiered_snapshot(snapshot: LakeSnapshot) -> TieredSnapshot:
     return TieredSnapshot(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts, told=snapshot.told)

@@ -47,12 +47,12 @@ def binlog_parts(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
     """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
     plans: list[ScanPlan] = []
     for bucket, start in starts.items():
-        pieces = [piece for piece in plan.pieces if _bucket_of_changes(piece) == bucket]
+        pieces = [piece for piece in plan.pieces if _changes_bucket(piece) == bucket]
         plans.append(replace(plan.with_pieces(pieces), binlog_start=start))
     return plans or [plan]
 
 
-def _bucket_of_changes(piece: Piece) -> int | None:
+def _changes_bucket(piece: Piece) -> int | None:
     match piece:
         case LogScanTask(split):
             return split.bucket

@@ -25,7 +25,7 @@ from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
 from streamhouse_spark.read.delete_filter import require_undeleted
 from streamhouse_spark.read.log_poller import lookout_of
-from streamhouse_spark.read.offset_range_scan import archive_pieces
+from streamhouse_spark.read.offset_range_scan import plan_archive_tasks
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
@@ -133,7 +133,7 @@ def _follow(
             require_same_columns(initial.schema, state.schema, columns, who, advice)
         has_new_commits = False
         try:
-            for log_batch in _new_batches(table, state, positions, columns):
+            for log_batch in _read_new_batches(table, state, positions, columns):
                 has_new_commits = True
                 if not log_batch.batch.num_rows:
                     continue  # all of them are deleted
@@ -163,7 +163,7 @@ def _require_same_rows(initial: TableState, state: TableState) -> None:
         )
 
 
-def _new_batches(
+def _read_new_batches(
     table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid, table.log.recent_rows)
@@ -192,7 +192,7 @@ def read_log(
     usable = usable_archive(state) if offsets.start < start else NO_ARCHIVE
     if usable and usable.starts[bucket] <= offsets.start:
         archive = ArchiveReader(table)
-        for piece in archive_pieces(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
+        for piece in plan_archive_tasks(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
             yield from archive.batches(piece, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
     yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.historical_schema import pin_of_time
+from streamhouse_spark.read.historical_schema import take_historical_snapshot
 from streamhouse_spark.read.planner import ScanRequest, plan_pin
 from streamhouse_spark.read.previous_table import table_of_time
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
@@ -43,7 +43,7 @@ def read_union(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
     table, state = table_of_time(table, state, as_of_timestamp_ms)
-    pin = pin_of_time(table, state, as_of_timestamp_ms)
+    pin = take_historical_snapshot(table, state, as_of_timestamp_ms)
     return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
 
 
@@ -69,20 +69,20 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
     state = table.refresh()
     if as_of_timestamp_ms is not None:
         historical_table, state = table_of_time(table, state, as_of_timestamp_ms)
-        return plan(pin_of_time(historical_table, state, as_of_timestamp_ms), historical_table)
+        return plan(take_historical_snapshot(historical_table, state, as_of_timestamp_ms), historical_table)
     return with_stand_ins(table, take_latest_snapshot(state), InitialSchema(columns), plan)
 
 
 def read_pin(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read all rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
-    return projection.joined(list(_tables(table, pin, projection)))
+    return projection.joined(list(_read_tables(table, pin, projection)))
 
 
 def read_hot(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
-    yield from _tables(table, replace(pin, lake=None), projection)
+    yield from _read_tables(table, replace(pin, lake=None), projection)
 
 
-def _tables(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+def _read_tables(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     plan = plan_pin(table, pin, ScanRequest.of(projection)).plan(table)
     return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))

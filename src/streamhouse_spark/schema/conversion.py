@@ -189,17 +189,17 @@ class Conversion:
         Raises `SchemaMismatchError` where one is of another kind or would be lost.
         """
         if any(issubclass(kind, pa.Scalar) for kind in set(map(type, values))):
-            return self._of_scalars(values, target)
+            return self._from_scalars(values, target)
         if is_variant(target):
-            values = [None if value is None else self._encoded(value) for value in values]
+            values = [None if value is None else self._encode(value) for value in values]
         else:
             self.check_python(values, target)
         try:
-            return pa.chunked_array(list(self._arrays(values, target)), type=target)
+            return pa.chunked_array(list(self._build_arrays(values, target)), type=target)
         except (*_ARROW_ERRORS, pa.ArrowCapacityError) as error:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
 
-    def _of_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
+    def _from_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
         """Convert values of which some are Arrow scalars, as those that Python has no value for."""
         parts: list[pa.Array] = []
         for value in values:
@@ -209,13 +209,13 @@ class Conversion:
                 parts += self.from_python([value], target).chunks
         return pa.chunked_array([pa.concat_arrays(parts)], target)
 
-    def _encoded(self, value: Any) -> dict[str, bytes]:
+    def _encode(self, value: Any) -> dict[str, bytes]:
         try:
             return encode_variant(value)
         except (TypeError, ValueError, OverflowError) as error:
             self._fail(f"has a value that no variant can be: {error}")
 
-    def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
+    def _build_arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
         """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
         try:
             converted = pa.array(values, type=target)
@@ -223,15 +223,15 @@ class Conversion:
             if len(values) <= 1:
                 raise
             middle = len(values) // 2
-            yield from self._arrays(values[:middle], target)
-            yield from self._arrays(values[middle:], target)
+            yield from self._build_arrays(values[:middle], target)
+            yield from self._build_arrays(values[middle:], target)
         else:
             yield from converted.chunks if isinstance(converted, pa.ChunkedArray) else [converted]
 
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
         if is_variant(target):
-            return self._as_variant(array)
+            return self._to_variant(array)
         if types.is_struct(target):
             return self._cast_struct(array, target)
         if types.is_list(target):
@@ -244,12 +244,12 @@ class Conversion:
         if types.is_large_string(source) or types.is_large_binary(source):
             return _from_zero(array).cast(target)
         if types.is_float64(source) and types.is_float32(target):
-            return self._exact(array, array.cast(target))
+            return self._require_exact(array, array.cast(target))
         if types.is_timestamp(source) and types.is_date(target):
-            return self._exact(array, array.cast(target))
+            return self._require_exact(array, array.cast(target))
         return array.cast(target)
 
-    def _exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
+    def _require_exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
         # Arrow's own cast rounds here without a word.
         back, original = result.cast(array.type), array
         if pa.types.is_floating(array.type):
@@ -261,7 +261,7 @@ class Conversion:
             )
         return result
 
-    def _as_variant(self, array: pa.Array) -> pa.Array:
+    def _to_variant(self, array: pa.Array) -> pa.Array:
         if not has_its_fields(array.type):
             self._fail(f"has type {array.type}, a variant has the fields value and metadata, both binary")
         return as_variant(array)
@@ -274,7 +274,7 @@ class Conversion:
                 self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_join_names(fields)}")
         children = array.flatten()
         parts = [
-            self._inner(field.name).cast(children[positions[field.name]], field.type)
+            self._for_field(field.name).cast(children[positions[field.name]], field.type)
             if field.name in positions
             else pa.nulls(len(array), field.type)
             for field in target
@@ -283,7 +283,7 @@ class Conversion:
 
     def _cast_list(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         # Not Arrow's own cast: for list views it is wrong, and inside lists it parses text and drops zones.
-        elements = self._inner("element").cast(array.flatten(), target.value_type)
+        elements = self._for_field("element").cast(array.flatten(), target.value_type)
         lengths = pc.if_else(array.is_valid(), pc.list_value_length(array), 0).cast(pa.int32())
         ends = pc.cumulative_sum(lengths)
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
@@ -291,12 +291,12 @@ class Conversion:
 
     def _cast_map(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        keys = self._inner("key").cast(array.keys.slice(first, last - first), target.key_type)
-        items = self._inner("value").cast(array.items.slice(first, last - first), target.item_type)
+        keys = self._for_field("key").cast(array.keys.slice(first, last - first), target.key_type)
+        items = self._for_field("value").cast(array.items.slice(first, last - first), target.item_type)
         offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
         return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
 
-    def _inner(self, name: str) -> Conversion:
+    def _for_field(self, name: str) -> Conversion:
         return Conversion(self.table, f"{self.path}.{name}")
 
     def _check_family(self, source: pa.DataType, target: pa.DataType) -> None:
@@ -350,7 +350,7 @@ class Conversion:
     def _check_nested(self, values: list[Any], target: pa.DataType) -> None:
         types = pa.types
         if types.is_list(target):
-            self._inner("element").check_python(list(chain(*values)), target.value_type)
+            self._for_field("element").check_python(list(chain(*values)), target.value_type)
         elif types.is_map(target):
             pairs = list(chain(*(value.items() if isinstance(value, dict) else value for value in values)))
             for pair in pairs:
@@ -358,8 +358,8 @@ class Conversion:
                     self._fail(
                         f"has a {type(pair).__name__} in a map, expected pairs of a key and a value; give a dict"
                     )
-            self._inner("key").check_python([p[0] for p in pairs], target.key_type)
-            self._inner("value").check_python([p[1] for p in pairs], target.item_type)
+            self._for_field("key").check_python([p[0] for p in pairs], target.key_type)
+            self._for_field("value").check_python([p[1] for p in pairs], target.item_type)
         else:
             fields = {field.name for field in target}
             for name in dict.fromkeys(chain(*values)):
@@ -368,7 +368,7 @@ class Conversion:
                         f"has a field {name!r} that the table's struct lacks; its fields are {_join_names(fields)}"
                     )
             for field in target:
-                self._inner(field.name).check_python([value.get(field.name) for value in values], field.type)
+                self._for_field(field.name).check_python([value.get(field.name) for value in values], field.type)
 
     def _fail(self, problem: str) -> NoReturn:
         refuse_column(self.table, self.path, problem)
@@ -392,7 +392,7 @@ def _from_zero(array: pa.Array) -> pa.Array:
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
 
-def _any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+def _is_any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
     return lambda arrow: any(is_kind(arrow) for is_kind in predicates)
 
 
@@ -402,8 +402,8 @@ _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("integer", _IS.is_integer),
     ("float", _IS.is_floating),
     ("decimal", _IS.is_decimal),
-    ("string", _any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
-    ("binary", _any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
+    ("string", _is_any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
+    ("binary", _is_any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
     ("date", _IS.is_date),
     ("list", is_any_list),
     ("map", _IS.is_map),

@@ -51,11 +51,11 @@ def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSche
     parsed_defaults = {}
     for name, value in defaults.items():
         column = schema.column(name)
-        parsed_defaults[column.id] = fit_default(_default(column, value), column.name, column.size)
+        parsed_defaults[column.id] = fit_default(_parse_default_value(column, value), column.name, column.size)
     return TableSchema(tuple(replace(c, default=parsed_defaults.get(c.id, c.default)) for c in schema.columns))
 
 
-def _default(column: Column, value: Any) -> Default | None:
+def _parse_default_value(column: Column, value: Any) -> Default | None:
     is_scalar = isinstance(value, pa.Scalar)
     if value is None or (is_scalar and not value.is_valid):
         return None

@@ -14,7 +14,13 @@ import pyarrow as pa
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.char_varchar import TextSize
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.nested_fields import FieldIds, InnerChanges, change_nested_fields, is_widening, still_mean
+from streamhouse_spark.schema.nested_fields import (
+    FieldIds,
+    InnerChanges,
+    change_nested_fields,
+    have_same_fields,
+    is_widening,
+)
 from streamhouse_spark.schema.table_schema import Column, TableSchema, check_column_name
 from streamhouse_spark.schema.type_promotion import Fitting, make_cast
 
@@ -37,7 +43,9 @@ def is_stored_alike(written: Column, target: Column) -> bool:
 
 def is_same_column(written: Column, current: Column) -> bool:
     """Tell whether rows that were brought into one form of a column by names mean the same in the other."""
-    return written.name == current.name and still_mean(written.type, written.inner_ids, current.type, current.inner_ids)
+    return written.name == current.name and have_same_fields(
+        written.type, written.inner_ids, current.type, current.inner_ids
+    )
 
 
 def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:

@@ -82,7 +82,7 @@ def parse_json(text: str) -> Any:
     return _DECODER.decode(text)
 
 
-def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(members)
     if len(value) != len(members):
         names = [name for name, _ in members]
@@ -96,7 +96,7 @@ def _not_a_number(text: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=NumberText, parse_constant=_not_a_number, strict=True
+    object_pairs_hook=_unique_pairs, parse_float=NumberText, parse_constant=_not_a_number, strict=True
 )
 
 
@@ -145,12 +145,12 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
     for name, values in columns.items():
         place = schema.get_field_index(name)
         arrays[name] = (
-            _inferred(values) if place < 0 else _with_default(values, schema.field(place), defaults.get(name))
+            _infer_array(values) if place < 0 else _with_default(values, schema.field(place), defaults.get(name))
         )
     return pa.table(arrays)
 
 
-def _inferred(values: list[Any]) -> pa.Array:
+def _infer_array(values: list[Any]) -> pa.Array:
     scalars = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
     scalars = [float(value) if isinstance(value, NumberText) else value for value in scalars]
     try:
@@ -236,7 +236,7 @@ def _build(
         raise
 
 
-def _plain(array: pa.Array) -> list[Any]:
+def _to_pylist(array: pa.Array) -> list[Any]:
     values: list[Any] = array.to_pylist()
     return values
 
@@ -255,7 +255,7 @@ def _decode_texts(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _encode_floats(array: pa.Array) -> list[Any]:
-    values = _plain(array)
+    values = _to_pylist(array)
     if pc.all(pc.is_finite(array.cast(pa.float64())), min_count=0).as_py():
         return values
     return [_NOT_FINITE_TEXTS.get(str(value), value) for value in values]
@@ -281,7 +281,7 @@ def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.A
 
 
 def _encode_decimals(array: pa.Array) -> list[Any]:
-    return [None if value is None else format(value, "f") for value in _plain(array)]
+    return [None if value is None else format(value, "f") for value in _to_pylist(array)]
 
 
 def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
@@ -300,7 +300,7 @@ def _exact(value: Any) -> Decimal:
 
 
 def _encode_binaries(array: pa.Array) -> list[Any]:
-    return [None if value is None else base64.b64encode(value).decode() for value in _plain(array)]
+    return [None if value is None else base64.b64encode(value).decode() for value in _to_pylist(array)]
 
 
 def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
@@ -531,18 +531,18 @@ def _is_time(data_type: pa.DataType) -> bool:
 
 
 FORMS: Final = (
-    Form("BOOLEAN", "true, false", pa.types.is_boolean, _plain, _decode_booleans),
-    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _plain, _decode_integers),
+    Form("BOOLEAN", "true, false", pa.types.is_boolean, _to_pylist, _decode_booleans),
+    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _to_pylist, _decode_integers),
     Form("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
          _decode_floats),
     Form("DECIMAL", "text with all digits; a number is read exactly too", pa.types.is_decimal, _encode_decimals,
          _decode_decimals),
-    Form("STRING, CHAR, VARCHAR", "text", _is_text, _plain, _decode_texts),
+    Form("STRING, CHAR, VARCHAR", "text", _is_text, _to_pylist, _decode_texts),
     Form("BINARY", "text in base64", _is_bytes, _encode_binaries, _decode_binaries),
     Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "text in ISO 8601", _is_time, _encode_times, _decode_times),
     Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
     Form("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),
-    Form("VARIANT", "any value", is_variant, _plain, _decode_variants),
+    Form("VARIANT", "any value", is_variant, _to_pylist, _decode_variants),
     Form("STRUCT", "object", pa.types.is_struct, _encode_structs, _decode_structs),
 )  # fmt: skip
 """The types of tables, each with its form in JSON; the first one that holds a type is its own."""

@@ -122,23 +122,25 @@ def join_path(parts: Iterable[str]) -> str:
     return ".".join(ddl.quote_identifier(part) for part in parts)
 
 
-def still_mean(before: pa.DataType, before_ids: Sequence[int], after: pa.DataType, after_ids: Sequence[int]) -> bool:
+def have_same_fields(
+    before: pa.DataType, before_ids: Sequence[int], after: pa.DataType, after_ids: Sequence[int]
+) -> bool:
     """Tell whether values that were brought into the type ``before`` by the names of its fields mean the same now: each
     name is still that of its field, whose type is the same or wider.
     """
-    return _still_means(_Node.of(before, before_ids), _Node.of(after, after_ids))
+    return _is_same_field(_Node.of(before, before_ids), _Node.of(after, after_ids))
 
 
-def _still_means(before: _Node, after: _Node) -> bool:
+def _is_same_field(before: _Node, after: _Node) -> bool:
     if before.kind != after.kind:
         return False
     if before.kind == "plain":
         return bool(before.type.equals(after.type)) or is_widening(before.type, after.type)
     if before.kind != "struct":
-        return all(_still_means(*pair) for pair in zip(before.parts, after.parts, strict=True))
+        return all(_is_same_field(*pair) for pair in zip(before.parts, after.parts, strict=True))
     fields_by_id = {part.id: part for part in after.parts}
     return all(
-        (part := fields_by_id.get(older.id)) is not None and part.name == older.name and _still_means(older, part)
+        (part := fields_by_id.get(older.id)) is not None and part.name == older.name and _is_same_field(older, part)
         for older in before.parts
     )
 
@@ -267,9 +269,9 @@ class _Editor:
         self.last = last
 
     def change(self, changes: InnerChanges) -> None:
-        widened = [(*self._found(path), path, kind) for path, kind in changes.widened.items()]
-        renamed = [(*self._found(path), path, name) for path, name in changes.renamed.items()]
-        dropped = [(*self._found(path), path) for path in changes.dropped]
+        widened = [(*self._find(path), path, kind) for path, kind in changes.widened.items()]
+        renamed = [(*self._find(path), path, name) for path, name in changes.renamed.items()]
+        dropped = [(*self._find(path), path) for path in changes.dropped]
         for _, node, path, kind in widened:
             self._widen(node, path, kind)
         for parent, node, path, name in renamed:
@@ -296,7 +298,7 @@ class _Editor:
         node.type = target
 
     def _add(self, path: Path, kind: pa.DataType) -> None:
-        _, parent = self._found(path[:-1])
+        _, parent = self._find(path[:-1])
         self._require_field(parent, path, "added")
         _require_field_name(path[-1])
         if any(part.name.casefold() == path[-1].casefold() for part in parent.parts):
@@ -307,7 +309,7 @@ class _Editor:
         parent.parts.append(node)
         self.last = ids[-1]
 
-    def _found(self, path: Path) -> tuple[_Node, _Node]:
+    def _find(self, path: Path) -> tuple[_Node, _Node]:
         """Return the parent of what a path leads to, and that itself. Raises `SchemaMismatchError`."""
         parent = node = self.root
         for place, name in enumerate(path):

@@ -67,11 +67,11 @@ class PartitionField:
         if self.transform == "truncate":
             is_integer = pa.types.is_integer(column_type)
             if not (is_integer or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
-                raise _unfit(self, column_type, "text, binary, or integers")
+                raise _unsupported_type_error(self, column_type, "text, binary, or integers")
         elif self.transform == "hours" and not pa.types.is_timestamp(column_type):
-            raise _unfit(self, column_type, "a timestamp")
+            raise _unsupported_type_error(self, column_type, "a timestamp")
         elif not temporal:
-            raise _unfit(self, column_type, "a date or a timestamp")
+            raise _unsupported_type_error(self, column_type, "a date or a timestamp")
 
     def values(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Return the partition of each row; null for null.
@@ -116,7 +116,7 @@ class PartitionField:
         return _mask_nulls((values - np.mod(values, self.width)).astype(kind.to_pandas_dtype()), column, kind)
 
 
-def _unfit(field: PartitionField, column_type: pa.DataType, expected: str) -> InvalidOptionError:
+def _unsupported_type_error(field: PartitionField, column_type: pa.DataType, expected: str) -> InvalidOptionError:
     return InvalidOptionError(
         f"PARTITIONED BY {field}: column '{field.column}' has type {type_name(column_type)}, expected {expected}"
     )

@@ -61,7 +61,7 @@ def convert_rows(
 
     Of a list of dicts these are the columns that some dict lacks.
     """
-    source = _source_of(rows, table)
+    source = _to_source(rows, table)
     missing: frozenset[int] = frozenset()
     if source.table is not None and source.table.schema.equals(schema.arrow, check_metadata=True):
         result = source.table
@@ -114,7 +114,7 @@ class _Source:
     """Names that only some of the rows have."""
 
 
-def _source_of(rows: Any, table: str) -> _Source:
+def _to_source(rows: Any, table: str) -> _Source:
     if isinstance(rows, list) and not rows:
         rows = pa.table({})
     if isinstance(rows, pa.RecordBatch):
@@ -126,7 +126,7 @@ def _source_of(rows: Any, table: str) -> _Source:
     elif _is_pandas_frame(rows):
         return _source_of_pandas(rows, table)
     elif not isinstance(rows, pa.Table) and hasattr(rows, "__arrow_c_stream__"):
-        rows = _table_of(rows, table)
+        rows = _to_table(rows, table)
     if isinstance(rows, pa.Table):
         return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
     rows_type = type(rows)
@@ -137,7 +137,7 @@ def _source_of(rows: Any, table: str) -> _Source:
     )
 
 
-def _table_of(rows: Any, table: str) -> pa.Table:
+def _to_table(rows: Any, table: str) -> pa.Table:
     """Read an object with the Arrow C stream interface. A single column has the interface as well."""
     try:
         return pa.table(rows)

@@ -15,7 +15,7 @@ from streamhouse_spark.log.archive.pages import read_page, read_pages, usable_ar
 from streamhouse_spark.log.commits.archive_metadata import Archive, pages_between
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.commit_ranges import CommitRanges
-from streamhouse_spark.read.offset_range_scan import archive_pieces
+from streamhouse_spark.read.offset_range_scan import plan_archive_tasks
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ArchiveScanTask, ChangesScanTask
 from streamhouse_spark.storage.base import Storage
@@ -35,11 +35,11 @@ class ArchiveScan:
         return self.held.last_commit
 
     @property
-    def has_all(self) -> bool:
+    def covers_hot_log(self) -> bool:
         """Whether the hot log has no change that is not here, up to the state."""
         return all(log.end <= self.held.end(bucket) for bucket, log in self.state.buckets.items())
 
-    def after_us(self, after_us: int | None) -> int | None:
+    def last_time_us(self, after_us: int | None) -> int | None:
         """Return the time behind which those of later commits are shown."""
         return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
 
@@ -48,9 +48,9 @@ class ArchiveScan:
         allowed = pruning.buckets(self.state)
         for bucket in np.unique(self.rows.buckets).tolist():
             if allowed is None or bucket in allowed:
-                yield from self._of_bucket(bucket)
+                yield from self._plan_bucket(bucket)
 
-    def _of_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
+    def _plan_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
         rows = self.rows.taken(self.rows.buckets == bucket)
         grouped = rows.grouped.astype(np.bool_)
         commits = CommitRanges(
@@ -59,7 +59,7 @@ class ArchiveScan:
         for page, start, end in pages_between(self.held, bucket):
             if not (of_page := commits.within(OffsetRange(start, end))):
                 continue
-            pieces = list(archive_pieces(self.held, bucket, of_page.range))
+            pieces = list(plan_archive_tasks(self.held, bucket, of_page.range))
             if of_page.is_grouped.any():  # whose net changes are worked out from all changes of a commit
                 pieces = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
             for piece in pieces:

@@ -17,7 +17,7 @@ from streamhouse_spark.log.commit_reader import Commit, deletions_in
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.read.change_feed.commit_diff import Parts, of_commit
+from streamhouse_spark.read.change_feed.commit_diff import Parts, make_commit_ranges
 from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError
 from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows, find_added, find_removed
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
@@ -37,7 +37,7 @@ class CommitDiff:
     """Rows that the log no longer has, where the lake has them."""
 
 
-def changes_of(added: Parts, removed: Parts) -> list[CommitDiff]:
+def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
     """Return the rows that commits appended, and then those that they deleted."""
     of_added = [CommitDiff(CommitRanges.of(parts), bucket) for bucket, parts in sorted(added.items())]
     of_removed = [
@@ -46,7 +46,7 @@ def changes_of(added: Parts, removed: Parts) -> list[CommitDiff]:
     return [*of_added, *of_removed]
 
 
-def file_pieces(
+def plan_file_tasks(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesScanTask]:
     """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
@@ -63,7 +63,7 @@ def file_pieces(
             _require_files(table, source, action, commit.record.number, first)
             for name, runs in action.files.items():
                 updated = action.updated_files.get(name, NO_RUNS)
-                parts = of_commit(runs.without(updated), updated, commit.record.number, commit.time_us)
+                parts = make_commit_ranges(runs.without(updated), updated, commit.record.number, commit.time_us)
                 ranges_of_file.setdefault((action.snapshot_id, name), []).extend(parts)
     for (snapshot_id, name), parts in sorted(ranges_of_file.items()):
         rows = CommitRanges.of(parts)
@@ -87,7 +87,7 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
     raise ChangesUnavailableError(error, number + 1)
 
 
-def with_cold(
+def locate_trimmed_rows(
     table: TableHandle, source: TableState, changes: Sequence[CommitDiff], *, is_emptied: bool
 ) -> list[CommitDiff]:
     """Look in the lake for the rows that the log no longer has. With a primary key it has rows and no changes.
@@ -115,7 +115,7 @@ def with_cold(
     ]
 
 
-def require_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
+def require_available_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
     """Require that log or lake still have the rows of all commits. Raises `ChangesUnavailableError`."""
     last_lost_version = 0
     for change in changes:
@@ -134,18 +134,18 @@ def require_rows(source: TableState, changes: Sequence[CommitDiff], first: int) 
     raise ChangesUnavailableError(error, last_lost_version + 1)
 
 
-def pieces_of(source: TableState, changes: Sequence[CommitDiff], pruning: Pruning) -> Iterator[ChangesScanTask]:
+def plan_change_tasks(source: TableState, changes: Sequence[CommitDiff], pruning: Pruning) -> Iterator[ChangesScanTask]:
     allowed = pruning.buckets(source)
     for change in changes:
         if allowed is None or change.bucket in allowed:
-            yield from _of_bucket(source, change, pruning)
+            yield from _plan_bucket(source, change, pruning)
 
 
-def _of_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> Iterator[ChangesScanTask]:
+def _plan_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> Iterator[ChangesScanTask]:
     bucket, commits, is_deleted = of_bucket.bucket, of_bucket.commits, of_bucket.is_deleted
     start = source.buckets[bucket].start
     for cold in of_bucket.cold:
-        yield from lake_pieces(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
+        yield from plan_lake_tasks(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
     if not (in_log := commits.within(OffsetRange(start, max(start, commits.range.end)))):
         return
     is_grouped = bool(in_log.is_grouped.any())
@@ -156,7 +156,7 @@ def _of_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> I
         yield ChangesScanTask(LogScanTask(split), in_log, is_deleted, source.primary_key if is_grouped else ())
 
 
-def lake_pieces(
+def plan_lake_tasks(
     source: TableState, cold: LakeOnlyRows, commits: CommitRanges, *, is_deleted: bool
 ) -> Iterator[ChangesScanTask]:
     """Cut rows that only the lake has into pieces, which begin and end with one of them."""
@@ -171,6 +171,6 @@ def lake_pieces(
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
     """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
     segments = tuple(
-        s for s in split.segments if commits.reaches(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
+        s for s in split.segments if commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
     return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})

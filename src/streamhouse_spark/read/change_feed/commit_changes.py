@@ -31,17 +31,21 @@ from streamhouse_spark.read.change_feed.archived_changes import (
 )
 from streamhouse_spark.read.change_feed.change_scan_tasks import (
     CommitDiff,
-    changes_of,
-    file_pieces,
-    pieces_of,
-    require_rows,
-    with_cold,
+    list_commit_diffs,
+    locate_trimmed_rows,
+    plan_change_tasks,
+    plan_file_tasks,
+    require_available_rows,
 )
-from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, net_of, parts_of
-from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError, require_told, untold
+from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, cancel_out, diff_commits
+from streamhouse_spark.read.change_feed.feed_validation import (
+    ChangesUnavailableError,
+    not_row_level_error,
+    require_row_level_changes,
+)
 from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
-from streamhouse_spark.read.change_feed.truncated_rows import rows_of, truncation_scan_tasks
-from streamhouse_spark.read.change_feed.version_rows import version_pieces
+from streamhouse_spark.read.change_feed.truncated_rows import find_truncated_rows, truncation_scan_tasks
+from streamhouse_spark.read.change_feed.version_rows import plan_version_tasks
 from streamhouse_spark.read.commit_ranges import CommitRanges
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask
@@ -125,15 +129,15 @@ def plan_changes(
         return ChangesPlan(state, ())
     require_changes(state)
     first, is_net = max(first, FIRST), is_net and not state.primary_key
-    with _its_error():
+    with _raise_underlying_error():
         older = scan_archived_commits(table, state, first, last, after_us)
         if older is None:
-            return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
+            return _plan_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
         pieces = tuple(older.pieces(pruning))
-        if last <= older.last or older.has_all:
+        if last <= older.last or older.covers_hot_log:
             return ChangesPlan(state, pieces)
-        begin, after_us = older.last + 1, older.after_us(after_us)
-        newer = _plan_of_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
+        begin, after_us = older.last + 1, older.last_time_us(after_us)
+        newer = _plan_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
         return replace(newer, pieces=(*pieces, *newer.pieces))
 
 
@@ -145,7 +149,7 @@ def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
     first = emptied = state.truncation.commit if state.truncation is not None else FIRST
     while first <= last:
         try:
-            return in_changelog(_plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
+            return in_changelog(_plan_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
         except ChangesUnavailableError as unavailable:
             first = unavailable.first
     return ChangesPlan(state, ())
@@ -167,9 +171,9 @@ def plan_deleted(
     """
     if last < max(first, FIRST):
         return ()
-    with _its_error():
-        commits = _commits(table.storage, state, first, last, None)
-        lost = require_told(table, state, commits)
+    with _raise_underlying_error():
+        commits = _read_commits(table.storage, state, first, last, None)
+        lost = require_row_level_changes(table, state, commits)
         for commit in commits:
             if any(action.files for action in deletions_in(commit.record)):
                 raise OffsetsTrimmedError(
@@ -177,16 +181,18 @@ def plan_deleted(
                     "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
                     "the deletion with skipChangeCommits=true"
                 )
-        deletions = ((bucket, CommitRanges.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
+        deletions = (
+            (bucket, CommitRanges.of(parts)) for bucket, parts in sorted(diff_commits(commits, lost)[1].items())
+        )
         read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in deletions]
         deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
-        changes = with_cold(table, state, deleted, is_emptied=False)
-        require_rows(state, changes, first)
-        return in_changelog(ChangesPlan(state, tuple(pieces_of(state, changes, Pruning())))).pieces
+        changes = locate_trimmed_rows(table, state, deleted, is_emptied=False)
+        require_available_rows(state, changes, first)
+        return in_changelog(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).pieces
 
 
 @contextmanager
-def _its_error() -> Iterator[None]:
+def _raise_underlying_error() -> Iterator[None]:
     """Raise in place of `ChangesUnavailableError` the error that it has."""
     try:
         yield
@@ -194,7 +200,7 @@ def _its_error() -> Iterator[None]:
         raise unavailable.error from unavailable.__cause__
 
 
-def _plan_of_records(
+def _plan_records(
     table: TableHandle,
     state: TableState,
     first: int,
@@ -207,13 +213,13 @@ def _plan_of_records(
 ) -> ChangesPlan:
     """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
     as_of_state = _state_at(table, state, first, last)
-    commits = _commits(table.storage, as_of_state, first, last, after_us)
+    commits = _read_commits(table.storage, as_of_state, first, last, after_us)
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
     if place is None or (is_emptied and not place):
-        return _plan_of_commits(table, state, as_of_state, commits, pruning, is_net=is_net, is_emptied=is_emptied)
+        return _plan_commits(table, state, as_of_state, commits, pruning, is_net=is_net, is_emptied=is_emptied)
     older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
-    newer = _plan_of_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, is_emptied=True)
+    newer = _plan_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, is_emptied=True)
     return replace(newer, pieces=(*older, *newer.pieces))
 
 
@@ -226,38 +232,38 @@ def _truncation_tasks(
     Raises `ChangesUnavailableError` where they are no longer kept, or it is not known which rows these were.
     """
     first, last = commits[0].record, commits[-1]
-    added = parts_of(commits[:-1])[0] if is_net else {}
+    added = diff_commits(commits[:-1])[0] if is_net else {}
     try:
         before = state_at(table.log, table.storage, last.record.number - 1)
         if before.primary_key:
-            tasks = list(version_pieces(table, before, state.schema, last, pruning))
+            tasks = list(plan_version_tasks(table, before, state.schema, last, pruning))
         else:
-            tasks = _without_key(table, state, before, last, added, PreexistingFiles(table, first.number))
+            tasks = _plan_truncated_rows(table, state, before, last, added, PreexistingFiles(table, first.number))
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
-            older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
+            older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
             tasks = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *tasks]
         segments = [s for piece in tasks if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
         require_kept(table.log, before, segments)
     except SnapshotExpiredError as error:
-        raise untold(state, last.record, "removed all rows at once") from error
+        raise not_row_level_error(state, last.record, "removed all rows at once") from error
     return tuple(tasks)
 
 
-def _without_key(
+def _plan_truncated_rows(
     table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
 ) -> list[ChangesScanTask]:
     """Return the rows of the table but those that are ``added`` in the range, of which a net change says nothing."""
-    rows = rows_of(table, before)
-    if not rows.is_sure or (added and not older.have(rows.files)):
-        raise untold(before, last.record, "removed all rows at once")
+    rows = find_truncated_rows(table, before)
+    if not rows.is_sure or (added and not older.contain(rows.files)):
+        raise not_row_level_error(before, last.record, "removed all rows at once")
     source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
     snapshot_id = before.lake.snapshot_id if before.lake is not None else None
     rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
     return list(truncation_scan_tasks(source, rows, last, snapshot_id))
 
 
-def _plan_of_commits(
+def _plan_commits(
     table: TableHandle,
     state: TableState,
     as_of_state: TableState,
@@ -268,17 +274,17 @@ def _plan_of_commits(
     is_emptied: bool,
 ) -> ChangesPlan:
     first, last = commits[0].record.number, commits[-1].record.number
-    lost = require_told(table, as_of_state, commits, is_net=is_net, is_emptied=is_emptied)
+    lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, is_emptied=is_emptied)
     source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
     if was_emptied:
         source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
-    added, removed = parts_of(commits, lost, by_key=bool(as_of_state.primary_key))
+    added, removed = diff_commits(commits, lost, by_key=bool(as_of_state.primary_key))
     if is_net and removed:
-        added, removed = net_of(added, removed)
-    changes = with_cold(table, source, changes_of(added, removed), is_emptied=was_emptied)
-    require_rows(source, changes, first)
-    of_files = file_pieces(table, source, commits, first)
-    return ChangesPlan(source, (*pieces_of(source, changes, pruning), *of_files))
+        added, removed = cancel_out(added, removed)
+    changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), is_emptied=was_emptied)
+    require_available_rows(source, changes, first)
+    of_files = plan_file_tasks(table, source, commits, first)
+    return ChangesPlan(source, (*plan_change_tasks(source, changes, pruning), *of_files))
 
 
 class NewCommits(NamedTuple):
@@ -303,12 +309,12 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
     latest = None
     if older is not None and len(older.rows.versions):
         latest = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
-    if older is not None and (last <= older.last or older.has_all):
+    if older is not None and (last <= older.last or older.covers_hot_log):
         return latest
     if older is not None:
-        first, after_us = older.last + 1, older.after_us(after_us)
-    with _its_error():
-        commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
+        first, after_us = older.last + 1, older.last_time_us(after_us)
+    with _raise_underlying_error():
+        commits = _read_commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
     moving = (
         c
         for c in reversed(commits)
@@ -328,22 +334,24 @@ def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> T
         return state_at(table.log, table.storage, last)
     except SnapshotExpiredError as error:
         if state.truncation is not None and state.truncation.commit > last:
-            raise _not_kept(state, first, state.truncation.commit + 1) from error
+            raise _expired_commits_error(state, first, state.truncation.commit + 1) from error
         return state
 
 
 # -- commits ----------------------------------------------------------------------------------------------------------
 
 
-def _commits(storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
+def _read_commits(
+    storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None
+) -> list[Commit]:
     """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
     commits, reached = commits_back(storage, as_of_state, first, last, after_us)
     if not commits or commits[0].record.number > first:
-        raise _not_kept(as_of_state, first, reached)
+        raise _expired_commits_error(as_of_state, first, reached)
     return commits
 
 
-def _not_kept(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
+def _expired_commits_error(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
     if archive := usable_archive(state):
         reached = min(reached, archive.first_commit)
     error = OffsetsTrimmedError(

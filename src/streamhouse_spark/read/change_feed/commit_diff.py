@@ -18,13 +18,13 @@ Parts = dict[int, list[CommitRange]]
 """Bucket → offsets of commits."""
 Rows = Mapping[int, OffsetRuns]
 """Bucket → offsets."""
-NOTHING_LOST: Final[Mapping[int, Rows]] = MappingProxyType({})
+NO_LOST_ROWS: Final[Mapping[int, Rows]] = MappingProxyType({})
 FIRST: Final = 1
 """The number of the first commit."""
 
 
-def parts_of(
-    commits: Sequence[Commit], lost: Mapping[int, Rows] = NOTHING_LOST, *, by_key: bool = False
+def diff_commits(
+    commits: Sequence[Commit], lost: Mapping[int, Rows] = NO_LOST_ROWS, *, by_key: bool = False
 ) -> tuple[Parts, Parts]:
     """Return the offsets that the commits appended, and those that they deleted: ``lost`` are those of dropped
     partitions that their records do not name, by the numbers of the commits. ``by_key`` says that a commit of several
@@ -42,21 +42,23 @@ def parts_of(
                 writers.setdefault(segment.bucket, set()).add(place)
         for bucket, segments in appended.items():
             is_grouped = by_key and len(writers[bucket]) > 1
-            rows, updated = _rows_of(segments)
-            added.setdefault(bucket, []).extend(of_commit(rows, updated, number, time_us, is_grouped=is_grouped))
+            rows, updated = _split_updated_rows(segments)
+            added.setdefault(bucket, []).extend(
+                make_commit_ranges(rows, updated, number, time_us, is_grouped=is_grouped)
+            )
         for action in _deletions(attempts):
             for bucket, rows in action.rows.items():
                 before = action.updated.get(bucket, NO_RUNS)
                 not_updated = rows.without(before) if before else rows
-                removed.setdefault(bucket, []).extend(of_commit(not_updated, before, number, time_us))
+                removed.setdefault(bucket, []).extend(make_commit_ranges(not_updated, before, number, time_us))
         dropped = find_partition_drop(commit.record.actions)
         for of_buckets in (dropped.rows if dropped is not None else {}, lost.get(number, {})):
             for bucket, rows in of_buckets.items():
-                removed.setdefault(bucket, []).extend(of_commit(rows, NO_RUNS, number, time_us))
+                removed.setdefault(bucket, []).extend(make_commit_ranges(rows, NO_RUNS, number, time_us))
     return added, removed
 
 
-def of_commit(
+def make_commit_ranges(
     rows: OffsetRuns, updated: OffsetRuns, number: int, time_us: int, *, is_grouped: bool = False
 ) -> list[CommitRange]:
     """Return rows of one commit, and those before or behind an update."""
@@ -68,7 +70,7 @@ def _appended_segments(actions: Sequence[Action]) -> Iterator[Segment]:
     return (segment for action in actions if isinstance(action, Append) for segment in action.segments)
 
 
-def _rows_of(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
+def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
     """Return the offsets of new rows, and of those behind an update."""
     parts = [OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments]
     all_rows = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
@@ -81,23 +83,23 @@ def _rows_of(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
 
 def _deletions(attempts: Sequence[CommitAttempt]) -> Iterator[DeleteRows]:
     for part in attempts:
-        if not tells_dropped(part.actions):
+        if not repeats_partition_drop(part.actions):
             yield from (action for action in part.actions if isinstance(action, DeleteRows))
 
 
-def tells_dropped(actions: Sequence[Action]) -> bool:
+def repeats_partition_drop(actions: Sequence[Action]) -> bool:
     """Tell whether the rows that a record with these actions deletes were dropped with their partition before."""
     return any(isinstance(action, ResetLake) for action in actions)
 
 
-def net_of(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
+def cancel_out(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
     """Return what is left of rows that came and went: a row behind an update is one that came, since the row before it
     may have come too.
     """
-    return _without(added, removed), _without(removed, added)
+    return _subtract(added, removed), _subtract(removed, added)
 
 
-def _without(parts: Parts, subtracted: Parts) -> Parts:
+def _subtract(parts: Parts, subtracted: Parts) -> Parts:
     remaining: Parts = {}
     for bucket, of_bucket in parts.items():
         excluded = OffsetRuns.union([part.rows for part in subtracted.get(bucket, [])])

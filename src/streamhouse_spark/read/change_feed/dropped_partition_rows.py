@@ -14,7 +14,7 @@ from streamhouse_spark.log.commits.delete_vectors import NO_FILE_ROWS, Partition
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.read.change_feed.commit_diff import Rows
 
-NO_LONGER_TOLD = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
+EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 
 
 def find_rows_lost_by_record(
@@ -26,7 +26,7 @@ def find_rows_lost_by_record(
     try:
         before = state_at(table.log, table.storage, number - 1)
         lost = find_lost_rows(before, table.open_lake().with_state(before), pair)
-    except NO_LONGER_TOLD:
+    except EXPIRED_ERRORS:
         return None
     if lost is None or lost.files != (dropped.files if dropped is not None else NO_FILE_ROWS):
         return None

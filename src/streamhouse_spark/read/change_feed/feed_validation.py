@@ -21,7 +21,7 @@ from streamhouse_spark.log.commits.delete_vectors import DeleteRows, num_rows_of
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, parts_of
+from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, diff_commits
 from streamhouse_spark.read.change_feed.dropped_partition_rows import find_rows_lost_by_record
 from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
 from streamhouse_spark.read.history import operation_of
@@ -36,7 +36,7 @@ class ChangesUnavailableError(Exception):  # whoever asked gets the error that i
         self.first = first
 
 
-def require_told(
+def require_row_level_changes(
     table: TableHandle,
     as_of_state: TableState,
     commits: Sequence[Commit],
@@ -51,48 +51,50 @@ def require_told(
     unless its file was there before. With ``is_emptied`` the first commit may have emptied the table: rows from before
     are not asked for.
     """
-    _require_no_other_table(as_of_state, commits, is_emptied=is_emptied)
+    _require_no_replaced_rows(as_of_state, commits, is_emptied=is_emptied)
     first = commits[0].record.number
     lost: dict[int, Rows] = {}
     if as_of_state.primary_key:
         return lost
     before: TieredSnapshot | None = None
     older = PreexistingFiles(table, first)
-    deleted = _ever_deleted(as_of_state, commits)
+    deleted = _all_deleted_offsets(as_of_state, commits)
     for commit in commits:
         dropped = find_partition_drop(commit.record.actions)
         is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in as_of_state.properties)
-        if is_net and not all(older.have(deletion.files) for deletion in deletions_in(commit.record)):
+        if is_net and not all(older.contain(deletion.files) for deletion in deletions_in(commit.record)):
             reason = f"removed rows that have no offsets and may have been added since version {first - 1}"
-            raise untold(as_of_state, commit.record, reason)
+            raise not_row_level_error(as_of_state, commit.record, reason)
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, ResetLake) and action.starts:
-                raise untold(as_of_state, commit.record, "gave up rows that only the lake had")
+                raise not_row_level_error(as_of_state, commit.record, "gave up rows that only the lake had")
             if not isinstance(action, TieredSnapshot):
                 continue
-            before = before if before is not None else _pair_before(table, as_of_state, action, first)
+            before = before if before is not None else _previous_snapshot(table, as_of_state, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
-            is_drop = is_more and _drops(table, as_of_state, before, action, commits, deleted)
+            is_drop = is_more and _drops_unrecorded_rows(table, as_of_state, before, action, commits, deleted)
             if is_untold or (is_drop and dropped is None):
                 if (rows := find_rows_lost_by_record(table, commit.record.number, action, dropped)) is None:
-                    raise untold(as_of_state, commit.record, "removed rows from the lake that no record names")
+                    raise not_row_level_error(
+                        as_of_state, commit.record, "removed rows from the lake that no record names"
+                    )
                 lost[commit.record.number] = rows
             before = action
     return lost
 
 
-def _require_no_other_table(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
+def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
     """Require that no commit emptied the table, or took over another's rows. Raises `ChangesUnavailableError`."""
     first = commits[0].record
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
     if truncating is not None and not (is_emptied and truncating is first):
-        raise untold(as_of_state, truncating, "removed all rows at once")
+        raise not_row_level_error(as_of_state, truncating, "removed all rows at once")
     if first.number == FIRST and as_of_state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise untold(as_of_state, first, "took over the rows of a lake table")
+        raise not_row_level_error(as_of_state, first, "took over the rows of a lake table")
 
 
-def _drops(
+def _drops_unrecorded_rows(
     table: TableHandle,
     as_of_state: TableState,
     before: TieredSnapshot | None,
@@ -117,15 +119,15 @@ def _drops(
     return drops_adopted(before, pair, deleted, named)
 
 
-def _ever_deleted(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
+def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
     """Return the rows that records deleted, as far as the commits and the state behind them tell."""
     parts = {bucket: [runs] for bucket, runs in as_of_state.deleted.items()}
-    for bucket, deleted_parts in parts_of(commits)[1].items():
+    for bucket, deleted_parts in diff_commits(commits)[1].items():
         parts.setdefault(bucket, []).extend(part.rows for part in deleted_parts)
     return {bucket: OffsetRuns.merged(deleted_parts) for bucket, deleted_parts in parts.items()}
 
 
-def _pair_before(
+def _previous_snapshot(
     table: TableHandle, as_of_state: TableState, pair: TieredSnapshot, first: int
 ) -> TieredSnapshot | None:
     """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
@@ -135,7 +137,7 @@ def _pair_before(
     return as_of_state.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
 
 
-def untold(as_of_state: TableState, record: Record, reason: str) -> ChangesUnavailableError:
+def not_row_level_error(as_of_state: TableState, record: Record, reason: str) -> ChangesUnavailableError:
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
     operation = operation_of(record.actions, added, is_keyed=bool(as_of_state.primary_key))
     error = InvalidOptionError(

@@ -44,8 +44,8 @@ def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied:
         return
     search = _Search(table, state)
     for snapshot in search.newest_and_oldest_first():
-        located = search.held(snapshot, rows)
-        yield from _of(snapshot, located)
+        located = search.find_rows(snapshot, rows)
+        yield from _as_lake_only_rows(snapshot, located)
         rows = without_rows(rows, located)
         if not rows:  # before others are asked for
             return
@@ -59,12 +59,12 @@ def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int
     """
     search, waiting = _Search(table, state), sorted(rows, key=lambda part: part[0])
     pending: Rows = {}
-    for snapshot in search.each():
+    for snapshot in search.snapshots():
         while waiting and waiting[-1][0] > snapshot.told:
             pending = _concat_rows(pending, waiting.pop()[1])
         if pending:
-            located = search.held(snapshot, pending)
-            yield from _of(snapshot, located)
+            located = search.find_rows(snapshot, pending)
+            yield from _as_lake_only_rows(snapshot, located)
             pending = without_rows(pending, located)
         if not pending and not waiting:
             return
@@ -77,17 +77,17 @@ class _Search:
         self._recorded = state.lake.snapshot_id if state.lake is not None else None
         self._lake: LakeTable = table.open_lake().with_state(state)
 
-    def each(self) -> Iterator[LakeSnapshot]:
+    def snapshots(self) -> Iterator[LakeSnapshot]:
         """Give them, the newest first, as far as they are kept."""
         return self._lake.ancestors(self._recorded) if self._recorded is not None else iter(())
 
     def newest_and_oldest_first(self) -> Iterator[LakeSnapshot]:
         """Give the newest, and behind it the others from the oldest on, which a Paimon lake has to read one by one."""
-        newest_first = self.each()
+        newest_first = self.snapshots()
         yield from islice(newest_first, 1)
         yield from reversed(list(newest_first))
 
-    def held(self, snapshot: LakeSnapshot, rows: Rows) -> Rows:
+    def find_rows(self, snapshot: LakeSnapshot, rows: Rows) -> Rows:
         """Return those of the rows that its files hold; none where it expired meanwhile."""
         below = {b: runs.within(OffsetRange(0, snapshot.offsets.get(b, 0))) for b, runs in rows.items()}
         below = {bucket: runs for bucket, runs in below.items() if runs}
@@ -100,7 +100,7 @@ class _Search:
         return {bucket: runs for bucket, runs in located.items() if runs}
 
 
-def _of(snapshot: LakeSnapshot, located: Rows) -> Iterator[LakeOnlyRows]:
+def _as_lake_only_rows(snapshot: LakeSnapshot, located: Rows) -> Iterator[LakeOnlyRows]:
     return (LakeOnlyRows(snapshot.id, bucket, runs) for bucket, runs in sorted(located.items()))
 
 

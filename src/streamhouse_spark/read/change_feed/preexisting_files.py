@@ -7,7 +7,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commits.delete_vectors import FileRows
 from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.read.change_feed.dropped_partition_rows import NO_LONGER_TOLD
+from streamhouse_spark.read.change_feed.dropped_partition_rows import EXPIRED_ERRORS
 
 
 class PreexistingFiles:
@@ -18,7 +18,7 @@ class PreexistingFiles:
     def __init__(self, table: TableHandle, first: int) -> None:
         self._table, self._first = table, first
 
-    def have(self, rows: FileRows) -> bool:
+    def contain(self, rows: FileRows) -> bool:
         """Tell whether all these rows are in such files. False where that snapshot is no longer kept."""
         return rows.keys() <= self._names if rows else True
 
@@ -30,6 +30,6 @@ class PreexistingFiles:
             if before.lake is None:
                 return frozenset()
             files = table.open_lake().with_state(before).named_files(before.lake.snapshot_id)
-        except NO_LONGER_TOLD:
+        except EXPIRED_ERRORS:
             return frozenset()
         return frozenset(map(StorageFiles(table.storage).name_of, files))

@@ -14,7 +14,7 @@ from streamhouse_spark.log.commit_reader import Commit
 from streamhouse_spark.log.commits.delete_vectors import FileRows, num_rows_of, without_rows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import whole_range
-from streamhouse_spark.read.change_feed.change_scan_tasks import lake_pieces
+from streamhouse_spark.read.change_feed.change_scan_tasks import plan_lake_tasks
 from streamhouse_spark.read.change_feed.commit_diff import Rows
 from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
@@ -23,7 +23,7 @@ from streamhouse_spark.read.planner import deleted_file_rows
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask, LogScanTask
 
-_NONE: Final = OffsetRuns.dense(0, 0)
+_NO_OFFSETS: Final = OffsetRuns.dense(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,19 @@ class TruncatedRows:
         return TruncatedRows(without_rows(self.cold, added), without_rows(self.hot, added), self.files, self.is_sure)
 
 
-def rows_of(table: TableHandle, state: TableState) -> TruncatedRows:
+def find_truncated_rows(table: TableHandle, state: TableState) -> TruncatedRows:
     """Return the rows of a state; footers of files are read, and no row. Raises `SnapshotExpiredError`."""
     pair, deleted, names = state.lake, state.deleted, StorageFiles(table.storage)
     starts = {b: log.start for b, log in state.buckets.items()}
     if pair is not None:
         starts = {b: pair.offsets.get(b, state.first_offset(b)) for b in state.buckets}
-    live_files = _in_files(table, state, pair.snapshot_id) if pair is not None else []
+    live_files = _read_live_rows(table, state, pair.snapshot_id) if pair is not None else []
     cold = rows_by_bucket(live_files)
     hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
     of_files = {names.name_of(file.location): file.rows for file in live_files if file.bucket is None}
-    located_counts = (rows.get(b, _NONE).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items())
+    located_counts = (
+        rows.get(b, _NO_OFFSETS).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items()
+    )
     is_sure = not of_files or sum(located_counts) == num_rows_of(deleted)
     masked = deleted_file_rows(take_latest_snapshot(state))
     return TruncatedRows(
@@ -72,7 +74,7 @@ def truncation_scan_tasks(
 
     for bucket, runs in sorted(rows.cold.items()):
         cold = LakeOnlyRows(snapshot_id, bucket, runs)
-        yield from lake_pieces(source, cold, of_commit(runs), is_deleted=True)
+        yield from plan_lake_tasks(source, cold, of_commit(runs), is_deleted=True)
     for bucket, runs in sorted(rows.hot.items()):
         yield ChangesScanTask(LogScanTask(whole_range(source, bucket, runs.range)), of_commit(runs), True)
     for name, runs in sorted(rows.files.items()):
@@ -81,7 +83,7 @@ def truncation_scan_tasks(
         yield ChangesScanTask(piece, of_commit(runs), True)
 
 
-def _in_files(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
+def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
     return live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)

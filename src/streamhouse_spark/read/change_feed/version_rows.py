@@ -14,7 +14,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commit_reader import Commit
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.change_feed.feed_validation import untold
+from streamhouse_spark.read.change_feed.feed_validation import not_row_level_error
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
 from streamhouse_spark.read.planner import Pruning, ScanRequest, plan_pin
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
@@ -24,12 +24,12 @@ from streamhouse_spark.read.scan_tasks import (
     LakeScanTask,
     ScanPlan,
     VersionRowsScanTask,
-    splits_of,
+    log_splits,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
-def version_pieces(
+def plan_version_tasks(
     table: TableHandle, before: TableState, schema: TableSchema, commit: Commit, pruning: Pruning
 ) -> Iterator[ChangesScanTask]:
     """Give the rows of the state before a commit, by the columns of a schema, as deletions of the commit.
@@ -38,11 +38,13 @@ def version_pieces(
     other names.
     """
     if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
-        raise untold(before, commit.record, "removed all rows at once, whose key had a column of another name")
+        raise not_row_level_error(
+            before, commit.record, "removed all rows at once, whose key had a column of another name"
+        )
     newest = 1 + max(before.schemas)
     with_columns = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
     plan = plan_pin(table, take_latest_snapshot(with_columns), ScanRequest(None)).plan(table)
-    require_kept(table.log, before, [segment for split in splits_of(plan) for segment in split.segments])
+    require_kept(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
     for piece in plan.pieces:

@@ -74,11 +74,11 @@ def _compare(part: Part, left: Any, right: Any) -> Any:
     if pa.types.is_floating(first.type) or pa.types.is_floating(second.type):
         return _compare_floats(part.operator, to_float(left, pa.float64()), to_float(right, pa.float64()))
     if first.type != second.type:
-        left, right = _exact_alike(first, second, left, right)
+        left, right = _align_decimals(first, second, left, right)
     return pc.call_function(_COMPARISONS[part.operator], [left, right])
 
 
-def _exact_alike(first: Part, second: Part, left: Any, right: Any) -> tuple[Any, Any]:
+def _align_decimals(first: Part, second: Part, left: Any, right: Any) -> tuple[Any, Any]:
     """Return exact numbers in one type: that of the column itself beside a constant that it can hold."""
     for constant, part, values, is_left in ((first, second, right, True), (second, first, left, False)):
         if constant.operator == "constant" and (scalar := _scalar_of(constant.value, part.type)) is not None:

@@ -179,13 +179,13 @@ def _require(holds: Any, why: str) -> None:
 def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
     """Return the values of a function. Raises ``pa.ArrowInvalid`` for a whole number that is too large for its type."""
     if operator in _ARITHMETIC:
-        return _calculated(operator, kind, operands)
+        return _calculate(operator, kind, operands)
     if operator == "concat":
         return pc.binary_join_element_wise(*operands, "")
     (values,) = operands
     match operator:
         case "upper" | "lower":
-            return _cased(values, operator)
+            return _change_case(values, operator)
         case "length":
             return pc.utf8_length(values)
         case "substring":
@@ -196,7 +196,7 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument
         return _CASTS[operator](values, kind)
     if operator in calendar.FIELDS:
         return calendar.field_of(values, operator)
-    return _TIMES[operator](_wall(values)).cast(kind)
+    return _TIMES[operator](_to_local_time(values)).cast(kind)
 
 
 def to_float(values: Any, kind: pa.DataType) -> Any:
@@ -212,16 +212,16 @@ def to_decimal256(values: Any) -> Any:
     return pc.cast(values, pa.decimal256(values.type.precision, values.type.scale))
 
 
-def _calculated(operator: str, kind: pa.DataType, operands: Sequence[Any]) -> Any:
+def _calculate(operator: str, kind: pa.DataType, operands: Sequence[Any]) -> Any:
     function = "negate" if operator == "negative" else operator
     if pa.types.is_floating(kind):
         return pc.call_function(function, [to_float(values, kind) for values in operands])
     if pa.types.is_integer(kind):
         return pc.call_function(f"{function}_checked", [values.cast(kind) for values in operands])
-    return _rounded(pc.call_function(function, [to_decimal256(values) for values in operands]), kind)
+    return _round(pc.call_function(function, [to_decimal256(values) for values in operands]), kind)
 
 
-def _rounded(values: Any, kind: pa.DataType) -> Any:
+def _round(values: Any, kind: pa.DataType) -> Any:
     """Return decimals with the places of a type. Raises ``pa.ArrowInvalid`` for one that has too many digits."""
     if values.type.scale > kind.scale:
         values = pc.round(values, ndigits=kind.scale, round_mode="half_towards_infinity")
@@ -235,19 +235,19 @@ def _time_text(values: Any) -> Any:
     first, last = _DATE_DAYS if is_date else (_TIMESTAMP_MICROS[0], _TIMESTAMP_MICROS[1] - 1)
     if pc.any(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))).as_py():
         raise pa.ArrowInvalid("a date outside the years 1 to 9999 has no text of four digits for its year")
-    texts = pc.cast(_wall(values), pa.string())
+    texts = pc.cast(_to_local_time(values), pa.string())
     return texts if is_date else pc.replace_substring_regex(texts, r"\.?0+$", "")
 
 
-def _wall(values: Any) -> Any:
+def _to_local_time(values: Any) -> Any:
     """Return a moment as a date and a time in UTC, which needs no list of time zones."""
     return values.cast(_TIMESTAMP_NTZ) if values.type == _TIMESTAMP else values
 
 
-def _cased(values: Any, operator: str) -> Any:
+def _change_case(values: Any, operator: str) -> Any:
     """Return texts in capitals or small letters, as many as Unicode says: one letter may become two."""
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([_cased(chunk, operator) for chunk in values.chunks], pa.string())
+        return pa.chunked_array([_change_case(chunk, operator) for chunk in values.chunks], pa.string())
     if pc.all(pc.string_is_ascii(values)).as_py() is not False:
         return pc.call_function(f"ascii_{operator}", [values])
     encoded = values.dictionary_encode()
@@ -261,6 +261,6 @@ _CASTS: Final[Mapping[str, Callable[[Any, pa.DataType], Any]]] = {
     "as midnight": lambda values, kind: values.cast(kind),
     "as day": lambda values, _: calendar.day_of(values),
     "as nearest": to_float,
-    "as rounded": lambda values, kind: _rounded(to_decimal256(values), kind),
+    "as rounded": lambda values, kind: _round(to_decimal256(values), kind),
     "as text": lambda values, _: _time_text(values),
 }

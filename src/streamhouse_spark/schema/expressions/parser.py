@@ -122,7 +122,7 @@ class _Parser:
         left = self._sum()
         if self._tokens.is_next(*_COMPARISONS):
             _, operator, _ = self._tokens.take()
-            return self._compared(_COMPARISONS[operator], left, self._sum(), begin)
+            return self._comparison(_COMPARISONS[operator], left, self._sum(), begin)
         if self._tokens.accept_word("is"):
             is_negated = self._tokens.accept_word("not")
             self._tokens.expect_word("null")
@@ -134,7 +134,7 @@ class _Parser:
         elif self._tokens.accept_word("between"):
             low = self._sum()
             self._tokens.expect_word("and")
-            bounds = (self._compared(">=", left, low, begin), self._compared("<=", left, self._sum(), begin))
+            bounds = (self._comparison(">=", left, low, begin), self._comparison("<=", left, self._sum(), begin))
             part = Part("and", _BOOLEAN, bounds)
         elif self._tokens.accept_word("like"):
             part = self._like(left, begin)
@@ -148,7 +148,7 @@ class _Parser:
         values = self._arguments()
         if any(pa.types.is_floating(part.type) for part in (left, *values)):  # Spark compares all as one type
             left, values = _as_double(left), [_as_double(value) for value in values]
-        tests = tuple(self._compared("=", left, value, begin) for value in values)
+        tests = tuple(self._comparison("=", left, value, begin) for value in values)
         return tests[0] if len(tests) == 1 else Part("or", _BOOLEAN, tests)
 
     def _arguments(self) -> list[Part]:
@@ -180,7 +180,7 @@ class _Parser:
         self._tokens.take()
         return unquote_text(literal)
 
-    def _compared(self, operator: str, left: Part, right: Part, begin: int) -> Part:
+    def _comparison(self, operator: str, left: Part, right: Part, begin: int) -> Part:
         left, right = self._convert_part(left, right.type), self._convert_part(right, left.type)
         families = {_family(left.type), _family(right.type)}
         if len(families) > 1 or families & {"other", "null"}:
@@ -206,7 +206,7 @@ class _Parser:
         part = operand()
         while self._tokens.is_next(*operators):
             _, operator, at = self._tokens.take()
-            part = self._called(_ARITHMETIC[operator], [part, operand()], at)
+            part = self._function_call(_ARITHMETIC[operator], [part, operand()], at)
         return part
 
     def _factor(self) -> Part:
@@ -238,7 +238,7 @@ class _Parser:
             self._tokens.take()
             return self._number(f"-{value}", at)
         with self._tokens.deeper(at):
-            return self._called("negative", [self._factor()], at)
+            return self._function_call("negative", [self._factor()], at)
 
     def _number(self, text: str, at: int) -> Part:
         if "e" in text.lower():
@@ -272,9 +272,9 @@ class _Parser:
     def _function(self, name: str, at: int) -> Part:
         if name.lower() not in FUNCTIONS:
             self._tokens.refuse(f"calls {name}(…), which is not understood", at)
-        return self._called(name.lower(), self._arguments(), at)
+        return self._function_call(name.lower(), self._arguments(), at)
 
-    def _called(self, name: str, arguments: Sequence[Part], at: int) -> Part:
+    def _function_call(self, name: str, arguments: Sequence[Part], at: int) -> Part:
         constants = [part.value if part.operator == "constant" else None for part in arguments]
         try:
             operator, kind, places, value = function_of(name, [part.type for part in arguments], constants)
@@ -308,10 +308,10 @@ def _with_backslashes(pattern: str, escape: str) -> str:
     if escape == "\\":
         return pattern
     plain = pattern.replace("\\", "\\\\")
-    return re.sub(rf"{re.escape(escape)}(.)", lambda match: _escaped(match[1]), plain, flags=re.DOTALL)
+    return re.sub(rf"{re.escape(escape)}(.)", lambda match: _escape(match[1]), plain, flags=re.DOTALL)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return f"\\{character}" if character in "%_\\" else character
 
 

@@ -79,7 +79,7 @@ def _parse_generated(column: Column, text: str, schema: TableSchema, texts: Mapp
         if has_clause:
             raise InvalidOptionError(f"{label} GENERATED ALWAYS AS ({text}) has {clause} as well; leave it out")
     part = parse_expression(text, schema, f"{label} GENERATED ALWAYS AS", tuple(texts))
-    if not _holds(column.type, part.type):
+    if not _can_hold(column.type, part.type):
         raise InvalidOptionError(
             f"{label} of type {type_name(column.type)} GENERATED ALWAYS AS ({text}): the expression is a "
             f"{type_name(part.type)}; give the column this type, or write CAST(… AS …)"
@@ -87,7 +87,7 @@ def _parse_generated(column: Column, text: str, schema: TableSchema, texts: Mapp
     return Generated(column.name, column.type, text, part)
 
 
-def _holds(target: pa.DataType, source: pa.DataType) -> bool:
+def _can_hold(target: pa.DataType, source: pa.DataType) -> bool:
     """Tell whether a column holds all values of a type, in the same form."""
     if pa.types.is_integer(target) and pa.types.is_integer(source):
         return bool(target.bit_width >= source.bit_width)
