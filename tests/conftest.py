@@ -21,7 +21,7 @@ from faults.share import Share
 from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_cache import changelog_cache
+from streamhouse_spark.read.changelog_overlay import changelog_cache
 from streamhouse_spark.storage.remote import conditional_put_race
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.

@@ -16,7 +16,7 @@ from faults.turns import in_turns
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_cache import changelog_cache
+from streamhouse_spark.read.changelog_overlay import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")

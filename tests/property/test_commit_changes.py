@@ -19,7 +19,7 @@ from kit.row_replacement import replace_rows
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_cache import changelog_cache
+from streamhouse_spark.read.changelog_overlay import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
 
 IDS = st.integers(0, 7)

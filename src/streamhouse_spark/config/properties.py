@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.config.branch_metadata import BRANCH
-from streamhouse_spark.config.lake_types import check_variants
 from streamhouse_spark.config.paimon_limits import check_paimon_columns, limited_columns
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import is_unicode
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated_columns.generated_column import GENERATED, Generated, parse_generated
 from streamhouse_spark.schema.identity import IDENTITY, Identity, parse_identity
 from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.variant import is_variant
 
 BUCKET_COUNT_MAX: Final = 16_384
 
@@ -511,3 +511,16 @@ def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
     return values.parse_duration_ms(name, properties[name]) if name in properties else default
+
+
+def check_variants(schema: TableSchema, lake_format: str) -> None:
+    """Refuse VARIANT columns of a table with a lake that cannot hold them. Raises `SchemaMismatchError`."""
+    if lake_format == "paimon":
+        return
+    for column in schema.columns:
+        if is_variant(column.type):
+            raise SchemaMismatchError(
+                f"column '{column.name}' is VARIANT, and an Iceberg lake cannot hold it: variants are of Iceberg's "
+                "format 3, which pyiceberg does not write, and it has no type for them; choose a Paimon lake "
+                "(table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or store JSON as STRING"
+            )

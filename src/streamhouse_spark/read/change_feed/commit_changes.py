@@ -40,12 +40,15 @@ from streamhouse_spark.read.change_feed.change_scan_tasks import (
 from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, cancel_out, diff_commits
 from streamhouse_spark.read.change_feed.feed_validation import (
     ChangesUnavailableError,
+    PreexistingFiles,
     not_row_level_error,
     require_row_level_changes,
 )
-from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
-from streamhouse_spark.read.change_feed.truncated_rows import find_truncated_rows, truncation_scan_tasks
-from streamhouse_spark.read.change_feed.version_rows import plan_version_tasks
+from streamhouse_spark.read.change_feed.truncated_rows import (
+    find_truncated_rows,
+    plan_version_tasks,
+    truncation_scan_tasks,
+)
 from streamhouse_spark.read.commit_ranges import CommitRanges
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commit_reader import (
     Commit,
     Deleted,
@@ -17,13 +19,12 @@ from streamhouse_spark.log.commit_reader import (
     find_partition_drop,
 )
 from streamhouse_spark.log.commits.actions import Append, ResetLake, TieredSnapshot
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, FileRows, num_rows_of
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, diff_commits
-from streamhouse_spark.read.change_feed.dropped_partition_rows import find_rows_lost_by_record
-from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
+from streamhouse_spark.read.change_feed.lake_only_rows import EXPIRED_ERRORS, find_rows_lost_by_record
 from streamhouse_spark.read.history import operation_of
 
 
@@ -146,3 +147,28 @@ def not_row_level_error(as_of_state: TableState, record: Record, reason: str) ->
         f"{max(record.number - 1, 1)} and of {record.number}"
     )
     return ChangesUnavailableError(error, record.number + 1)
+
+
+class PreexistingFiles:
+    """The files of the lake snapshot that a table had before the commit ``first``, which is looked up where it is
+    needed.
+    """
+
+    def __init__(self, table: TableHandle, first: int) -> None:
+        self._table, self._first = table, first
+
+    def contain(self, rows: FileRows) -> bool:
+        """Tell whether all these rows are in such files. False where that snapshot is no longer kept."""
+        return rows.keys() <= self._names if rows else True
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        table = self._table
+        try:
+            before = state_at(table.log, table.storage, self._first - 1)
+            if before.lake is None:
+                return frozenset()
+            files = table.open_lake().with_state(before).named_files(before.lake.snapshot_id)
+        except EXPIRED_ERRORS:
+            return frozenset()
+        return frozenset(map(StorageFiles(table.storage).name_of, files))

@@ -13,11 +13,14 @@ from itertools import islice
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.log.commits.delete_vectors import without_rows
+from streamhouse_spark.lake.tiering.partition_drops import find_lost_rows
+from streamhouse_spark.log.commits.actions import TieredSnapshot
+from streamhouse_spark.log.commits.delete_vectors import NO_FILE_ROWS, PartitionDropRows, without_rows
+from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_diff import Rows
 
@@ -107,3 +110,22 @@ def _as_lake_only_rows(snapshot: LakeSnapshot, located: Rows) -> Iterator[LakeOn
 def _concat_rows(rows: Rows, added: Rows) -> Rows:
     common = {bucket: OffsetRuns.union([rows[bucket], added[bucket]]) for bucket in rows if bucket in added}
     return {**rows, **added, **common}
+
+
+EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
+
+
+def find_rows_lost_by_record(
+    table: TableHandle, number: int, pair: TieredSnapshot, dropped: PartitionDropRows | None
+) -> Rows | None:
+    """Return the rows with offsets that a record lost and that ``dropped`` does not name, ``pair`` being its lake
+    snapshot. None where nothing tells them any more, or tells rows without offsets that it does not name.
+    """
+    try:
+        before = state_at(table.log, table.storage, number - 1)
+        lost = find_lost_rows(before, table.open_lake().with_state(before), pair)
+    except EXPIRED_ERRORS:
+        return None
+    if lost is None or lost.files != (dropped.files if dropped is not None else NO_FILE_ROWS):
+        return None
+    return without_rows(lost.rows, dropped.rows if dropped is not None else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -12,16 +13,28 @@ from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows, rows_b
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commit_reader import Commit
 from streamhouse_spark.log.commits.delete_vectors import FileRows, num_rows_of, without_rows
+from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import whole_range
 from streamhouse_spark.read.change_feed.change_scan_tasks import plan_lake_tasks
 from streamhouse_spark.read.change_feed.commit_diff import Rows
+from streamhouse_spark.read.change_feed.feed_validation import not_row_level_error
 from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
 from streamhouse_spark.read.offset_range_scan import row_bytes
-from streamhouse_spark.read.planner import deleted_file_rows
+from streamhouse_spark.read.planner import Pruning, ScanRequest, deleted_file_rows, plan_pin
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
-from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask, LogScanTask
+from streamhouse_spark.read.scan_tasks import (
+    ChangesScanTask,
+    FileRowsScanTask,
+    KeyedScanTask,
+    LakeScanTask,
+    LogScanTask,
+    ScanPlan,
+    VersionRowsScanTask,
+    log_splits,
+)
+from streamhouse_spark.schema.table_schema import TableSchema
 
 _NO_OFFSETS: Final = OffsetRuns.dense(0, 0)
 
@@ -87,3 +100,45 @@ def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> 
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
     return live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
+
+
+def plan_version_tasks(
+    table: TableHandle, before: TableState, schema: TableSchema, commit: Commit, pruning: Pruning
+) -> Iterator[ChangesScanTask]:
+    """Give the rows of the state before a commit, by the columns of a schema, as deletions of the commit.
+
+    Raises `SnapshotExpiredError` where they are no longer kept, `ChangesUnavailableError` where columns of the key have
+    other names.
+    """
+    if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
+        raise not_row_level_error(
+            before, commit.record, "removed all rows at once, whose key had a column of another name"
+        )
+    newest = 1 + max(before.schemas)
+    with_columns = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
+    plan = plan_pin(table, take_latest_snapshot(with_columns), ScanRequest(None)).plan(table)
+    require_kept(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
+    allowed = pruning.buckets(before)
+    parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
+    for piece in plan.pieces:
+        assert isinstance(piece, KeyedScanTask | LakeScanTask)
+        parts.setdefault(piece.bucket, []).append(piece)
+    for bucket, pieces in parts.items():
+        if allowed is None or bucket is None or bucket in allowed:
+            rows = VersionRowsScanTask(
+                bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces)
+            )
+            version = CommitRange(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
+            yield ChangesScanTask(rows, CommitRanges.of([version]), is_deleted=True)
+
+
+def _num_rows(piece: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:
+    """Return how many rows a piece has at most."""
+    if isinstance(piece, LakeScanTask):
+        return piece.split.num_rows
+    if piece.lake is not None:
+        return piece.lake.num_rows
+    if piece.base is not None:
+        return sum(segment.num_rows for segment in piece.base.segments)
+    tails = plan.keyed.tails if plan.keyed is not None else ()
+    return sum(len(tail.offsets) for tail in tails if tail.bucket == piece.bucket)
