@@ -1,8 +1,8 @@
-"""Find the lake files and the pieces of the log that hold the rows of a pin. Every reader plans here.
+"""Scan planning: find the lake files and log ranges that hold the rows of a read snapshot. Every reader plans here.
 
-A plan follows the state of its pin alone: the table's own moves on under it, with each read and write of the process.
-Pruning may leave out files and segments that surely have no row of the answer. Of a table with a primary key it never
-leaves out changes: a newer row that nobody asked for still takes the place of an older one.
+A plan depends on the state of its read snapshot alone, because the table's own state advances with each read and write
+of the process. Pruning may skip files and segments that surely have no matching row. For a primary-key table it never
+skips changes, since a newer row that does not match the filter still replaces an older one.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Chooses among manifests, files and segments by their metadata. Without a filter it keeps all."""
+    """Skips manifests, files and segments by their metadata. Without a filter it skips none."""
 
     node: Node = ALWAYS_TRUE
-    """The filter, in the names that the state has; every row of the answer satisfies it."""
+    """The filter, in the column names of the state. Every row of the result satisfies it."""
     left_out: list[Segment] = field(default_factory=list, compare=False)
-    """The segments that were left out so far, for whoever counts them."""
+    """The segments skipped so far, for metrics."""
 
     @property
     def num_left_out(self) -> int:
-        """Count the segments that were left out, each once."""
+        """Count the distinct segments that were skipped."""
         return len({(segment.bucket, segment.base_offset) for segment in self.left_out})
 
     def buckets(self, state: TableState) -> frozenset[int] | None:
-        """Name the only buckets that can have rows of the answer, by equality on the bucket key; None for any."""
-        properties = state.parsed  # in this state the key may have another name than now
+        """Return the only buckets that can have matching rows, by equality on the bucket key; None for any bucket."""
+        properties = state.parsed  # the key may have another name in this state
         key = properties.bucket_key
         column = state.schema.find(key[0]) if len(key) == 1 else None
         return prune_buckets(self.node, column, state.num_buckets, properties.datalake_format)
@@ -70,15 +70,15 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """Columns and filter that a read asks of a pin."""
+    """The columns and the filter of a read."""
 
     columns: tuple[str, ...] | None
-    """The columns of the table that are read, at least one; None for all."""
+    """The table columns to read, at least one; None for all."""
     pruning: Pruning = Pruning()
     statistics_of: tuple[str, ...] = ()
-    """Columns whose statistics are wanted of lake files, besides those that the filter speaks of."""
+    """Columns whose lake file statistics are needed in addition to those of the filter."""
     names_rows: bool = False
-    """Whether the identities of rows are read, also of those that have no offset."""
+    """Whether row ids are read, including those of rows without an offset."""
 
     @classmethod
     def of(cls, projection: Projection) -> ScanRequest:
@@ -90,40 +90,39 @@ class ScanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All that can hold rows of an answer, each row once."""
+    """All files and log ranges that can hold rows of a result, each row exactly once."""
 
     state: TableState
     schema: TableSchema
-    """The columns of the table that are read, in the order of the result."""
+    """The table columns to read, in the order of the result."""
     lake: LakeScan | None = None
-    """Files whose rows are rows of the answer, but for those that are `ScanFile.gone`; an engine may read them itself.
-    """
+    """Files whose rows belong to the result, except those in `ScanFile.gone`. An engine may read them itself."""
     pieces: tuple[Piece, ...] = ()
-    """Everything else: lake files first, then snapshots by key, then the log."""
+    """Scan tasks of everything else: lake files first, then key-value snapshots, then the log."""
     are_exact: bool = True
-    """Whether exactly the rows of the pieces are read, unless reading fails."""
+    """Whether the tasks return exactly the rows that they count, unless reading fails."""
     keyed: MergeColumns | None = None
-    """For the rows of a table with a primary key."""
+    """Set for the rows of a primary-key table."""
 
     def common(self, table: TableHandle) -> ScanPlan:
-        """Give the plan without its pieces."""
+        """Return the plan without tasks."""
         projection = self.lake.projection if self.lake is not None else None
         return ScanPlan(table.name, table.uuid, self.schema, (), projection, self.keyed)
 
     def plan(self, table: TableHandle) -> ScanPlan:
-        """Give the plan of a read that takes all of it as pieces."""
+        """Return a plan that reads everything as scan tasks."""
         return replace(self.common(table), pieces=(*lake_pieces(self.lake.files if self.lake else ()), *self.pieces))
 
 
 def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
-    """Cut lake files into pieces."""
+    """Return the scan tasks of lake files."""
     return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
 def plan_pin(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sources:
-    """Find what holds the rows of a pin.
+    """Plan a scan of a read snapshot.
 
-    Raises `SnapshotExpiredError` where its lake snapshot is gone, or is not the one that was recorded.
+    Raises `SnapshotExpiredError` if its lake snapshot has expired or is not the recorded one.
     """
     allowed = request.pruning.buckets(pin.state)
     if allowed is not None:
@@ -141,9 +140,11 @@ def plan_pin(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sou
 def _exclude_deleted_rows(
     table: TableHandle, pin: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
 ) -> tuple[LakeScan | None, tuple[LakeScanTask, ...]]:
-    """Note the deleted rows that the lake still has on the files that hold them. Take out the files of which the
-    positions of these rows are not known yet: only this package's reader leaves these out. So it does with files whose
-    rows are to be named by file and position.
+    """Attach pending deletes to the lake files that still hold the rows.
+
+    Returns separate scan tasks for files of which only offsets of the deleted rows are known, not positions, because
+    only this package's reader can skip these. With ``names_rows`` it does so for files whose rows are identified by
+    file and position, too.
     """
     deleted, of_files = deleted_offsets(pin), deleted_file_rows(pin)
     if lake is None or not (deleted or of_files or names_rows):
@@ -179,8 +180,10 @@ def _exclude_deleted_rows(
 def _split_deleted_rows(
     file: ScanFile, deleted: Mapping[int, OffsetRuns]
 ) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
-    """Return those of the deleted rows whose positions only the footer of a file of the table's own tells, and the
-    positions of the others. Its name says which offsets it may hold, and where these are as many as its rows, all.
+    """Return the deleted rows whose positions only the file's footer tells, and the positions of all others.
+
+    The name of a file written by the table says which offset range it covers. If the range is as long as the file has
+    rows, positions follow from offsets.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
@@ -197,7 +200,7 @@ def _split_deleted_rows(
 def _deleted_without_offsets(
     table: TableHandle, pin: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
-    """Return those of the deleted rows that are not in files with offsets, so that files of others may have them."""
+    """Return the deleted rows that are in no file with offsets, so that files of other engines may hold them."""
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
     if pin.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
@@ -208,10 +211,10 @@ def _deleted_without_offsets(
 
 
 def file_positions(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
-    """Return location → place among all files of the pin's lake snapshot, of files whose rows are named so.
+    """Return location → position among all files of the lake snapshot, for files whose rows are identified by it.
 
-    There are none where each file of the scan has offsets, or the lake's format has no such names. Nor where another
-    snapshot stands in for the one of the state, which the names would be taken for.
+    Empty if every file of the scan has offsets or if the lake format has no such positions. Also empty for a fallback
+    snapshot, because row ids refer to the snapshot of the state.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
@@ -224,9 +227,10 @@ def file_positions(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Map
 
 
 def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
-    """Return rows of lake files that were deleted, and that the pin's lake snapshot still has.
+    """Return deleted rows of lake files that the lake snapshot still has.
 
-    Raises `SnapshotExpiredError` where that is a snapshot whose files are not known to be those that had the rows.
+    Raises `SnapshotExpiredError` if the snapshot is not known to have the same files as the one from which the rows
+    were deleted.
     """
     pair, state = pin.lake, pin.state
     if pair is None or not state.deletions:
@@ -243,9 +247,9 @@ def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
 
 
 def _require_files(table: TableHandle, pin: ReadSnapshot, files: FileRows) -> None:
-    """Require that the pin's lake snapshot has the files of deleted rows, where another engine's can take its number.
+    """Require that the lake snapshot has the files of deleted rows, in case another engine reused its id.
 
-    Raises `SnapshotExpiredError`: the rows may lie in other files there.
+    Raises `SnapshotExpiredError`, since the rows may then be in other files.
     """
     assert pin.lake is not None
     lake, snapshot_id = table.open_lake().with_state(pin.state), pin.lake.snapshot_id
@@ -261,7 +265,7 @@ def _require_files(table: TableHandle, pin: ReadSnapshot, files: FileRows) -> No
 
 
 def deleted_offsets(pin: ReadSnapshot) -> Mapping[int, OffsetRuns]:
-    """Return bucket → rows that were deleted, and that the pin's lake snapshot still has."""
+    """Return bucket → deleted rows that the lake snapshot still has."""
     pair = pin.lake
     if pair is None or not pin.state.deletions:
         return {}
@@ -271,7 +275,7 @@ def deleted_offsets(pin: ReadSnapshot) -> Mapping[int, OffsetRuns]:
 
 
 def prune_tasks(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
-    """Leave out the segments of pieces of the log that have no row of the answer, and pieces without segments."""
+    """Skip log segments without matching rows, and log tasks without segments."""
     for piece in pieces:
         if not isinstance(piece, LogScanTask):
             yield piece
@@ -290,14 +294,18 @@ def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSpl
 
 
 def _plan_keyed(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sources:
-    """Lake files of buckets without newer changes stay files. Rows of the others are read beside the changes."""
+    """Plan a scan of a primary-key table.
+
+    Lake files of buckets without newer changes stay plain files. Files of all other buckets are merged with the
+    changes.
+    """
     state, schema = pin.state, request.schema(pin.state)
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
     keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
     lake = scan_pinned(table, pin, replace(request, columns=keyed.schema.names)) if pin.lake is not None else None
     changed: set[int | None] = {tail.bucket for tail in tails}
     if changed:
-        changed.add(None)  # a file whose bucket is not known may be of any
+        changed.add(None)  # a file of unknown bucket may belong to any of them
     older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
     bases = [snapshot_split(state, base) for base in pin.bases.values()]
     pieces = (
@@ -311,7 +319,7 @@ def _plan_keyed(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> 
 
 
 def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
-    """The columns of the schema and those of the primary key, in the table's order."""
+    """Return the columns of the schema and of the primary key, in the table's order."""
     names = {*schema.names, *state.primary_key}
     if len(names) == len(state.schema.names):
         return state.schema
@@ -322,7 +330,7 @@ def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
 
 
 def scan_pinned(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> LakeScan:
-    """Find the files of a pin's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
+    """Return the files of a read snapshot's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
     assert pin.lake is not None
     scan = scan_lake(table, pin.state, pin.lake.snapshot_id, request)
     require_recorded(pin.state, pin.lake, scan.snapshot)
@@ -330,7 +338,7 @@ def scan_pinned(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> 
 
 
 def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, request: ScanRequest) -> LakeScan:
-    """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
+    """Return the files of a lake snapshot, by the columns of the state. Raises `SnapshotExpiredError`."""
     allowed = request.pruning.buckets(state)
     scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
@@ -353,9 +361,9 @@ def plan_lake(
     as_of_snapshot: int | None = None,
     as_of_timestamp_ms: int | None = None,
 ) -> ScanPlan:
-    """Plan a read of the lake alone: of a snapshot, of the one at a time, or by default of the newest.
+    """Plan a read of the lake alone: a snapshot by id or by time, or by default the latest.
 
-    There are no pieces before the first tiering round. Raises `SnapshotExpiredError`.
+    The plan has no tasks before the first tiering round. Raises `SnapshotExpiredError`.
     """
     schema = ScanRequest.of(projection).schema(state)
     lake = table.open_lake().with_state(state)

@@ -1,8 +1,8 @@
 """`ReadSnapshot`: one consistent state of a table, chosen once per read.
 
-A pin is a folded state, a lake snapshot S, and for each bucket the log range that S does not hold. Rows of S and rows
-of the ranges together are the table, each row once: the state's own record says which offsets S holds, and trimming
-never passes them.
+A read snapshot is a table state, a lake snapshot S, and for each bucket the log range that S does not hold. The rows of
+S and of the ranges are the table, each row exactly once: the state's own record says which offsets S holds, and
+trimming never passes them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class ReadSnapshot:
     state: TableState
     lake: TieredSnapshot | None
     hot: Mapping[int, OffsetRange] = field(default_factory=dict)
-    """Bucket → offsets to read from the hot log; buckets without any are absent."""
+    """Bucket → offsets to read from the hot log. Buckets without any are absent."""
     bases: Mapping[int, KvSnapshot] = field(default_factory=dict)
-    """Bucket → its rows by key before these offsets, for a table with a primary key without a lake snapshot."""
+    """Bucket → key-value snapshot with its rows below `hot`, for a primary-key table without a lake snapshot."""
 
 
 def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) -> ReadSnapshot:
-    """Pin the whole table: without a lake snapshot, all that the log still holds.
+    """Return the read snapshot of the whole table. Without a lake snapshot it covers all that the log still holds.
 
-    ``lake`` overrides the recorded pair, for use when its snapshot was expired; a pair with rows from before the last
-    truncation does not count.
+    ``lake`` overrides the recorded tiered snapshot, for use after that expired. A tiered snapshot with rows from before
+    the last truncation is ignored.
     """
     pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
     if pair is None and state.snapshots:
@@ -55,16 +55,15 @@ def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) 
 
 
 def require_recorded(state: TableState, pair: TieredSnapshot, snapshot: LakeSnapshot | None) -> None:
-    """Check that the ``snapshot`` snapshot is the recorded one: Paimon reuses the numbers of snapshots that were rolled
-    back.
+    """Require that ``snapshot`` is the recorded one, because Paimon reuses the ids of snapshots that were rolled back.
 
-    Raises `SnapshotExpiredError`, on which readers look for another.
+    Raises `SnapshotExpiredError`, after which readers try a fallback snapshot.
     """
     is_as_recorded = (
         snapshot is not None
         and same_offsets(snapshot.offsets, pair.offsets)
         and same_offsets(snapshot.starts, pair.starts)
-        and snapshot.dropped_rows >= pair.dropped_rows  # older records do not say how many
+        and snapshot.dropped_rows >= pair.dropped_rows  # older records lack this count
     )
     if is_as_recorded:
         return
@@ -76,9 +75,10 @@ def require_recorded(state: TableState, pair: TieredSnapshot, snapshot: LakeSnap
 
 
 def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
-    """Pin the rows committed at ``timestamp_ms`` or before.
+    """Return the read snapshot of the rows committed at or before ``timestamp_ms``.
 
-    Raises `OffsetsTrimmedError` if log and lake do not reach so far back, or the table was truncated or made later.
+    Raises `OffsetsTrimmedError` if log and lake do not reach back that far, or if the table was truncated or created
+    later.
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
@@ -112,8 +112,9 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
 
 
 def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
-    """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
-    ahead.
+    """Return the deletions committed at or before ``timestamp_ms``.
+
+    A later record with a smaller time corrects a clock that ran ahead.
     """
     latest_ms, deletions = state.time_ms, []
     for deletion in reversed(state.deletions):
@@ -129,8 +130,9 @@ def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """Raise unless a row that is known to be from that time or before was committed behind the truncation, whatever
-    clocks say.
+    """Raise if the table was truncated after ``timestamp_ms``.
+
+    It was not if a row after the truncation is known to be from that time or before, whatever the clocks say.
     """
     truncation = state.truncation
     if truncation is None or truncation.time_ms <= timestamp_ms:
@@ -144,8 +146,9 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
 
 
 def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """Raise unless the table was made before. A clock that was ahead then is corrected by a later record, and by rows
-    known from then.
+    """Raise if the table was created after ``timestamp_ms``.
+
+    A clock that ran ahead at creation is corrected by a later record, or by rows known to be from that time.
     """
     created_ms = min(state.created_ms, state.time_ms)
     if timestamp_ms < created_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
@@ -155,7 +158,7 @@ def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[
 
 
 def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Tell whether every row below the offset is known to have been committed at ``timestamp_ms`` or before."""
+    """Return whether every row below the offset is known to have been committed at or before ``timestamp_ms``."""
     if offset <= state.first_offset(bucket):
         return True
     log = state.buckets[bucket]
@@ -170,7 +173,7 @@ def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: 
 def _require_applied_deletes(
     state: TableState, pair: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
-    """Require that the lake snapshot lacks the rows whose deletion only lake snapshots tell."""
+    """Require that the lake snapshot has applied all deletes whose rows are known only to the lake."""
     applied_through = pair.told if pair is not None else 0
     if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
@@ -182,8 +185,9 @@ def _require_applied_deletes(
 def _find_tiered_snapshot(
     state: TableState, ends: Mapping[int, int], timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> TieredSnapshot | None:
-    """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had, and
-    all rows but those of the ``deletions``.
+    """Return the latest recorded snapshot that matches the point in time, or None.
+
+    It has no rows at or after ``ends``, all partitions that the table had, and all rows except those of ``deletions``.
     """
     newest = deletions[-1].commit if deletions else 0
     later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
@@ -199,9 +203,9 @@ def _find_tiered_snapshot(
 
 
 def offset_at(log: BucketLog, timestamp_ms: int) -> int:
-    """Return the first offset committed at ``timestamp_ms`` or later; the bucket's end if there is none.
+    """Return the first offset committed at or after ``timestamp_ms``, or the bucket's end if there is none.
 
-    Where rows were trimmed, the log's start is the earliest answer.
+    If rows were trimmed, the result is never below the log start offset.
     """
     for segment, latest_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
         if latest_ms >= timestamp_ms:
@@ -213,5 +217,5 @@ def offset_at(log: BucketLog, timestamp_ms: int) -> int:
 
 
 def offset_after(log: BucketLog, timestamp_ms: int) -> int:
-    """Return the first offset committed later than ``timestamp_ms``."""
+    """Return the first offset committed after ``timestamp_ms``."""
     return offset_at(log, timestamp_ms + 1)

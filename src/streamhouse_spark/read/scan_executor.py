@@ -1,5 +1,5 @@
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Read the pieces of a plan. Every reader reads here: Python at once, others batch by batch."""
+# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
+"""Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def read_batches(
     mask: RowMask | None = None,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all pieces one after the other: the metadata columns and then the plan's, of the rows that the filter wants.
+    """Read all tasks in order: the metadata columns, then the plan's columns, of the rows that match the filter.
 
-    Rows that the mask tells to be unwanted may be among them; they are left out where that spares reading them.
+    ``mask`` is a cheap pre-filter. Rows that it rejects may still be returned; they are skipped if that saves reading
+    them.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
@@ -94,9 +95,9 @@ def read_batches(
 def read_tables(
     table: TableHandle, plan: ScanPlan, *, filter: pc.Expression | None = None, mask: RowMask | None = None
 ) -> Iterator[pa.Table]:
-    """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
+    """Read all tasks into tables of the plan's columns, lake files in parallel. Raises as `read_batches`."""
     reader = ScanTaskReader(table, plan, filter=filter, mask=mask, files_first=WINDOW_FILES)
-    if isinstance(table.storage, ReadsMany):  # the log's pieces wait for the store too
+    if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
         reader.fetch_first()
         yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
         return
@@ -107,7 +108,7 @@ def read_tables(
 
 
 def _skip_before(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
-    """Without what is before the offset, but for the row before the update whose row after is there."""
+    """Skip rows below the offset, but keep the pre-image of an update whose post-image is at or above it."""
     for batch in changes:
         is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
         drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
@@ -122,7 +123,7 @@ def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
 
 
 def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
-    """Leave out rows that a filter surely does not want, where these are many."""
+    """Drop rows that surely do not match the filter, if there are many."""
     for batch in batches:
         matches = mask.wanted(batch.batch)
         if matches is None:
@@ -132,12 +133,12 @@ def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[Log
 
 
 def _is_lake_task(piece: Piece) -> bool:
-    """Tell whether its rows are those of a lake file, which are filtered while it is read."""
+    """Return whether the task reads a lake file, which is filtered while it is read."""
     return isinstance(piece, LakeScanTask) or (isinstance(piece, KeyedScanTask) and piece.lake is not None)
 
 
 class ScanTaskReader:
-    """Reads pieces of one plan, in whatever order."""
+    """Reads the scan tasks of one plan, in any order."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class ScanTaskReader:
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
     ) -> None:
-        """Small lake files are fetched in growing windows, which begin with ``files_first`` files."""
+        """Small lake files are prefetched in growing windows. The first window has ``files_first`` files."""
         self._table = table
         self._plan = plan
         self._metadata = metadata
@@ -168,18 +169,18 @@ class ScanTaskReader:
         self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
 
     def fetch_first(self) -> None:
-        """Read the changes, and begin to fetch everything else, at the same time."""
+        """Read the changes and start prefetching everything else, concurrently."""
         reads = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
         for _ in at_once(self._table.storage, lambda begin: begin(), reads):
             pass
 
     def read_changes(self) -> None:
-        """Read the changes of all buckets at once, before pieces are read in several threads."""
+        """Read the changes of all buckets at once, before several threads read tasks."""
         if self._changes is not None:
             self._changes.read_all()
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a piece that the filter wants."""
+        """Yield the rows of a task that match the filter."""
         if self._filter is not None and isinstance(piece, LogScanTask) and not self._adds_columns(piece.split):
             for batch, deleted_places in self._read_with_deleted(piece.split):
                 yield from select_matching_rows(
@@ -193,7 +194,9 @@ class ScanTaskReader:
                 yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
 
     def table(self, piece: Piece) -> pa.Table:
-        """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
+        """Return the rows of a task that match the filter as one table. A lake file is read with all of Arrow's
+        threads.
+        """
         if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(piece):
             projection, deleted_positions = self._projection, self._excluded_positions(piece)
             return read_whole(
@@ -205,15 +208,15 @@ class ScanTaskReader:
         return rows if self._filter is None or self._is_filtered(piece) else select_matching_rows(rows, self._filter)
 
     def _is_filtered(self, piece: Piece) -> bool:
-        """Tell whether the rows that `_found` gives of the piece are those that the filter wants."""
+        """Return whether `_read_task` already filters the rows of the task."""
         return _is_lake_task(piece) and not self._needs_positions(piece)
 
     def _needs_positions(self, piece: Piece) -> bool:
-        """Tell whether the places of a lake file's rows in the log are asked for."""
+        """Return whether the log positions of a lake file's rows are requested."""
         return isinstance(piece, LakeScanTask) and bool(self._metadata)
 
     def _read_task(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
+        """Read the rows of a task. Only lake files are filtered, and only if log positions are not requested."""
         match piece:
             case LogScanTask(split):
                 return self._read_log(split)
@@ -236,7 +239,7 @@ class ScanTaskReader:
             case FileRowsScanTask() | VersionRowsScanTask():
                 raise ValueError(f"{piece} is read as changes")
             case ViewScanTask(suffix):
-                raise ValueError(f"${suffix} is a view, which has no pieces")
+                raise ValueError(f"${suffix} is a view, which has no scan tasks")
 
     @property
     def _projection(self) -> LakeProjection:
@@ -244,7 +247,7 @@ class ScanTaskReader:
         return self._plan.projection
 
     def _select_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The plan's columns; a plan by key also reads those of the key."""
+        """Return the plan's columns. A plan of a primary-key table also reads the key columns."""
         if self._plan.keyed is None:
             return batches
         names = list(self._plan.schema.names)
@@ -263,7 +266,7 @@ class ScanTaskReader:
         )
 
     def _adds_columns(self, split: LogSplit) -> bool:
-        """Tell whether columns are made beside the rows that the log has."""
+        """Return whether columns are added to those that the log stores."""
         return bool(self._metadata) or split.has_changes
 
     def _read_live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
@@ -275,14 +278,14 @@ class ScanTaskReader:
                 yield from parts
 
     def _read_with_deleted(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
-        """All rows of a split in batches, each with the places of the deleted ones."""
+        """Yield all rows of a split in batches, each with the places of its deleted rows."""
         with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
         for log_batch in read_split(self._table.storage, with_deleted, self._plan.schema, records=self._records):
             yield log_batch.batch, places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
 
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
-        """The rows that a filter wants, which are chosen once: a copy without deleted rows would take as long again."""
+        """Return the rows that match the filter. Deleted rows are excluded in the same step, without a second copy."""
         batches, places, begin = [], [NO_PLACES], 0
         for batch, deleted_places in self._read_with_deleted(split):
             batches.append(batch)
@@ -296,7 +299,9 @@ class ScanTaskReader:
         return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
     def _read_with_offsets(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
+        """Yield rows of the log, or of the lake if trimmed, with their offsets. Rows of a lake file come with
+        positions.
+        """
         schema = self._plan.schema
         if isinstance(piece.rows, OffsetsScanTask):
             bucket, snapshot_id = piece.rows.bucket, piece.rows.snapshot_id
@@ -322,7 +327,7 @@ class ScanTaskReader:
             yield np.arange(log_batch.base_offset, log_batch.offsets.end), log_batch.batch
 
     def _read_start(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
-        """Rows of a snapshot by key, at the offset before the one that they are from."""
+        """Yield the rows of a key-value snapshot, at the offset just before the snapshot's end offset."""
         for log_batch in self._read_split(split, self._plan.schema):
             last = pa.repeat(pa.scalar(offset - 1, pa.int64()), log_batch.batch.num_rows)
             yield (
@@ -377,8 +382,9 @@ class ScanTaskReader:
         return source
 
     def _read_lake_positions(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
-        """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
-        their identities are their places in the file, if the piece says which it is.
+        """Yield lake rows with their log positions, which are null for files of other engines and for merged files.
+
+        Rows of files of other engines get their file positions as ids if the task names the file's place.
         """
         files, split = self._lake, piece.split
         if split.merge is not None:
@@ -400,7 +406,7 @@ class ScanTaskReader:
             yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(offsets)) if self._metadata else batch
 
     def _read_live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """A trimmed range, without the rows that are to be left out."""
+        """Yield the rows of a trimmed range that are not deleted."""
         for offsets, batch in self._read_trimmed(
             piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id
         ):
@@ -413,17 +419,18 @@ class ScanTaskReader:
     def _read_trimmed(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
+        """Yield the rows of a trimmed range from the lake.
+
+        If data loss is tolerated, lost rows are located by bisection and skipped.
+        """
         table = self._table
         try:
-            lake = table.open_lake().with_schema(
-                self._plan.schema
-            )  # this process may know an older schema of the table
+            lake = table.open_lake().with_schema(self._plan.schema)  # this process may have cached an older schema
             yield from lake.read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
-        except OffsetsTrimmedError:  # raised before the first row
+        except OffsetsTrimmedError:  # is raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:
-                require_not_truncated(state, bucket, offsets.start)  # which says more, where that is why
+                require_not_truncated(state, bucket, offsets.start)  # more specific error if a truncation is the reason
                 raise
             if len(offsets) == 1 or offsets.end <= state.first_offset(bucket):
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
@@ -437,7 +444,7 @@ class ScanTaskReader:
     def _read_keyed(self, piece: KeyedScanTask) -> Iterator[pa.RecordBatch]:
         keyed, changes = self._plan.keyed, self._changes
         if keyed is None or changes is None:
-            raise ValueError("a piece by key outside of a plan by key")
+            raise ValueError("a keyed scan task outside of a plan of a primary-key table")
         if piece.is_of_changes:
             assert piece.bucket is not None
             yield from changes.rows(piece.bucket).to_batches()
@@ -446,7 +453,7 @@ class ScanTaskReader:
             yield changes.without_changed(batch, piece.bucket)
 
     def _read_older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-        """Rows that changes are laid over."""
+        """Return the rows that the changes are merged into."""
         if piece.base is not None:
             return (log_batch.batch for log_batch in self._read_split(piece.base, schema))
         assert piece.lake is not None

@@ -1,8 +1,8 @@
-"""The union read: what a lake snapshot holds, and the log beyond exactly its offsets, as one table.
+"""Union read: the rows of a lake snapshot and of the log from exactly its offsets on, as one table.
 
-Rows of a log table are those of both. Of a table with a primary key the log holds changes, which are collapsed by key
-and laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's rows
-pass by in batches.
+For a log table, the result is the rows of both. The log of a primary-key table holds changes, which are merged by key
+and replace older rows. Memory is then bounded by the changes that are not in the lake yet, since lake rows are streamed
+in batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_union(
     where: pc.Expression | Sequence[Any] | None,
     as_of_timestamp_ms: int | None,
 ) -> pa.Table:
-    """Read the newest state, or that of a time, as `Table.to_arrow` says."""
+    """Read the latest state, or the state at a time, as `Table.to_arrow` documents."""
     state = table.refresh()
     if as_of_timestamp_ms is None:
         return read_newest(
@@ -48,9 +48,9 @@ def read_union(
 
 
 def read_newest(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
-    """Read the rows of a pin, or of a newer one where it can no longer be read.
+    """Read the rows of a read snapshot, or of a fallback snapshot if it can no longer be read.
 
-    Raises `SchemaMismatchError` if columns of the projection are not those of the newer pin.
+    Raises `SchemaMismatchError` if columns of the projection changed in the fallback snapshot.
     """
     return with_stand_ins(
         table, pin, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
@@ -58,7 +58,7 @@ def read_newest(table: TableHandle, pin: ReadSnapshot, projection: Projection) -
 
 
 def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ScanPlan:
-    """Plan a read of the newest state, or of one at a time.
+    """Plan a read of the latest state, or of the state at a time.
 
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
@@ -74,12 +74,12 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
 
 
 def read_pin(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
-    """Read all rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    """Read all rows of a read snapshot. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
     return projection.joined(list(_read_tables(table, pin, projection)))
 
 
 def read_hot(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
+    """Read a log table's rows in the hot log ranges of a read snapshot, one Arrow table per bucket."""
     yield from _read_tables(table, replace(pin, lake=None), projection)
 
 
