@@ -1,4 +1,4 @@
-"""Reads of the change archive: the changes of pieces, and the offsets of times."""
+"""Reads of the change archive: changes by offset, and offsets by commit time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIES: Final = 3
 
 
 class ArchiveReader:
-    """Reads the pieces of one read that are in the archive. Each page is read once. Safe for use by several threads."""
+    """Reads the archived scan tasks of one read. Each page is read once. Safe for use by several threads."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -30,7 +30,7 @@ class ArchiveReader:
         self._lock = new_lock()
 
     def batches(self, piece: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
-        """Read the changes of a piece: the kind of change, and then the columns of the schema.
+        """Read the changes of a scan task: the change type, then the columns of the schema.
 
         Raises `CorruptDataError` and `SnapshotExpiredError` as `read_page` and `read_segment` do.
         """
@@ -54,9 +54,9 @@ class ArchiveReader:
 
 
 def count_archived_bytes(table: TableHandle, state: TableState) -> int:
-    """Return the bytes of the archive's changes, without those that the log itself holds. Reads each page.
+    """Return the size of the archived changes in bytes, without those that the log still holds. Reads every page.
 
-    Of a state whose pages were joined since, it is the newest state's. Raises `CorruptDataError`,
+    If the pages of the state were compacted since, counts those of the latest state. Raises `CorruptDataError`,
     `SnapshotExpiredError`.
     """
     for attempt in range(_TRIES):
@@ -74,7 +74,7 @@ def count_archived_bytes(table: TableHandle, state: TableState) -> int:
 
 
 class ArchiveTimeIndex:
-    """The offsets at which times begin, of a state whose hot log does not go back so far. Each page is read once."""
+    """Offsets by commit time for a state whose hot log does not reach back far enough. Each page is read once."""
 
     def __init__(self, storage: Storage, state: TableState) -> None:
         self._storage = storage
@@ -83,9 +83,9 @@ class ArchiveTimeIndex:
         self._pages: dict[str, PageContent] = {}
 
     def offset_at(self, bucket: int, timestamp_ms: int) -> int | None:
-        """Return the first offset of the bucket committed at ``timestamp_ms`` or later, at most the hot log's start.
+        """Return the bucket's first offset committed at or after ``timestamp_ms``, at most the hot log's start.
 
-        None where that is not known: changes before those of the archive may have been.
+        None if unknown, because earlier changes may have been dropped from the archive.
         """
         log = self._state.buckets[bucket]
         first = self._held.starts.get(bucket, log.start)
@@ -100,7 +100,7 @@ class ArchiveTimeIndex:
         return log.start if first < log.start or reaches_first else None
 
     def offset_or_start(self, bucket: int, timestamp_ms: int) -> int:
-        """Return the first kept offset of the bucket committed at ``timestamp_ms`` or later, or the bucket's end."""
+        """Return the bucket's first retained offset committed at or after ``timestamp_ms``, or the bucket's end."""
         log = self._state.buckets[bucket]
         offset = offset_at(log, timestamp_ms)
         if offset > log.start or not self._held:

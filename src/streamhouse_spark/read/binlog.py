@@ -1,4 +1,4 @@
-"""``<table>$binlog``: each change of a table with a primary key as one row, with its row before and after."""
+"""``<table>$binlog``: each change of a primary-key table as one row, with its pre-image and post-image."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def binlog_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Pair the changes, given as ``$changelog`` has them: each bucket in the order of its offsets and in one piece.
+    """Pair pre-images and post-images of changes in the form of ``$changelog``: each bucket complete and in offset
+    order.
 
-    An update has the offset of its row after. ``before`` is null for inserts, and for updates of a table whose
-    changelog has no rows before (``table.changelog.image`` WAL); ``after`` is null for deletions. ``schema`` is the
+    An update has the offset of its post-image. ``before`` is null for inserts, and for updates of a table whose
+    changelog has no pre-images (``table.changelog.image`` WAL). ``after`` is null for deletes. ``schema`` is the
     table's.
     """
     waiting: pa.RecordBatch | None = None

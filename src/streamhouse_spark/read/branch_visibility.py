@@ -1,6 +1,6 @@
-"""Lake snapshots that a read may name: of a table any that is kept, of a branch the one that it began with.
+"""Lake snapshots visible to a read: any retained one for a table, and the initial one for a branch.
 
-The lake is the table's. A snapshot that came after the branch began has rows of the table that the branch never had.
+The lake belongs to the table. Later snapshots have rows of the table that the branch never had.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from streamhouse_spark.read.read_snapshot import require_recorded
 
 
 def require_visible(state: TableState, snapshot_id: int | None) -> None:
-    """Require that a lake snapshot, None for the newest, is one that the table or branch of this state sees.
+    """Require that the table or branch sees a lake snapshot, None for the latest.
 
-    Raises `InvalidOptionError` for another one of a branch, which names the one that it sees.
+    Raises `InvalidOptionError` for a branch, with the snapshot that it sees.
     """
     if BRANCH not in state.properties:
         return
@@ -32,9 +32,9 @@ def require_visible(state: TableState, snapshot_id: int | None) -> None:
 
 
 def require_found(state: TableState, snapshot: LakeSnapshot | None) -> None:
-    """Require that a branch's lake snapshot, which `require_visible` let pass, still is the one that it began with.
+    """Require that a branch's lake snapshot, already accepted by `require_visible`, still is the one it started with.
 
-    Raises `SnapshotExpiredError` where another engine gave its number to other rows.
+    Raises `SnapshotExpiredError` if another engine reused its id for other rows.
     """
     if BRANCH not in state.properties or snapshot is None:
         return

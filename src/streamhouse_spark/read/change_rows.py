@@ -1,7 +1,7 @@
-"""Rows of the log in the form of Spark's ``CHANGES``: each with its kind of change, and the commit that made it.
+"""Rows of the log in the form of Spark's ``CHANGES``: each with its change type and commit.
 
-A key has at most one change in a commit. Several writers may share a record, and each changes the key: then the row
-before the first of them and the row after the last are its change.
+A key has at most one change per commit. If several writers that share a record change the same key, the net change has
+the pre-image of the first and the post-image of the last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
 
 
 def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
-    """Cut a large piece in parts, but never between changes of which only the net one counts."""
+    """Split a large task, but never between changes that are reduced to a net change."""
     if not isinstance(piece.rows, LogScanTask) or piece.size_bytes <= target_bytes * 3 // 2:
         yield piece
         return
@@ -62,11 +62,11 @@ def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[Changes
 def change_batches(
     piece: ChangesScanTask, placed_batches: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the changes of a piece with the metadata columns before their own. A row without an offset, and a net
-    change, has the offset `NO_PLACE`.
+    """Yield the changes of a task, metadata columns first. A row without an offset and a net change have the offset
+    `NO_PLACE`.
 
     ``placed_batches`` has rows with their offsets, in ascending order. For a primary-key table the first column is the
-    kind of change, and the columns of the task's ``key`` are included.
+    change type, and the columns of the task's ``key`` are included.
     """
     commits = piece.commits
     waiting: list[tuple[int, pa.RecordBatch]] = []
@@ -107,7 +107,7 @@ def _commit_rows(
 def _take_net_changes(
     piece: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the net change of each key of the one commit whose changes are ``waiting``, and forget these."""
+    """Yield the net change of each key of the one commit whose changes are ``waiting``, and clear them."""
     if not waiting:
         return
     version = waiting[0][0]
@@ -120,10 +120,9 @@ def _take_net_changes(
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
-    """Return the net change of each key, in the order of the keys, from changes in the order of the log: their kind is
-    the first column.
+    """Return the net change of each key, in key order, from changes in log order with the change type as first column.
 
-    A row that is again as it was counts as changed.
+    A row that ends up unchanged still counts as changed.
     """
     rows = pa.Table.from_batches(changes)
     kinds = rows.column(0).to_numpy()

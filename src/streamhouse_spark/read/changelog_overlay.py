@@ -1,4 +1,6 @@
-"""Collapse the newest changes of keys, bucket by bucket, and leave out the older rows of these keys."""
+"""Overlay of the latest changes of a primary-key table: merge the changelog of each bucket and drop the older rows of
+its keys.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from streamhouse_spark.read.scan_tasks import MergeColumns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 CACHE_BYTES_MAX = 128 << 20
-"""Bytes in memory that a process keeps. A larger result is kept only while its task runs."""
+"""Memory that the cache of a process may use. A larger changelog is kept only while its task runs."""
 
 
 @dataclass(slots=True)
@@ -32,12 +34,12 @@ class _Entry:
 
 
 class ChangelogCache:
-    """Results, of which the least recently used goes first. Safe for use by several threads: one computes, the others
-    wait for it.
+    """LRU cache of merged changelogs, safe for use by several threads: one thread computes an entry, the others wait
+    for it.
 
-    A range of offsets holds the same changes for ever in one history of a table, which keys name, because one that was
-    restored may hold others there. So nothing that is kept can be out of date. A failed computation is tried again by
-    the next caller.
+    Entries never become stale, since an offset range holds the same changes forever within one history of a table. Keys
+    include the history, because a restored table may hold other changes at the same offsets. After a failed computation
+    the next caller retries.
     """
 
     def __init__(self) -> None:
@@ -70,11 +72,11 @@ class ChangelogCache:
 
 
 changelog_cache = ChangelogCache()
-"""The results of this process."""
+"""The cache of this process."""
 
 
 class ChangelogOverlay:
-    """The changes of each bucket, worked out when they are asked for and held until those of others are."""
+    """Merged changes per bucket, computed on demand and held until another bucket is requested."""
 
     def __init__(self, table: TableHandle, keyed: MergeColumns) -> None:
         self._table = table
@@ -84,7 +86,7 @@ class ChangelogOverlay:
         self._changelogs_by_bucket: Mapping[int, MergedChangelog] = {}
 
     def read_all(self) -> None:
-        """Work out those of all buckets, side by side, and hold them. Then several threads may ask."""
+        """Merge and hold the changes of all buckets in parallel. After that, several threads may read them."""
         records = InlineRecords(self._table.storage, self._table.uuid)
         records.expect(segment for split in self._splits.values() for segment in split.segments)
         records.fetch_first()
@@ -92,11 +94,11 @@ class ChangelogOverlay:
         self._changelogs_by_bucket = dict(zip(self._splits, merged, strict=True))
 
     def rows(self, bucket: int) -> pa.Table:
-        """Give the rows that the changes of the bucket leave."""
+        """Return the rows that result from the changes of the bucket."""
         return self._changelogs(bucket)[0].rows
 
     def without_changed(self, batch: pa.RecordBatch, bucket: int | None) -> pa.RecordBatch:
-        """Leave out older rows whose keys a change of the bucket names; None stands for any bucket."""
+        """Drop older rows whose keys the bucket changed. None stands for any bucket."""
         for tail in self._changelogs(bucket):
             if len(tail.keys) and batch.num_rows:
                 changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
@@ -115,7 +117,7 @@ class ChangelogOverlay:
         return [self._changelogs_by_bucket[b] for b in buckets]
 
     def _get_cached(self, split: LogSplit) -> MergedChangelog:
-        """Collapse the changes of a split, once for all tasks of the process where the history is known."""
+        """Merge the changes of a split, once for all tasks of the process if the history is known."""
         if self._keyed.history is None:
             return self._read_alone(split)
         ranges = (split.table_uuid, split.bucket, split.offsets)

@@ -1,4 +1,4 @@
-"""The history of a table: its commits as `$history` shows them, derived from the records that are still kept."""
+"""History of a table: its commits as `$history` shows them, derived from the retained records."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _MAINTENANCE: Final[Sequence[tuple[type[Any], str]]] = (
     (act.DropTag, "drop tag"),
     (SetArchive, "archive"),
 )
-"""Action → operation, for records without rows. The first one that a record has names it."""
+"""Action → operation, for records without rows. The first matching entry names the record."""
 
 
 def history_rows(storage: Storage, state: TableState, limit: int | None = None) -> Sequence[Sequence[Any]]:
-    """Return the rows of `$history`, oldest first: a row for each attempt, of the newest ``limit`` at most."""
+    """Return the rows of `$history`, oldest first: one per attempt, of the latest ``limit`` at most."""
     is_keyed = bool(state.primary_key)
     rows: list[Sequence[Any]] = []
     for record in newest_first(storage, state):
@@ -76,7 +76,7 @@ def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any
 
 
 def _branch_operation(part: CommitAttempt) -> str | None:
-    """Return the name of what an attempt did with a branch of the table; None where it did nothing."""
+    """Return the name of a branch operation, or None if the attempt is none."""
     if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
         return "publish"
     if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
@@ -91,7 +91,7 @@ def _rollback_operation(part: CommitAttempt) -> str | None:
 
 
 def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
-    """Return the name of what an attempt with these actions did, which ``added`` segments."""
+    """Return the operation of an attempt with these actions, which ``added`` segments."""
     first = actions[0]
     if isinstance(first, act.Create):
         return "copy" if first.former_uuids else "create"
@@ -107,7 +107,7 @@ def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_
 
 
 def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool) -> bool:
-    """Tell whether rows may be gone that the record does not count: by changes of rows, or with all rows."""
+    """Return whether rows may have been removed that the record does not count: by upserts, or all rows at once."""
     if any(isinstance(action, act.Truncate) for action in actions):
         return True
     if any(isinstance(action, act.TieredSnapshot) and action.dropped_rows for action in actions):
@@ -118,12 +118,12 @@ def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool)
 
 
 def _count_deleted(actions: Sequence[act.Action]) -> int:
-    """Count the rows that are deleted by their offsets, or by their positions in lake files."""
+    """Count the rows deleted by offset, or by position in lake files."""
     return sum(action.num_rows for action in actions if isinstance(action, DeleteRows))
 
 
 def _details(part: CommitAttempt) -> str | None:
-    """Return the particulars of an attempt as JSON, or None."""
+    """Return the details of an attempt as JSON, or None."""
     details: dict[str, Any] = {}
     for action in part.actions:
         match action:

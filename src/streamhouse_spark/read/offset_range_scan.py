@@ -1,4 +1,4 @@
-"""Offset ranges of a state as pieces: from the hot log, and below its start from the archive of changes or the lake."""
+"""Scans of offset ranges: from the hot log, and below its start from the change archive or the lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 logger = logging.getLogger(__name__)
 
 LAKE_RANGE_ROWS = 1 << 20
-"""Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
+"""Offsets per scan task of the lake, whose size in bytes is unknown in advance."""
 _ROW_BYTES_UNKNOWN = 64
 
 
@@ -39,7 +39,7 @@ def plan_ranges(
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
 ) -> ScanPlan:
-    """Plan a read of offset ranges of a state. Raises as `range_pieces` does."""
+    """Plan a scan of offset ranges of a state. Raises as `range_pieces` does."""
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
     pieces = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
     return ScanPlan(table.name, table.uuid, schema, pieces)
@@ -52,12 +52,12 @@ def range_pieces(
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
 ) -> tuple[Piece, ...]:
-    """Cut offset ranges of buckets into pieces, in the order of their offsets.
+    """Return the scan tasks of offset ranges, in offset order within each bucket.
 
-    ``dropped`` are rows to leave out besides those that the state knows to be deleted. None is what a batch leaves out.
+    ``dropped`` are rows to skip in addition to the deletions in the state; by default those that a batch read skips.
 
-    Raises `OffsetsTrimmedError` where neither log nor lake has them, or a truncation took them away; with
-    ``fail_on_data_loss`` False they are left out, with a warning.
+    Raises `OffsetsTrimmedError` if neither log nor lake has the offsets, or a truncation removed them. With
+    ``fail_on_data_loss`` False they are skipped with a warning.
     """
     pieces: list[Piece] = []
     archive, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
@@ -84,7 +84,7 @@ def range_pieces(
 
 
 def plan_archive_tasks(archive: Archive, bucket: int, requested: OffsetRange) -> Iterator[ArchiveScanTask]:
-    """Cut the part of a range that the archive holds into pieces, in the order of their offsets."""
+    """Return the scan tasks of the archived part of a range, in offset order."""
     for page, first, end in pages_between(archive, bucket):
         in_page = OffsetRange(first, end).intersect(requested)
         row_bytes = max(1, page.memory_bytes // max(1, page.num_rows))
@@ -94,12 +94,12 @@ def plan_archive_tasks(archive: Archive, bucket: int, requested: OffsetRange) ->
 
 
 def plan_archived_changes(state: TableState, archive: Archive, bucket: int) -> tuple[ArchiveScanTask, ...]:
-    """Cut the changes of a bucket that only the archive holds into pieces."""
+    """Return the scan tasks of a bucket's changes that only the archive holds."""
     return tuple(plan_archive_tasks(archive, bucket, OffsetRange(0, state.buckets[bucket].start)))
 
 
 def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
-    """Cut ``$binlog`` into a piece for each bucket that has changes."""
+    """Return the scan tasks of ``$binlog``, one per bucket with changes."""
     archive = usable_archive(state)
     pieces = (
         BinlogScanTask(
@@ -111,14 +111,14 @@ def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
 
 
 def row_bytes(state: TableState, bucket: int) -> int:
-    """Estimate how many bytes a row of the bucket takes in memory."""
+    """Estimate the in-memory size of a row of the bucket in bytes."""
     segments = state.buckets[bucket].segments[-8:]
     rows = sum(s.num_rows for s in segments)
     return max(1, sum(s.memory_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN
 
 
 def _skip_truncated(state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
-    """The part of a range that is still the table's."""
+    """Return the part of a range after the last truncation."""
     try:
         require_not_truncated(state, bucket, requested.start)
     except OffsetsTrimmedError as error:
@@ -132,7 +132,7 @@ def _skip_truncated(state: TableState, bucket: int, requested: OffsetRange, *, f
 def _plan_lake_tasks(
     state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
 ) -> Iterator[Piece]:
-    in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
+    in_lake = state.has_lake and not state.primary_key  # a lake has no changes of primary-key tables
     tiered = state.lake_offset(bucket) if in_lake else 0
     in_lake_range = OffsetRange(requested.start, max(requested.start, min(requested.end, tiered)))
     if in_lake_range != requested:

@@ -1,4 +1,6 @@
-"""A plan cut into parts of about equal size, for readers side by side: tasks of Spark, streams of a server."""
+"""Split planning: cut a plan into parts of about equal size, for parallel readers such as Spark tasks or server
+streams.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from streamhouse_spark.read.scan_tasks import (
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
 OPENING_BYTES = 256 << 10
-"""Cost of opening one more file, in bytes read instead, so that many tiny files still make several tasks."""
+"""Cost of opening a file, as bytes read instead, so that many tiny files still make several tasks."""
 
 
 class SizedSplit(Protocol):
@@ -34,7 +36,7 @@ S = TypeVar("S", bound=SizedSplit)
 
 
 def parts(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
-    """Cut the plan into parts of about equal size: large pieces are cut, small neighbours share one."""
+    """Cut the plan into parts of about equal size: large tasks are split, small neighbours are packed."""
     pieces = list(by_bucket(plan.pieces))
     target_bytes = partition_bytes(pieces, parallelism or os.cpu_count() or 1)
     groups = align_to_changes(
@@ -44,7 +46,7 @@ def parts(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
 
 
 def binlog_parts(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
-    """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
+    """Cut the plan into one part per bucket, because an update is two rows of the log that must stay together."""
     plans: list[ScanPlan] = []
     for bucket, start in starts.items():
         pieces = [piece for piece in plan.pieces if _changes_bucket(piece) == bucket]
@@ -64,8 +66,9 @@ def _changes_bucket(piece: Piece) -> int | None:
 def partition_bytes(
     pieces: Iterable[SizedSplit], parallelism: int, *, min_bytes: int | None = None, per_core: int = 2
 ) -> int:
-    """How large a partition should be, so that every core has about so many. By default no smaller than is worth a task
-    of Python.
+    """Return the partition size that gives every core about ``per_core`` partitions.
+
+    By default a partition is not smaller than is worthwhile for a Python task.
     """
     total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
     low_bytes = TARGET_BYTES_MIN if min_bytes is None else min(min_bytes, TARGET_BYTES_MIN)
@@ -73,7 +76,7 @@ def partition_bytes(
 
 
 def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Put pieces that need changes behind the others, those of a bucket beside each other: they need the same ones."""
+    """Move tasks that need changes to the end, grouped by bucket, because tasks of a bucket share its changes."""
     of_bucket: dict[int | None, list[Piece]] = {}
     for piece in pieces:
         if not isinstance(piece, KeyedScanTask):
@@ -91,7 +94,7 @@ def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def split_large_tasks(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
-    """Give the pieces, with large ones of the log in parts."""
+    """Return the tasks, with large log tasks split."""
     for piece in pieces:
         if isinstance(piece, ChangesScanTask):
             yield from split_changes(piece, target_bytes)
@@ -102,7 +105,7 @@ def split_large_tasks(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Pi
 
 
 def pack_neighbours(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
-    """Pack neighbours into runs of about equal size, none much larger than the target unless one piece is."""
+    """Pack neighbours into groups of about equal size. A group is much larger than the target only if one task is."""
     sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
@@ -115,10 +118,11 @@ def pack_neighbours(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]
 
 
 def align_to_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
-    """Move pieces between groups of neighbours: all on both sides of a border to one side, where a side has fewer bytes
-    of a bucket than the bucket's changes, which each side would work out.
+    """Move the tasks of a bucket that spans two groups to one of them if a side has fewer bytes of the bucket than its
+    changes.
 
-    So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
+    Each group merges the changes of its buckets itself. So regardless of the number of groups, the changes read for a
+    bucket are at most the bytes of its older rows.
     """
     groups = [list(group) for group in groups]
     changes: dict[int | None, int] = {}
@@ -143,7 +147,7 @@ def align_to_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) 
 
 
 def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
-    """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
+    """Return bucket → bytes of older rows, for every bucket whose changes the group needs."""
     sizes_bytes: dict[int | None, int] = {}
     for item in group:
         piece = piece_of(item)

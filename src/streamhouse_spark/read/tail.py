@@ -1,4 +1,4 @@
-"""Following a table's log from another process, milliseconds behind the writer on a local disk."""
+"""Tailing a table's log, on a local disk within milliseconds of a writer in another process."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from streamhouse_spark.storage.base import Storage
 
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
-"""Time between two looks of a tail that is to end when nothing came for a while."""
+"""Poll interval of a tail that ends after an idle time."""
 NAP_MS_MAX = 100.0
-"""Time after which a tail that waits looks whether it is to stop."""
+"""Interval at which a waiting tail checks whether it must stop."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -48,7 +48,7 @@ def follow(
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Tail:
-    """Follow the log as `Table.tail` does. The start is resolved at the call, not at the first batch."""
+    """Follow the log as `Table.tail` does. The start position is resolved at the call, not at the first batch."""
     state = table.refresh()
     require_position(table.log, start, f"the start of a tail of {state.name}")
     checked_through = (
@@ -78,7 +78,9 @@ def follow(
 
 
 class Tail(Iterator[pa.RecordBatch]):
-    """The batches of `Table.tail`, and the position behind those taken. For one thread, as a generator is."""
+    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread, like a
+    generator.
+    """
 
     def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], position: LogPosition) -> None:
         self._batches = batches
@@ -90,7 +92,7 @@ class Tail(Iterator[pa.RecordBatch]):
 
     @property
     def position(self) -> LogPosition:
-        """The position behind the last batch that was handed out; the start before the first one."""
+        """The position after the last returned batch; initially the start."""
         return self._position
 
     def close(self) -> None:
@@ -122,7 +124,7 @@ def _follow(
     lookout = lookout_of(table) if poll_ms is None else None
     first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
     fields = metadata_fields(initial, include_metadata=include_metadata)
-    state = table.refresh()  # the first row may be asked for long after the call
+    state = table.refresh()  # the first batch may be requested long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
         _require_same_rows(initial, state)
@@ -136,10 +138,10 @@ def _follow(
             for log_batch in _read_new_batches(table, state, positions, columns):
                 has_new_commits = True
                 if not log_batch.batch.num_rows:
-                    continue  # all of them are deleted
+                    continue  # all rows are deleted
                 batch = with_metadata(log_batch, fields) if fields else log_batch.batch
                 yield batch, LogPosition.of(state, positions)
-        except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
+        except SnapshotExpiredError:  # a slow caller: compaction moved the rows; the latest state has them
             has_new_commits = True
         if has_new_commits:
             idle_since_ms = clock.boot_ms()
@@ -155,7 +157,7 @@ def _follow(
 
 
 def _require_same_rows(initial: TableState, state: TableState) -> None:
-    """Raise if the rows that were followed so far are no longer the table's."""
+    """Raise if a truncation removed the rows that were followed so far."""
     if state.truncation is not None and not initial.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
@@ -183,8 +185,9 @@ def read_log(
     columns: Sequence[str],
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """Read the rows of the hot log at these offsets, and before those of the archive of changes; of a table with a
-    primary key the kind of change comes first.
+    """Read the rows at these offsets from the hot log, and below its start from the change archive.
+
+    For a primary-key table the change type is the first column.
     """
     schema = state.schema.select(columns)
     written = TableSchema((CHANGE_COLUMN, *schema.columns)) if state.primary_key else schema
@@ -199,14 +202,14 @@ def read_log(
 
 
 def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
-    """Return the fields before the table's columns in a tail."""
+    """Return the metadata columns of a tail, which precede the table's columns."""
     fields = (CHANGE_TYPE,) if state.primary_key else ()
     return (*fields, *METADATA_FIELDS) if include_metadata else fields
 
 
 def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, int]:
-    """Return bucket → first offset to read; buckets that a mapping leaves out start at their earliest row that the log
-    or the archive of changes has.
+    """Return bucket → first offset to read. Buckets missing in a mapping start at the earliest row of the log or change
+    archive.
 
     Raises `InvalidOptionError`.
     """

@@ -1,4 +1,4 @@
-"""Changes of commits that are read from the archive: their rows may no longer be in the log, nor their records."""
+"""Changes of commits from the change archive. Their rows and records may no longer be in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class ArchiveScan:
-    """The changes of the commits from a first one on, as far as the archive has them."""
+    """The archived changes of the commits from a first one on."""
 
     state: TableState
     held: Archive
@@ -31,20 +31,20 @@ class ArchiveScan:
 
     @property
     def last(self) -> int:
-        """The newest commit whose changes are here."""
+        """The latest archived commit."""
         return self.held.last_commit
 
     @property
     def covers_hot_log(self) -> bool:
-        """Whether the hot log has no change that is not here, up to the state."""
+        """Whether the archive has all changes of the hot log, up to the state."""
         return all(log.end <= self.held.end(bucket) for bucket, log in self.state.buckets.items())
 
     def last_time_us(self, after_us: int | None) -> int | None:
-        """Return the time behind which those of later commits are shown."""
+        """Return the time after which later commits are displayed."""
         return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
 
     def pieces(self, pruning: Pruning) -> Iterator[ChangesScanTask]:
-        """Give the changes of each bucket that may have some that are wanted, in the order of their offsets."""
+        """Yield the scan tasks of the buckets that may have matching changes, in offset order within each bucket."""
         allowed = pruning.buckets(self.state)
         for bucket in np.unique(self.rows.buckets).tolist():
             if allowed is None or bucket in allowed:
@@ -60,7 +60,7 @@ class ArchiveScan:
             if not (of_page := commits.within(OffsetRange(start, end))):
                 continue
             pieces = list(plan_archive_tasks(self.held, bucket, of_page.range))
-            if of_page.is_grouped.any():  # whose net changes are worked out from all changes of a commit
+            if of_page.is_grouped.any():  # a net change needs all changes of a commit
                 pieces = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
             for piece in pieces:
                 if part := of_page.within(piece.offsets):
@@ -70,8 +70,10 @@ class ArchiveScan:
 def scan_archived_commits(
     table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
 ) -> ArchiveScan | None:
-    """Return the archived changes of the commits from ``first`` to ``last``; None where the archive does not tell those
-    of ``first``. Times are later than ``after_us``, and rise.
+    """Return the archived changes of the commits from ``first`` to ``last``, or None if the archive does not have
+    ``first``.
+
+    Display times are ascending and later than ``after_us``.
     """
     archive = usable_archive(state)
     if not archive or not archive.first_commit <= first <= archive.last_commit:
@@ -88,7 +90,7 @@ def scan_archived_commits(
 
 
 def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
-    """Show the first commit later than ``after_us``, and each later than the one before."""
+    """Return the rows with the first commit displayed after ``after_us``, and each later than its predecessor."""
     versions, first, place = np.unique(rows.versions, return_index=True, return_inverse=True)
     steps = np.arange(len(versions), dtype=np.int64)
     shown = np.maximum.accumulate(np.maximum(rows.times_us[first] - steps, after_us + 1)) + steps
@@ -98,8 +100,10 @@ def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
 def first_archived_after(
     storage: Storage, state: TableState, start_us: int | None, reached: int, *, includes: bool
 ) -> int | None:
-    """Return the first archived commit that is shown behind a time, or at it, where ``includes`` says so; ``reached``,
-    the first commit whose record is kept, where none is. None where commits that are no longer told may be.
+    """Return the first archived commit displayed after a time, or at it if ``includes``.
+
+    Returns ``reached``, the first commit whose record is retained, if no archived commit qualifies, and None if an
+    earlier commit that is no longer archived may.
     """
     archive = usable_archive(state)
     if not archive:
@@ -120,7 +124,7 @@ def first_archived_after(
 
 
 def last_archived_before(storage: Storage, state: TableState, end_us: int, *, includes: bool) -> int:
-    """Return the last archived commit that is shown before a time, or at it; 0 for none."""
+    """Return the last archived commit displayed before a time, or at it if ``includes``; 0 for none."""
     most_us = end_us if includes else end_us - 1
     version = 0
     for page in usable_archive(state).pages:
@@ -132,7 +136,7 @@ def last_archived_before(storage: Storage, state: TableState, end_us: int, *, in
 
 
 def _has_earlier(storage: Storage, state: TableState, archive: Archive, number: int) -> bool:
-    """Tell whether the archive tells a commit before this one."""
+    """Return whether the archive has a commit before this one."""
     for page in archive.pages:
         versions = read_page(storage, state, page.uuid).commits.versions
         versions = versions[versions >= archive.first_commit]

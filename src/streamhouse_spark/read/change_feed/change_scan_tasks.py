@@ -1,4 +1,4 @@
-"""Pieces of changes: which rows of which bucket commits added or deleted, and where these rows are."""
+"""Scan tasks of the change feed: the rows that commits added or deleted, and where these rows are stored."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask,
 
 @dataclass(frozen=True, slots=True)
 class CommitDiff:
-    """The rows of a bucket that commits appended, or those that they deleted."""
+    """The rows of a bucket that commits appended, or the rows that they deleted."""
 
     commits: CommitRanges
     bucket: int
     is_deleted: bool = False
     cold: tuple[LakeOnlyRows, ...] = ()
-    """Rows that the log no longer has, where the lake has them."""
+    """Rows that the log no longer has, located in the lake."""
 
 
 def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
-    """Return the rows that commits appended, and then those that they deleted."""
+    """Return the rows that commits appended, followed by those that they deleted."""
     of_added = [CommitDiff(CommitRanges.of(parts), bucket) for bucket, parts in sorted(added.items())]
     of_removed = [
         CommitDiff(CommitRanges.of(parts), bucket, is_deleted=True) for bucket, parts in sorted(removed.items())
@@ -49,10 +49,10 @@ def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
 def plan_file_tasks(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesScanTask]:
-    """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
-    snapshot as one piece.
+    """Return one scan task per lake file with rows without offsets that the commits deleted or dropped with a
+    partition.
 
-    Raises `ChangesUnavailableError` where the lake snapshot that had the file is gone.
+    Raises `ChangesUnavailableError` if the lake snapshot with the file has expired.
     """
     ranges_of_file: dict[tuple[int, str], list[CommitRange]] = {}
     for commit in commits:
@@ -90,8 +90,9 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
 def locate_trimmed_rows(
     table: TableHandle, source: TableState, changes: Sequence[CommitDiff], *, is_emptied: bool
 ) -> list[CommitDiff]:
-    """Look in the lake for the rows that the log no longer has. With a primary key it has rows and no changes.
-    ``is_emptied`` says whether all rows were removed since the state at once.
+    """Locate the rows that the log no longer has in the lake. For a primary-key table the lake has no changes.
+
+    ``is_emptied`` tells whether all rows were removed at once since the state.
     """
     if source.primary_key:
         return list(changes)
@@ -159,7 +160,7 @@ def _plan_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) ->
 def plan_lake_tasks(
     source: TableState, cold: LakeOnlyRows, commits: CommitRanges, *, is_deleted: bool
 ) -> Iterator[ChangesScanTask]:
-    """Cut rows that only the lake has into pieces, which begin and end with one of them."""
+    """Split rows that only the lake has into scan tasks, each of which starts and ends with such a row."""
     while commits:
         begin = commits.range.start
         part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
@@ -169,7 +170,7 @@ def plan_lake_tasks(
 
 
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
-    """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
+    """Skip segments without rows of the commits, and segments that surely do not match the filter."""
     segments = tuple(
         s for s in split.segments if commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )

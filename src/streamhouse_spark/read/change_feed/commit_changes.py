@@ -1,9 +1,8 @@
-"""Changes of a table between two commits, as Spark's ``CHANGES`` shows them: which rows each commit added and removed.
+"""Change feed between two commits, in the form of Spark's ``CHANGES``: the rows that each commit added and removed.
 
-Commits are told by their records, and rows by the log. A log table's rows at offsets that a record appends are
-inserts, those that it deletes by their offsets are deletes, and so are those of a dropped partition, and all rows from
-before a commit that emptied the table. With a primary key the log has the changes themselves, and a commit that emptied
-the table is refused with its number, as is one whose rows are no longer kept.
+Commits are read from their records, rows from the log. For a log table, appended offsets are inserts; offsets deleted
+by a record, rows of a dropped partition and all rows before a truncation are deletes. The log of a primary-key table
+has the changes themselves. Fails with a commit's number if its rows are no longer retained.
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ from streamhouse_spark.storage.base import Storage
 @dataclass(frozen=True, slots=True)
 class ChangesPlan:
     state: TableState
-    """The state whose log has the rows, with the columns of the state that was asked for."""
+    """The state whose log has the rows, with the columns of the requested state."""
     pieces: tuple[ChangesScanTask, ...]
 
 
 def range_of_times(
     storage: Storage, state: TableState, start_us: int | None, end_us: int | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
-    """Return the first and the last commit between two times; ``includes`` says whether at the times themselves, too.
+    """Return the first and the last commit between two times. ``includes`` tells whether each bound is inclusive.
 
-    A later record with an earlier time corrects a clock that ran ahead, as in `pin_as_of`. Raises `OffsetsTrimmedError`
-    where the records that may be the first are no longer kept.
+    A later record with an earlier time corrects a clock that ran ahead, as in `take_snapshot_as_of`. Raises
+    `OffsetsTrimmedError` if records that may be the first are no longer retained.
     """
     first, last, earliest_ms, reached = state.version + 1, 0, state.time_ms, state.version + 1
     for record in newest_first(storage, state):
@@ -94,7 +93,7 @@ def range_of_times(
 
 
 def last_before(storage: Storage, state: TableState, end_us: int) -> int:
-    """Return the last commit before a time, told as `range_of_times` tells it; 0 where none is kept."""
+    """Return the last commit before a time, with times as in `range_of_times`; 0 if none is retained."""
     earliest_ms = state.time_ms
     for record in newest_first(storage, state):
         earliest_ms = min(earliest_ms, record.time_ms)
@@ -104,7 +103,7 @@ def last_before(storage: Storage, state: TableState, end_us: int) -> int:
 
 
 def require_changes(state: TableState) -> None:
-    """Require that the log tells changes in full. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
+    """Require that the log has complete changes. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
     if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
         raise InvalidOptionError(
             f"CHANGES of {state.name}: its log has no rows before updates, and tells no insert from an update "
@@ -122,11 +121,11 @@ def plan_changes(
     is_net: bool = False,
     after_us: int | None = None,
 ) -> ChangesPlan:
-    """Find the changes of the commits from ``first`` to ``last`` of a state. ``is_net`` leaves out the rows of a log
-    table that were both added and removed between them.
+    """Plan a scan of the changes of the commits ``first`` to ``last``. ``is_net`` omits log table rows that were added
+    and removed within the range.
 
-    Raises `OffsetsTrimmedError`, naming the first commit from which on all are there, `SnapshotExpiredError` as
-    `state_at`, `InvalidOptionError` for a commit whose changes no record tells.
+    Raises `OffsetsTrimmedError` with the first commit from which on all changes are available, `SnapshotExpiredError`
+    as `state_at` does, and `InvalidOptionError` for a commit whose changes are not recorded row by row.
     """
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
@@ -145,9 +144,10 @@ def plan_changes(
 
 
 def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
-    """Find the changes of a table without a primary key for its ``$changelog``, up to the commit ``last``, from the
-    first one on from which all are there: that which emptied the table last, if there is one, with the rows that came
-    instead.
+    """Plan the ``$changelog`` of a log table, up to the commit ``last``.
+
+    It starts at the first commit from which on all changes are available. If that is the last truncation, it includes
+    only the rows that replaced the truncated ones.
     """
     first = emptied = state.truncation.commit if state.truncation is not None else FIRST
     while first <= last:
@@ -159,18 +159,18 @@ def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
 
 
 def in_changelog(plan: ChangesPlan) -> ChangesPlan:
-    """Return the plan with kinds of changes as ``$changelog`` names them."""
+    """Return the plan with change types named as in ``$changelog``."""
     return replace(plan, pieces=tuple(replace(piece, is_changelog=True) for piece in plan.pieces))
 
 
 def plan_deleted(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
 ) -> tuple[ChangesScanTask, ...]:
-    """Find the rows of a table without a primary key that the commits from ``first`` to ``last`` deleted, those that
-    went with their partition too, as far as their offsets are below some.
+    """Plan a scan of the log table rows below some offsets that the commits ``first`` to ``last`` deleted, including
+    dropped partitions.
 
-    Raises `OffsetsTrimmedError` where commits or rows are no longer kept, or deleted rows have no offsets,
-    `InvalidOptionError` for a commit whose deletions no record tells.
+    Raises `OffsetsTrimmedError` if commits or rows are no longer retained or deleted rows have no offsets, and
+    `InvalidOptionError` for a commit whose deletions are not recorded.
     """
     if last < max(first, FIRST):
         return ()
@@ -196,7 +196,7 @@ def plan_deleted(
 
 @contextmanager
 def _raise_underlying_error() -> Iterator[None]:
-    """Raise in place of `ChangesUnavailableError` the error that it has."""
+    """Convert a `ChangesUnavailableError` to its underlying error."""
     try:
         yield
     except ChangesUnavailableError as unavailable:
@@ -214,7 +214,10 @@ def _plan_records(
     after_us: int | None = None,
     is_emptied: bool = False,
 ) -> ChangesPlan:
-    """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
+    """Plan the changes of commits from their records.
+
+    ``is_emptied`` omits the rows from before ``first``, if this commit truncated the table.
+    """
     as_of_state = _state_at(table, state, first, last)
     commits = _read_commits(table.storage, as_of_state, first, last, after_us)
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
@@ -229,10 +232,10 @@ def _plan_records(
 def _truncation_tasks(
     table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
 ) -> tuple[ChangesScanTask, ...]:
-    """Find the changes of commits of which the last emptied the table: its rows are deletions. For a net change no row
-    came that went in them.
+    """Return the scan tasks of commits of which the last truncated the table, so that all its rows are deletes.
 
-    Raises `ChangesUnavailableError` where they are no longer kept, or it is not known which rows these were.
+    A net change omits rows that the commits themselves added. Raises `ChangesUnavailableError` if the rows are no
+    longer retained or cannot be determined.
     """
     first, last = commits[0].record, commits[-1]
     added = diff_commits(commits[:-1])[0] if is_net else {}
@@ -243,7 +246,7 @@ def _truncation_tasks(
         else:
             tasks = _plan_truncated_rows(table, state, before, last, added, PreexistingFiles(table, first.number))
         if first.number < last.record.number:
-            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
+            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # all have the same time
             older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
             tasks = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *tasks]
         segments = [s for piece in tasks if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
@@ -256,7 +259,9 @@ def _truncation_tasks(
 def _plan_truncated_rows(
     table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
 ) -> list[ChangesScanTask]:
-    """Return the rows of the table but those that are ``added`` in the range, of which a net change says nothing."""
+    """Return the scan tasks of a log table's rows, except those ``added`` within the range, which a net change
+    omits.
+    """
     rows = find_truncated_rows(table, before)
     if not rows.is_sure or (added and not older.contain(rows.files)):
         raise not_row_level_error(before, last.record, "removed all rows at once")
@@ -295,15 +300,15 @@ class NewCommits(NamedTuple):
 
     commit: int
     attempt: str | None
-    """Attempt of its record; None where only the archive tells of it."""
+    """Attempt of its record; None if only the archive has the commit."""
     time_us: int
-    """The time that it is shown with."""
+    """Its display time."""
 
 
 def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> NewCommits | None:
-    """Return the last commit from ``first`` to ``last`` that added or removed rows; None where none did.
+    """Return the last commit from ``first`` to ``last`` that added or removed rows, or None.
 
-    Raises as `plan_changes` does for records that are no longer kept.
+    Raises as `plan_changes` does if records are no longer retained.
     """
     first = max(first, FIRST)
     if last < first:
@@ -328,8 +333,8 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
-    """Return the state behind the range, or the one that was asked for, which tells as much of the range unless the
-    table was truncated in between.
+    """Return the state after the range. If that has expired, return the requested state, which has the same information
+    unless the table was truncated in between.
     """
     if last == state.version:
         return state
@@ -347,7 +352,7 @@ def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> T
 def _read_commits(
     storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None
 ) -> list[Commit]:
-    """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
+    """Read the records from ``first`` to ``last``, and as many earlier ones as affect their display times."""
     commits, reached = commits_back(storage, as_of_state, first, last, after_us)
     if not commits or commits[0].record.number > first:
         raise _expired_commits_error(as_of_state, first, reached)

@@ -1,4 +1,4 @@
-"""Offsets that commits appended and deleted, by bucket, as their records tell them."""
+"""Offsets that commits appended and deleted, per bucket, from their records."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ FIRST: Final = 1
 def diff_commits(
     commits: Sequence[Commit], lost: Mapping[int, Rows] = NO_LOST_ROWS, *, by_key: bool = False
 ) -> tuple[Parts, Parts]:
-    """Return the offsets that the commits appended, and those that they deleted: ``lost`` are those of dropped
-    partitions that their records do not name, by the numbers of the commits. ``by_key`` says that a commit of several
-    writers may have changed a key several times.
+    """Return the offsets that the commits appended, and those that they deleted.
+
+    ``lost`` is commit number → rows of dropped partitions that its record does not name. ``by_key`` tells that a commit
+    of several writers may have changed a key several times.
     """
     added: Parts = {}
     removed: Parts = {}
@@ -61,7 +62,7 @@ def diff_commits(
 def make_commit_ranges(
     rows: OffsetRuns, updated: OffsetRuns, number: int, time_us: int, *, is_grouped: bool = False
 ) -> list[CommitRange]:
-    """Return rows of one commit, and those before or behind an update."""
+    """Return rows of one commit, and those that are pre-images or post-images of an update."""
     parts = [CommitRange(rows, number, time_us, is_grouped), CommitRange(updated, number, time_us, is_updated=True)]
     return [part for part in parts if part.rows]
 
@@ -71,7 +72,7 @@ def _appended_segments(actions: Sequence[Action]) -> Iterator[Segment]:
 
 
 def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
-    """Return the offsets of new rows, and of those behind an update."""
+    """Return the offsets of new rows, and those of post-images."""
     parts = [OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments]
     all_rows = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
     updated = [segment.updated_rows for segment in segments if segment.updated]
@@ -88,13 +89,14 @@ def _deletions(attempts: Sequence[CommitAttempt]) -> Iterator[DeleteRows]:
 
 
 def repeats_partition_drop(actions: Sequence[Action]) -> bool:
-    """Tell whether the rows that a record with these actions deletes were dropped with their partition before."""
+    """Return whether the rows that a record with these actions deletes were dropped with their partition before."""
     return any(isinstance(action, ResetLake) for action in actions)
 
 
 def cancel_out(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
-    """Return what is left of rows that came and went: a row behind an update is one that came, since the row before it
-    may have come too.
+    """Return the rows that remain after removing those both added and removed.
+
+    A post-image counts as an added row, because its pre-image may have been added in the same range.
     """
     return _subtract(added, removed), _subtract(removed, added)
 

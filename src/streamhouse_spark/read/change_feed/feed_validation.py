@@ -1,4 +1,4 @@
-"""Commits whose records do not tell row by row which rows they added and removed."""
+"""Validation of the change feed: commits whose records do not name each row that they added and removed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from streamhouse_spark.read.change_feed.lake_only_rows import EXPIRED_ERRORS, fi
 from streamhouse_spark.read.history import operation_of
 
 
-class ChangesUnavailableError(Exception):  # whoever asked gets the error that it has
-    """The changes of a range are not all there. Those from the commit ``first`` on may be."""
+class ChangesUnavailableError(Exception):  # callers get its underlying error
+    """Some changes of a range are unavailable. Those from the commit ``first`` on may be available."""
 
     def __init__(self, error: StreamhouseError, first: int) -> None:
         super().__init__(str(error))
@@ -45,12 +45,13 @@ def require_row_level_changes(
     is_net: bool = False,
     is_emptied: bool = False,
 ) -> Mapping[int, Rows]:
-    """Require that records tell the rows that each commit added and removed, or the lake those that went with a
-    partition: these are returned, by the numbers of the commits. Raises `ChangesUnavailableError`.
+    """Require that the records name the rows that each commit added and removed, or that the lake has the rows of
+    dropped partitions.
 
-    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known,
-    unless its file was there before. With ``is_emptied`` the first commit may have emptied the table: rows from before
-    are not asked for.
+    Returns commit number → rows that only the lake names. Raises `ChangesUnavailableError`. For a net change, a deleted
+    row without an offset may have been added in the same range, at an offset that it has lost; then its file must
+    predate the range. With ``is_emptied`` the first commit may have truncated the table, and older rows are not
+    requested.
     """
     _require_no_replaced_rows(as_of_state, commits, is_emptied=is_emptied)
     first = commits[0].record.number
@@ -85,7 +86,9 @@ def require_row_level_changes(
 
 
 def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
-    """Require that no commit emptied the table, or took over another's rows. Raises `ChangesUnavailableError`."""
+    """Require that no commit truncated the table or adopted the rows of a lake table. Raises
+    `ChangesUnavailableError`.
+    """
     first = commits[0].record
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
@@ -103,10 +106,10 @@ def _drops_unrecorded_rows(
     commits: Sequence[Commit],
     deleted: Mapping[int, OffsetRuns],
 ) -> bool:
-    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name.
+    """Return whether a lake snapshot lost more rows than its predecessor by other means than recorded deletions.
 
-    Rows that were adopted have no offsets, so of their table each row that it lacks has to be one that a record
-    deleted: of the range, or before it, where the lake had it until then.
+    Adopted rows have no offsets. For an adopted table, each lost row must be one that a record deleted: within the
+    range, or before it if the lake had the row until then.
     """
     if ADOPTED not in as_of_state.properties:
         return drops_rows(before, pair, deleted)
@@ -121,7 +124,7 @@ def _drops_unrecorded_rows(
 
 
 def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
-    """Return the rows that records deleted, as far as the commits and the state behind them tell."""
+    """Return the deleted rows that the commits and the state after them name."""
     parts = {bucket: [runs] for bucket, runs in as_of_state.deleted.items()}
     for bucket, deleted_parts in diff_commits(commits)[1].items():
         parts.setdefault(bucket, []).extend(part.rows for part in deleted_parts)
@@ -131,7 +134,7 @@ def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> 
 def _previous_snapshot(
     table: TableHandle, as_of_state: TableState, pair: TieredSnapshot, first: int
 ) -> TieredSnapshot | None:
-    """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
+    """Return the tiered snapshot recorded before ``pair``, which is the first since the commit ``first``."""
     if not pair.dropped_rows or first == FIRST:
         return None
     place = next((i for i, recorded in enumerate(as_of_state.lake_history) if recorded == pair), 0)
@@ -150,15 +153,15 @@ def not_row_level_error(as_of_state: TableState, record: Record, reason: str) ->
 
 
 class PreexistingFiles:
-    """The files of the lake snapshot that a table had before the commit ``first``, which is looked up where it is
-    needed.
+    """The files of the lake snapshot from before the commit ``first``, loaded on demand. No row in them was added
+    later.
     """
 
     def __init__(self, table: TableHandle, first: int) -> None:
         self._table, self._first = table, first
 
     def contain(self, rows: FileRows) -> bool:
-        """Tell whether all these rows are in such files. False where that snapshot is no longer kept."""
+        """Return whether all these rows are in such files. False if that snapshot is no longer retained."""
         return rows.keys() <= self._names if rows else True
 
     @cached_property

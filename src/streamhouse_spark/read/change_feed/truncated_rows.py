@@ -1,4 +1,8 @@
-"""All rows that a table without a primary key had when a commit emptied it, as deletions of that commit."""
+"""All rows that a table had before a commit truncated it, as deletions of that commit.
+
+For a log table they are located in lake files and log. The log of a primary-key table has no change for them; they are
+the rows of the version before, read as any read of that version would.
+"""
 
 from __future__ import annotations
 
@@ -41,24 +45,24 @@ _NO_OFFSETS: Final = OffsetRuns.dense(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TruncatedRows:
-    """The rows of a state, each once."""
+    """The rows of a state, each exactly once."""
 
     cold: Rows
-    """Rows in files of its lake snapshot that tell their offsets."""
+    """Rows in lake files that store offsets."""
     hot: Rows
-    """Rows behind the lake snapshot, which the log has."""
+    """Rows after the lake snapshot, which the log has."""
     files: FileRows
-    """Rows in files without offsets, by their positions."""
+    """Positions of rows in lake files without offsets."""
     is_sure: bool
-    """Whether it is known of each deleted row in which file it is, if the lake snapshot has it."""
+    """Whether the file of each deleted row is known, if the lake snapshot has it."""
 
     def without(self, added: Rows) -> TruncatedRows:
-        """Return them without rows at some offsets."""
+        """Return the rows except those at some offsets."""
         return TruncatedRows(without_rows(self.cold, added), without_rows(self.hot, added), self.files, self.is_sure)
 
 
 def find_truncated_rows(table: TableHandle, state: TableState) -> TruncatedRows:
-    """Return the rows of a state; footers of files are read, and no row. Raises `SnapshotExpiredError`."""
+    """Return the rows of a state. Reads file footers, but no rows. Raises `SnapshotExpiredError`."""
     pair, deleted, names = state.lake, state.deleted, StorageFiles(table.storage)
     starts = {b: log.start for b, log in state.buckets.items()}
     if pair is not None:
@@ -80,7 +84,7 @@ def find_truncated_rows(table: TableHandle, state: TableState) -> TruncatedRows:
 def truncation_scan_tasks(
     source: TableState, rows: TruncatedRows, commit: Commit, snapshot_id: int | None
 ) -> Iterator[ChangesScanTask]:
-    """Give the rows as deletions of the commit that emptied the table. ``source`` is the state before it."""
+    """Yield the rows as deletions of the commit that truncated the table. ``source`` is the state before it."""
 
     def of_commit(runs: OffsetRuns) -> CommitRanges:
         return CommitRanges.of([CommitRange(runs, commit.record.number, commit.time_us)])
@@ -105,10 +109,10 @@ def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> 
 def plan_version_tasks(
     table: TableHandle, before: TableState, schema: TableSchema, commit: Commit, pruning: Pruning
 ) -> Iterator[ChangesScanTask]:
-    """Give the rows of the state before a commit, by the columns of a schema, as deletions of the commit.
+    """Yield the rows of the state before a commit, with the columns of ``schema``, as deletions of the commit.
 
-    Raises `SnapshotExpiredError` where they are no longer kept, `ChangesUnavailableError` where columns of the key have
-    other names.
+    Raises `SnapshotExpiredError` if they are no longer retained, and `ChangesUnavailableError` if key columns were
+    renamed.
     """
     if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
         raise not_row_level_error(
@@ -133,7 +137,7 @@ def plan_version_tasks(
 
 
 def _num_rows(piece: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:
-    """Return how many rows a piece has at most."""
+    """Return an upper bound of the task's number of rows."""
     if isinstance(piece, LakeScanTask):
         return piece.split.num_rows
     if piece.lake is not None:
