@@ -1,10 +1,10 @@
 """Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
 
-An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
-integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
-wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), dates
-and timestamps as integers of any size, and null equals nothing, as in SQL. Dates and timestamps that Python lacks are
-given as Arrow scalars.
+An expression means the same as in Arrow. Predicates guarantee more: column names are case-insensitive, and null equals
+nothing, as in SQL. Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares
+decimals of different scales and does not compare large integers with floats; next to a decimal, a float has its decimal
+notation's value. Dates and timestamps compare as integers of any size, and those beyond Python's range are given as
+Arrow scalars.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter
 
 
 def find_field(schema: pa.Schema, name: str) -> pa.Field:
-    """Find the field of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+    """Return the field with that name, case-insensitively. Raises `SchemaMismatchError` with the nearest name."""
     for field in schema:
         if field.name == name or field.name.casefold() == str(name).casefold():
             return field
@@ -141,7 +141,7 @@ def _refuse(item: Any) -> NoReturn:
 
 
 def _to_expression(field: pa.Field, name: str, value: Any) -> pc.Expression:
-    """The predicate as an expression over a column of this type."""
+    """Return the predicate as an expression over a column of this type."""
     column = pc.field(field.name)
     if name == "is null":
         return column.is_null()
@@ -150,7 +150,7 @@ def _to_expression(field: pa.Field, name: str, value: Any) -> pc.Expression:
     if name != "in" and (number := _exact(value, field.type)) is not None:
         return _exact_comparison(column, field.type, name, number)
     if pa.types.is_timestamp(field.type) and _is_time(value):
-        _to_member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
+        _to_member(field, value)  # Arrow rejects zoned against plain times only when it reads rows
     try:
         if name == "in":
             members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
@@ -171,15 +171,15 @@ def _parse_members(column: str, value: Any) -> list[Any]:
 
 
 def _parse_operand(value: Any) -> Any:
-    """Return an Arrow scalar as Python has it, but for dates and timestamps, of which Python does not have all."""
+    """Convert an Arrow scalar to Python, except dates and timestamps, which may be beyond Python's range."""
     is_plain = isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type)
     return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
 
 
 def _to_node(field: pa.Field, name: str, value: Any) -> Node:
-    """Make a tree that all rows of the predicate satisfy, with values of the column's type: rounding loses no row.
+    """Return a tree that all rows of the predicate satisfy, with values of the column's type; rounding loses no row.
 
-    Bounds do not speak reliably of infinities.
+    Bounds are unreliable for infinities.
     """
     kind = field.type
     if name in ("is null", "not null"):
@@ -198,7 +198,7 @@ def _to_node(field: pa.Field, name: str, value: Any) -> Node:
         return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
     try:
         return _compare(field.name, name, _to_member(field, value))
-    except InvalidOptionError:  # Arrow may know how to compare them
+    except InvalidOptionError:  # Arrow may be able to compare them
         return UNKNOWN
 
 
@@ -214,7 +214,7 @@ def _has_bounds(value: Any) -> bool:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Tell whether values of the type are compared as `_exact` numbers."""
+    """Return whether values of the type are compared as `_exact` numbers."""
     types = pa.types
     return any(is_kind(kind) for is_kind in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
 
@@ -228,9 +228,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Return the number that the value is among those of an exact type, None if it is none.
+    """Return the value as an exact number for a column of this type, or None if it is not a number.
 
-    A float beside decimals is the number that it is written as; dates and timestamps are `ticks_of`.
+    Next to a decimal, a float has its decimal notation's value. Dates and timestamps are `ticks_of`.
     """
     if pa.types.is_date32(kind):
         return _days(value)
@@ -267,7 +267,7 @@ def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
 
 
 def _float(value: Any) -> float | None:
-    """Return the number as a float; None for a number that is larger than all floats."""
+    """Return the number as a float; None if it exceeds all floats."""
     try:
         return float(value)
     except OverflowError:
@@ -279,7 +279,7 @@ def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value
         return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
     floor = _floor(value, kind)
     scalar = _number(floor, kind)
-    if scalar is None:  # beyond all values of the type
+    if scalar is None:  # outside the range of the type
         always = name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">="))
         return column == column if always else column != column  # noqa: PLR0124 - null for null
     if floor == value:
@@ -295,12 +295,12 @@ def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value
 
 
 _EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added where there is one
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
 _UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
-    """Return the largest number of the type's scale that is not above the value."""
+    """Return the largest number of the type's scale that is not greater than the value."""
     scale = kind.scale if pa.types.is_decimal(kind) else 0
     exponent = value.as_tuple().exponent
     if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
@@ -349,7 +349,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
-    """Bind the expression as a read would, so that an impossible one is refused before anything is read."""
+    """Bind the expression as a read would, so that an invalid one is rejected before anything is read."""
     import pyarrow.dataset as ds  # loads pandas, where there is one
 
     try:
@@ -364,9 +364,9 @@ def _check(expression: pc.Expression, schema: pa.Schema) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ArrowFilter:
-    """See `Node`. Nobody but Arrow looks into an expression: it is asked as it asks itself of Parquet row groups.
+    """A `Node` for an opaque Arrow expression, evaluated the way Arrow prunes Parquet row groups.
 
-    Arrow simplifies the expression under the guarantee that bounds give, to one that is never true where it can.
+    Arrow simplifies the expression under the guarantee that the bounds give, if possible to one that is never true.
     """
 
     expression: pc.Expression
@@ -385,7 +385,7 @@ class ArrowFilter:
         dataset = ds.FileSystemDataset([fragment], self.schema, file_format)
         try:
             return next(iter(dataset.get_fragments(filter=self.expression)), None) is None
-        except pa.ArrowInvalid:  # Arrow cannot cast a bound to the type it compares in; only pruning needs that cast
+        except pa.ArrowInvalid:  # a bound does not fit the type of the comparison; only pruning needs that cast
             return False
 
     def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
@@ -396,9 +396,9 @@ class ArrowFilter:
 
     @cached_property
     def _column_names(self) -> frozenset[str]:
-        """Columns whose names its text has: all that it speaks of by name, perhaps more.
+        """Columns whose names occur in the expression's text: all that it references, perhaps more.
 
-        Arrow simplifies comparisons with NaN wrongly: beside one, floats are left to the rows.
+        Arrow simplifies comparisons with NaN wrongly, so an expression with NaN does not prune by float columns.
         """
         text = str(self.expression)
         has_nan = "nan" in text.casefold()
@@ -417,20 +417,20 @@ def _make_guarantees(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expr
 
 
 def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType) -> pc.Expression | None:
-    """Guarantee that Arrow may use of a column; None for none, as where there may be NaN, which it cannot say."""
+    """Return the guarantee that bounds give; None without one, such as for NaN, which Arrow cannot express."""
     if not bounds.may_have_value:
         return field.is_null()
     low, high = _to_scalar(bounds.low, data_type), _to_scalar(bounds.high, data_type)
     if low is None or high is None or bounds.may_be_nan:
         return None
     above, below = field >= low, field <= high
-    if bounds.may_be_null:  # said of each bound: Arrow looks no deeper
+    if bounds.may_be_null:  # repeated for each bound, because Arrow does not look deeper
         above, below = above | field.is_null(), below | field.is_null()
     return above & below
 
 
 def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
-    """A bound as a value of the column; None where there is none, or it is no such value."""
+    """Return a bound in the column's type; None without a bound, or if it does not fit the type."""
     if value is None or family_of(data_type) is None:
         return None
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Conversion of values of other types to the canonical types of a table, if nothing is lost."""
+"""Lossless conversion of Arrow and Python values to the canonical types of a table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_mark
 from streamhouse_spark.schema.variant_values import encode_variant
 
 FEW_ROWS: Final = 2048
-"""Rows whose texts are checked by one call of Arrow, which looks at each of them. More are checked faster column by
-column, in several calls, behind each of which a thread waits for the interpreter.
+"""Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
+faster column by column, in several calls, after each of which the thread waits for the GIL.
 """
 
 
@@ -33,14 +33,14 @@ def refuse_column(table: str, column: str, problem: str) -> NoReturn:
 
 
 def holds_text(data_type: pa.DataType) -> bool:
-    """Tell whether values of the type are texts, or contain texts."""
+    """Return whether values of the type are texts or contain texts."""
     return pa.types.is_string(data_type) or any(
         holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )
 
 
 def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
-    """Tell whether these columns of few rows are sound, so that their texts are UTF-8; False if that is not sure."""
+    """Return whether the columns of few rows are valid, so that their texts are UTF-8. False if unsure."""
     if rows.num_rows > FEW_ROWS:
         return False
     try:
@@ -51,7 +51,7 @@ def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
 
 
 def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
-    """Refuse texts that are not UTF-8: Arrow takes them unseen, and other readers fail on them or change them."""
+    """Reject texts that are not UTF-8. Arrow accepts them silently, but other readers fail on them or change them."""
     row = 0
     for chunk in values.chunks:
         if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
@@ -65,10 +65,9 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
 
 
 def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Return the texts in the length of their column; the same object if each has it.
+    """Pad or check the texts for the length of their column. Returns the same object if nothing changes.
 
-    Blanks make texts larger: they come in slices, each of which fits into an array. A row that would become too large
-    is refused before it is made.
+    Padded texts are made in slices that each fit into an array. A row that would become too large is rejected first.
     """
     sizes = _sizes_with_blanks(values, size)
     if sizes is None:
@@ -86,7 +85,7 @@ def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) 
 
 
 def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_chunking.Sizes | None:
-    """Return the bytes of each text in its length; None if all of them surely fit into one array."""
+    """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
     if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_chunking.SLICE_BYTES_MAX:
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
@@ -116,9 +115,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _is_ascii(array: pa.Array) -> bool:
-    """Tell whether all bytes of the texts are ASCII, which is looked at many at once; also False for unsorted
-    offsets.
-    """
+    """Return whether all bytes of the texts are ASCII, by one vectorised check. Also False for unsorted offsets."""
     _, offsets, data = array.buffers()
     if offsets is None or data is None or not len(array):
         return False
@@ -130,7 +127,7 @@ def _is_ascii(array: pa.Array) -> bool:
 
 
 def _first_invalid(array: pa.Array) -> int | None:
-    """Return the index of the first invalid row; None if only values that no row refers to are invalid."""
+    """Return the index of the first invalid row; None if only unreferenced values are invalid."""
 
     def valid(first: int, last: int) -> bool:
         return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
@@ -155,7 +152,7 @@ _ARROW_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Converts values of one column, or of a field inside it, to a canonical type."""
+    """Converts values of one column, or of a nested field, to a canonical type."""
 
     table: str
     path: str
@@ -184,9 +181,9 @@ class Conversion:
             )
 
     def from_python(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
-        """Convert Python values, in chunks where one array cannot hold them.
+        """Convert Python values, in several chunks if one array cannot hold them.
 
-        Raises `SchemaMismatchError` where one is of another kind or would be lost.
+        Raises `SchemaMismatchError` for a value of another kind and for one that would be lost.
         """
         if any(issubclass(kind, pa.Scalar) for kind in set(map(type, values))):
             return self._from_scalars(values, target)
@@ -200,7 +197,7 @@ class Conversion:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
 
     def _from_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
-        """Convert values of which some are Arrow scalars, as those that Python has no value for."""
+        """Convert values of which some are Arrow scalars, such as dates beyond Python's range."""
         parts: list[pa.Array] = []
         for value in values:
             if isinstance(value, pa.Scalar):
@@ -216,7 +213,7 @@ class Conversion:
             self._fail(f"has a value that no variant can be: {error}")
 
     def _build_arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
-        """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
+        """Convert the values, recursively in halves while they are too large for one array."""
         try:
             converted = pa.array(values, type=target)
         except pa.ArrowCapacityError:
@@ -239,7 +236,7 @@ class Conversion:
         if types.is_map(target):
             return self._cast_map(array, target)
         if types.is_integer(source) and types.is_decimal(target):
-            # A direct cast wants room for every value of the integer type, not only for those that are there.
+            # A direct cast requires digits for every value of the integer type, not only for the actual ones.
             return array.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
         if types.is_large_string(source) or types.is_large_binary(source):
             return _from_zero(array).cast(target)
@@ -250,7 +247,7 @@ class Conversion:
         return array.cast(target)
 
     def _require_exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
-        # Arrow's own cast rounds here without a word.
+        # Arrow's own cast rounds silently here.
         back, original = result.cast(array.type), array
         if pa.types.is_floating(array.type):
             is_number = pc.invert(pc.is_nan(array))
@@ -282,7 +279,7 @@ class Conversion:
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=array.is_null())
 
     def _cast_list(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        # Not Arrow's own cast: for list views it is wrong, and inside lists it parses text and drops zones.
+        # Arrow's own cast is wrong for list views, and inside lists it parses text and drops zones.
         elements = self._for_field("element").cast(array.flatten(), target.value_type)
         lengths = pc.if_else(array.is_valid(), pc.list_value_length(array), 0).cast(pa.int32())
         ends = pc.cumulative_sum(lengths)
@@ -306,7 +303,7 @@ class Conversion:
             self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
 
     def check_python(self, values: list[Any], target: pa.DataType) -> None:
-        """Refuse values that Arrow would change silently: zones dropped, days counted from 1970, fields left out."""
+        """Reject values that Arrow would change silently: zones dropped, days counted from 1970, fields omitted."""
         family = _family(target, self.path)
         allowed_types = _PYTHON_TYPES[family]
         for kind in set(map(type, values)):
@@ -375,7 +372,7 @@ class Conversion:
 
 
 def _family(arrow: pa.DataType, column: str) -> str:
-    """Return the kind of values of a type, whatever their width."""
+    """Return the kind of values of a type, regardless of their width."""
     if pa.types.is_timestamp(arrow):
         return "timestamp" if arrow.tz is not None else "timestamp_ntz"
     for family, belongs in _FAMILIES:
@@ -387,7 +384,7 @@ def _family(arrow: pa.DataType, column: str) -> str:
 
 
 def _from_zero(array: pa.Array) -> pa.Array:
-    """Copy a slice that lies behind the first 2 GiB of its texts: Arrow cannot cast it, however short it is."""
+    """Copy a slice located after the first 2 GiB of its texts, because Arrow cannot cast it, however short it is."""
     offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1) if len(array) else [0]
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
@@ -418,7 +415,7 @@ _LOSSLESS: Final = {
     ("timestamp_ntz", "date"),
     ("struct", "variant"),
 }
-"""Pairs of families for which the cast itself detects values that would be lost."""
+"""Pairs of families for which the cast itself detects a loss."""
 
 _INT32_MAX: Final = (1 << 31) - 1
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)

@@ -1,8 +1,8 @@
-"""Rows as users have them → an Arrow table in exactly the schema of a table.
+"""Row conversion: rows in any supported Python form → an Arrow table in exactly the table's schema.
 
-Columns match by name, without regard to case. Values are converted only where nothing can be lost: an integer may
-widen, ``large_string`` becomes ``string``, a timestamp changes its unit when no digit is dropped. Nothing is parsed
-from text, and a time without a zone is never taken for one with a zone.
+Columns match by name, case-insensitively. Values are converted only without loss: an integer may widen,
+``large_string`` becomes ``string``, a timestamp changes its unit if no digit is dropped. Text is never parsed, and a
+time without a zone never becomes one with a zone.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ _MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
 
 
 def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
-    """Convert the rows to an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
+    """Convert the rows to an Arrow table whose schema is ``schema.arrow``. Errors name ``table``.
 
-    ``older`` are the schemas that the table had, so that an error can tell the later name of a column.
+    ``older`` are the earlier schemas of the table, so that an error can name a renamed column.
 
-    ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, anything else with
-    the Arrow C stream interface, or a list of dicts. A missing column gets its default, or null where it has none. A
-    pandas index is not a column. Rows already in the schema pass through without a copy.
+    ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, any object with the
+    Arrow C stream interface, or a list of dicts. A missing column gets its default, or null without one. A pandas index
+    is ignored. Rows already in the schema are not copied.
 
-    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
-    a null in a NOT NULL column, a map with one key twice, and a value that cannot be converted without loss, a text
-    that is no UTF-8, or that is longer than the column's CHAR(n) or VARCHAR(n), and for a row of more than
-    `slicing.ROW_BYTES_MAX`.
+    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default, a
+    null in a NOT NULL column, a map with a duplicate key, a value that cannot be converted without loss, a text that is
+    not UTF-8 or exceeds CHAR(n) or VARCHAR(n), and a row larger than `arrow_chunking.ROW_BYTES_MAX`.
     """
     return convert_rows(rows, schema, table=table, older=older)[0]
 
@@ -58,10 +57,10 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
 def convert_rows(
     rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
 ) -> tuple[pa.Table, frozenset[int]]:
-    """Convert as `coerce` does, and return the columns that the rows lack: their defaults may change before the rows
-    are stored.
+    """Convert as `coerce` does, and return the ids of missing columns, whose defaults may change before the rows are
+    stored.
 
-    Of a list of dicts these are the columns that some dict lacks.
+    For a list of dicts, a column is missing if any dict lacks it.
     """
     source = _to_source(rows, table)
     missing: frozenset[int] = frozenset()
@@ -92,20 +91,20 @@ def convert_rows(
             fitted = fit_texts(values, column.size, table, column.name)
             if fitted is not values:
                 result = result.set_column(position, schema.arrow.field(position), fitted)
-                require_small_rows(result, table)  # blanks make rows larger
+                require_small_rows(result, table)  # padding makes rows larger
     return result, missing
 
 
 def can_be_read_again(rows: Any) -> bool:
-    """Tell whether rows can be read twice; False for a possible stream, which is empty after one read."""
+    """Return whether rows can be read twice. False for a possible stream, which is exhausted after one read."""
     return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A user's rows, column by column. ``get`` returns Arrow data, or a list of Python values.
+    """A user's rows by column. ``get`` returns Arrow data, or a list of Python values.
 
-    ``get`` also takes the value for rows without the column, which only dicts can lack one by one.
+    The second argument of ``get`` is the value for rows without the column, which occur only in lists of dicts.
     """
 
     names: Sequence[str]
@@ -113,7 +112,7 @@ class _Source:
     get: Callable[[str, Any], Any]
     table: pa.Table | None = None
     incomplete: frozenset[str] = frozenset()
-    """Names that only some of the rows have."""
+    """Names of columns that only some of the rows have."""
 
 
 def _to_source(rows: Any, table: str) -> _Source:
@@ -140,7 +139,7 @@ def _to_source(rows: Any, table: str) -> _Source:
 
 
 def _to_table(rows: Any, table: str) -> pa.Table:
-    """Read an object with the Arrow C stream interface. A single column has the interface as well."""
+    """Read an object with the Arrow C stream interface. A single column has this interface as well."""
     try:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -169,7 +168,7 @@ def _source_of_dicts(rows: list[Any], table: str) -> _Source:
 
 
 def _is_pandas_frame(rows: Any) -> bool:
-    # Known by its shape: pandas is an extra, and a user who passes a frame has imported it.
+    # Detected by name: pandas is an optional dependency that must not be imported here.
     kind = type(rows)
     return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
 
@@ -232,7 +231,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
 
 
 def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None:
-    """Refuse a value that is too large for any row, before a cast that would fail without naming its row."""
+    """Reject a value larger than any row may be, before a cast that would fail without naming its row."""
     if not arrow_chunking.are_small(values, arrow_chunking.ROW_BYTES_MAX):
         sizes = arrow_chunking.row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
@@ -240,7 +239,7 @@ def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None
 
 
 def require_small_rows(rows: pa.Table, table: str) -> None:
-    """Raise `SchemaMismatchError` for a row of more than `slicing.ROW_BYTES_MAX`."""
+    """Raise `SchemaMismatchError` for a row larger than `arrow_chunking.ROW_BYTES_MAX`."""
     if not arrow_chunking.may_have_large_row(rows):
         return
     sizes = arrow_chunking.table_row_bytes(rows)
@@ -263,14 +262,17 @@ Indexes: TypeAlias = npt.NDArray[np.int64]
 
 
 def holds_map(data_type: pa.DataType) -> bool:
-    """Return whether the type is a map, or has one inside."""
+    """Return whether the type is a map or contains one."""
     return types.is_map(data_type) or any(
         holds_map(data_type.field(number).type) for number in range(data_type.num_fields)
     )
 
 
 def first_repeated_key(values: pa.ChunkedArray) -> int | None:
-    """Return the first row with a map that has a key twice, anywhere inside; None where there is none."""
+    """Return the first row with a map that contains a key twice, at any nesting depth; None without one.
+
+    Keys are compared as in Spark: zeros of either sign are one key, and so are all NaN.
+    """
     before = 0
     for chunk in values.chunks:
         rows = np.concatenate([np.zeros(0, np.int64), *_repeating(chunk)])
@@ -301,7 +303,7 @@ def _repeating(array: pa.Array) -> Iterator[Indexes]:
 
 
 def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
-    """Return the positions of keys that their parent has at another position too."""
+    """Return the positions of keys that occur earlier in the same map."""
     order = np.lexsort((codes, parents))
     is_same = (np.diff(parents[order]) == 0) & (np.diff(codes[order]) == 0)
     repeated: Indexes = order[1:][is_same]
@@ -309,7 +311,7 @@ def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
 
 
 def _codes(keys: pa.Array) -> Indexes:
-    """Return a number for each key, the same for equal keys alone."""
+    """Return an integer for each key, equal only for equal keys."""
     if types.is_struct(keys.type):
         codes = np.zeros(len(keys), np.int64)
         for child in keys.flatten():
