@@ -1,7 +1,7 @@
-"""Changes of a table's columns while rows of older schemas exist: the identity of a column, and the changes that fit.
+"""Schema evolution: the identity of columns, and the changes that existing rows permit.
 
-A column is its id. Rows of an older schema are read by it, whatever the column is called now, and are cast to the
-column's present type, which holds every value of the older one.
+A column is identified by its id. Rows of an older schema are read by id, regardless of current names, and cast to the
+column's current type, which holds every value of the older one.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def can_be_read_as(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def cast_of_column(written: Column, target: Column) -> Fitting:
-    """Return the function that brings values of a column, as a schema of the table had it, into its wanted type."""
+    """Return the function that casts values of a column of an earlier schema to its current type."""
     return make_cast(written.type, written.inner_ids, target.type, target.inner_ids)
 
 
 def is_stored_alike(written: Column, target: Column) -> bool:
-    """Tell whether values of one form of a column are those of the other as they are, whatever its name is."""
+    """Return whether values of two versions of a column have the same stored form, regardless of its name."""
     return bool(written.type.equals(target.type)) and (
         written.field_ids == target.field_ids or written.inner_ids == target.inner_ids
     )
 
 
 def is_same_column(written: Column, current: Column) -> bool:
-    """Tell whether rows that were brought into one form of a column by names mean the same in the other."""
+    """Return whether rows converted by name to one version of a column mean the same in the other."""
     return written.name == current.name and have_same_fields(
         written.type, written.inner_ids, current.type, current.inner_ids
     )
 
 
 def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
-    """Return the schema without these columns. Raises `SchemaMismatchError` for an unknown one, and if none is left."""
+    """Return the schema without these columns. Raises `SchemaMismatchError` for an unknown one, and if none remains."""
     dropped_ids = {schema.column(name).id for name in names}
     remaining = tuple(column for column in schema.columns if column.id not in dropped_ids)
     if not remaining:
@@ -60,9 +60,9 @@ def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
 
 
 def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
-    """Return the schema with new names, given by present ones; all at once, so two may swap.
+    """Return the schema with columns renamed, given as old → new name. All at once, so two columns may swap names.
 
-    Raises `SchemaMismatchError` for an unknown column, and for a name that is taken, reserved or not allowed.
+    Raises `SchemaMismatchError` for an unknown column, and for a name that is taken, reserved or invalid.
     """
     new_names: dict[int, str] = {}
     for old, new in names.items():
@@ -83,11 +83,10 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
 def with_types(
     schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextSize | None] | None = None
 ) -> TableSchema:
-    """Return the schema with these columns of wider types; a column's present type changes nothing.
+    """Return the schema with these columns widened; a column's current type is a no-op.
 
-    ``sizes`` are the lengths of texts that have one afterwards.
-
-    Raises `SchemaMismatchError` for an unknown column and for a type that does not hold all values of the older one.
+    ``sizes`` are the lengths of CHAR and VARCHAR columns after the change. Raises `SchemaMismatchError` for an unknown
+    column, and for a type that does not hold all values of the current one.
     """
     changed: dict[int, Column] = {}
     for name, data_type in types.items():
@@ -129,15 +128,16 @@ def with_inner_changes(
 
 
 def without_not_null(schema: TableSchema, names: Iterable[str]) -> TableSchema:
-    """Return the schema whose columns of these names accept null. Raises `SchemaMismatchError` for an unknown one."""
+    """Return the schema with these columns nullable. Raises `SchemaMismatchError` for an unknown one."""
     nullable_ids = {schema.column(name).id for name in names}
     return TableSchema(tuple(replace(c, nullable=c.nullable or c.id in nullable_ids) for c in schema.columns))
 
 
 def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> TableSchema:
-    """Return the schema with columns moved, in turn: each behind the column that it is mapped to, None for the first.
+    """Return the schema with columns moved in turn, each to after the column that it is mapped to, or to the front for
+    None.
 
-    Rows do not change: columns are found by their ids. Raises `SchemaMismatchError` for an unknown column.
+    Rows do not change, because columns are matched by id. Raises `SchemaMismatchError` for an unknown column.
     """
     columns = list(schema.columns)
     for name, after in positions.items():
@@ -151,8 +151,8 @@ def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> 
 
 
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
-    """Return the columns that had several names, or a name that another column had too: a name alone does not tell
-    them.
+    """Return the ids of columns that had several names, or shared a name with another column, so that a name is
+    ambiguous.
     """
     ids: dict[str, set[int]] = {}
     names: dict[int, set[str]] = {}
@@ -165,7 +165,7 @@ def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
 
 
 def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[str]]:
-    """Collect, for each column, every name that it ever had, for all columns that the table ever had."""
+    """Return column id → all names that the column ever had."""
     names_of_id: dict[int, set[str]] = {}
     for schema in schemas.values():
         for column in schema.columns:
@@ -174,7 +174,7 @@ def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[st
 
 
 def describe_later_column(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
-    """Describe the later name or the end of a column of an older schema, for messages; None if nothing changed."""
+    """Describe for error texts how a column of an older schema was renamed or dropped; None if it still exists."""
     newest = schemas[max(schemas)] if schemas else None
     if newest is None or newest.find(name) is not None:
         return None
@@ -189,10 +189,10 @@ def describe_later_column(name: str, schemas: Mapping[int, TableSchema]) -> str 
 def require_same_columns(
     initial: TableSchema, current: TableSchema, names: Sequence[str], who: str, advice: str
 ) -> None:
-    """Raise `SchemaMismatchError` if one of the columns ``names``, as they were when a read began, has now another name
-    or type, accepts null, or is gone.
+    """Raise `SchemaMismatchError` if one of the columns ``names`` changed since a read began.
 
-    ``who`` names the reader and its table. Columns that were added or moved meanwhile change nothing.
+    A column has changed if it was renamed, dropped, got another type or became nullable. Added and moved columns do not
+    matter. ``who`` names the reader and its table.
     """
     by_id = {column.id: column for column in current.columns}
     for name in names:

@@ -1,7 +1,7 @@
-"""Rows as JSON, both ways: one form per type, without loss.
+"""Lossless JSON encoding and decoding of rows: one form per type.
 
-`encode_rows` is the only writer of rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the
-table of types. A text in JSON is never taken for a number, and a number is never rounded on its way into a decimal.
+Only `encode_rows` writes rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the table of
+types. A JSON string never becomes a number, and a number is never rounded on its way to a decimal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamhouse_spark.schema.variant import VARIANT, is_variant
 from streamhouse_spark.schema.variant_values import encode_variant, readable_value
 
 _ENCODED_ROWS: Final = 16_384
-"""Rows that are turned into Python values at once."""
+"""Rows that are converted to Python values at once."""
 _SHOWN_CHARS_MAX: Final = 60
 _VARIANT_DIGITS_MAX: Final = 38
 _NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -45,13 +45,13 @@ _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError,
 
 
 class NumberText(str):
-    """A number in JSON with a fraction or an exponent, as it is written: its column's type decides what it means."""
+    """A JSON number with a fraction or an exponent, as text. The column's type determines its value."""
 
     __slots__ = ()
 
 
 class _Missing:
-    """The value of a column that an object does not have."""
+    """The value of a column that an object omits."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ MISSING: Final = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a type's values in JSON."""
+    """The JSON form of a type's values."""
 
     type_name: str
     json_form: str
@@ -74,10 +74,10 @@ class Form:
 
 
 def parse_json(text: str) -> Any:
-    """Parse strict JSON, with numbers as they are written: `NumberText`, or int.
+    """Parse strict JSON, with numbers as `NumberText` or int.
 
-    Raises ``ValueError`` for a name that an object has twice, for bare NaN and Infinity, and for text that is no JSON;
-    ``RecursionError`` for text that is nested too deep.
+    Raises ``ValueError`` for a duplicate name in an object, for bare NaN and Infinity, and for invalid JSON, and
+    ``RecursionError`` for nesting that is too deep.
     """
     return _DECODER.decode(text)
 
@@ -101,7 +101,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return each row as an object of values that ``json.dumps`` writes."""
+    """Yield each row as an object that ``json.dumps`` can write."""
     names = rows.schema.names
     batches = rows.to_batches(max_chunksize=_ENCODED_ROWS) if isinstance(rows, pa.Table) else [rows]
     for batch in batches:
@@ -113,17 +113,17 @@ def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def row_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
-    """Return each row as the text of a JSON object."""
+    """Yield each row as the text of a JSON object."""
     for row in encode_rows(rows):
         yield json.dumps(row, ensure_ascii=False, allow_nan=False)
 
 
 def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
-    """Return objects of `parse_json` as rows, with the columns of ``schema`` that any of them has.
+    """Return objects of `parse_json` as rows, with the columns of ``schema`` that occur in any of them.
 
-    Names match without regard to case. A column that some objects lack has its default there, or null. Names that are
-    no columns become columns of their own, which the table refuses. Raises `SchemaMismatchError` for a value that is no
-    object, a column that an object has twice, and a value of another form than its type's.
+    Names match case-insensitively. Objects that omit a column get its default, or null. Unknown names become additional
+    columns, which the table rejects. Raises `SchemaMismatchError` for a value that is not an object, a duplicate column
+    in an object, and a value in another form than its type's.
     """
     columns: dict[str, list[Any]] = {}
     matched_names: dict[str, str] = {}
@@ -168,7 +168,7 @@ def _with_default(values: list[Any], field: pa.Field, default: pa.Scalar | None)
 
 
 def _match(name: str, names: Iterable[str]) -> str | None:
-    """Return the column or field of this name: exactly, or without regard to case."""
+    """Return the column or field with this name: exactly, or else case-insensitively."""
     names = list(names)
     if name in names:
         return name
@@ -194,7 +194,7 @@ def encode_values(array: pa.Array, name: str = "") -> list[Any]:
 
 
 def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    """Return values of `parse_json` as a column. Raises `SchemaMismatchError`, with ``path`` and the value."""
+    """Return values of `parse_json` as a column. Raises `SchemaMismatchError` with ``path`` and the value."""
     form = form_of(data_type)
     if form is None:
         raise SchemaMismatchError(f"column '{path}' has the type {data_type}, which has no form in JSON; send Arrow")
@@ -210,7 +210,7 @@ def _fail(path: str, value: Any, expected: str) -> NoReturn:
 
 
 def _shown(value: Any) -> str:
-    """Return a JSON value as errors show it."""
+    """Return a JSON value for an error text."""
     try:
         text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
     except RecursionError:
@@ -221,7 +221,7 @@ def _shown(value: Any) -> str:
 def _build(
     values: list[Any], path: str, expected: str, convert: Callable[[list[Any]], pa.Array], *kinds: type
 ) -> pa.Array:
-    """Convert values all of which are of these kinds or null, and find the first bad one where that fails."""
+    """Convert values that must all be of these kinds or null, and report the first invalid one."""
     wrong = {type(value) for value in values} - {*kinds, type(None)}
     if wrong:
         _fail(path, next(value for value in values if type(value) in wrong), expected)
@@ -266,7 +266,7 @@ def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.A
 
     def convert(items: list[Any]) -> pa.Array:
         texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in items]
-        # Arrow reads the text once: by way of a Python float a number would be rounded twice.
+        # Arrow parses the text directly; through a Python float a number would be rounded twice.
         values = pa.array(texts, pa.string()).cast(data_type)
         is_text = pa.array([type(value) is str for value in items], pa.bool_())
         if not pc.all(pc.or_(pc.is_finite(values), is_text), min_count=0).as_py():
@@ -311,14 +311,14 @@ def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa
 
 
 def _encode_times(array: pa.Array) -> list[Any]:
-    """Return days and moments in ISO 8601, whatever their year; Python's own stop at the year 9999."""
+    """Return dates and timestamps in ISO 8601, of any year; Python's own end with the year 9999."""
     if pa.types.is_date64(array.type):
         array = array.cast(pa.date32())
     is_day = pa.types.is_date32(array.type)
     unit = "D" if is_day else array.type.unit
     integers = array.cast(pa.int32() if is_day else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     texts = np.datetime_as_string(integers.astype(f"datetime64[{unit}]")).tolist()
-    if _NOT_A_TIME in texts:  # the least integer, which numpy takes for none
+    if _NOT_A_TIME in texts:  # the smallest integer, which is numpy's NaT
         texts = [_least_time(unit) if text == _NOT_A_TIME else text for text in texts]
     zero = {"ms": ".000", "us": ".000000", "ns": ".000000000"}.get(unit)
     zone = "Z" if not is_day and array.type.tz is not None else ""
@@ -329,7 +329,7 @@ def _encode_times(array: pa.Array) -> list[Any]:
 
 
 def _signed_year(text: str) -> str:
-    """Give a year outside 0000 to 9999 its sign, as ISO 8601 and Java have it."""
+    """Add the sign of ISO 8601 and Java to a year outside 0000 to 9999."""
     if text[_YEAR_DIGITS] == "-" and text[0] != "-":
         return text
     year, _, rest = text.removeprefix("-").partition("-")
@@ -337,7 +337,7 @@ def _signed_year(text: str) -> str:
 
 
 def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:
-    """Return days and moments of ISO 8601 texts. A zone is needed exactly where the type has one."""
+    """Parse dates and timestamps in ISO 8601. A zone is required exactly if the type has one."""
     try:
         return texts.cast(data_type)
     except pa.ArrowException:
@@ -389,7 +389,7 @@ def _decode_times(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _ranges(array: pa.Array) -> tuple[int, int, list[tuple[int, int] | None]]:
-    """Return the first and last offset of lists or maps in their children, and the range of each, or None for null."""
+    """Return the first and last child offset of lists or maps, and each one's range, or None for null."""
     offsets = array.offsets.to_numpy()
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     bounds = zip((offsets[:-1] - first).tolist(), (offsets[1:] - first).tolist(), strict=True)
@@ -489,8 +489,9 @@ def _decode_variants(values: list[Any], data_type: pa.DataType, path: str) -> pa
 
 
 def variant_of(value: Any, path: str) -> dict[str, bytes] | None:
-    """Return a value of `parse_json` as a variant; null for null. Numbers are exact if they have no exponent, as in
-    Spark's ``parse_json``.
+    """Return a value of `parse_json` as a variant, null for null.
+
+    Numbers without an exponent are exact, as in Spark's ``parse_json``.
     """
     try:
         return None if value is None else encode_variant(_with_numbers(value))
@@ -545,4 +546,4 @@ FORMS: Final = (
     Form("VARIANT", "any value", is_variant, _to_pylist, _decode_variants),
     Form("STRUCT", "object", pa.types.is_struct, _encode_structs, _decode_structs),
 )  # fmt: skip
-"""The types of tables, each with its form in JSON; the first one that holds a type is its own."""
+"""The types of tables with their JSON forms. The first entry that holds a type applies."""

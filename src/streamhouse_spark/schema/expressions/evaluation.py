@@ -1,7 +1,7 @@
-"""Values of SQL expressions over columns of Arrow. Pure.
+"""Evaluation of SQL expressions over Arrow columns. Pure.
 
-Values compare as in Spark: NaN equals itself and is above every number, -0.0 equals 0.0, texts compare by their bytes.
-Integers and decimals compare exactly. Beside a float they are floats.
+Values compare as in Spark: NaN equals itself and is greater than every number, -0.0 equals 0.0, and texts compare by
+bytes. Integers and decimals compare exactly; next to a float they become floats.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MIRRORED: Final = {">": "<", ">=": "<="}
 
 
 def evaluate(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
-    """Return the value of a part for each row; of a condition true, false or null.
+    """Return the value of an expression for each row; for a condition true, false or null.
 
-    Raises ``pa.ArrowInvalid`` for a number that is too large for its type.
+    Raises ``pa.ArrowInvalid`` if a number overflows its type.
     """
     match part.operator:
         case "column":
@@ -52,7 +52,7 @@ def evaluate(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
 
 
 def _evaluate_chain(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
-    """Evaluate AND or OR. As in Spark, an operand may fail for rows that an operand before it has decided."""
+    """Evaluate AND or OR. As in Spark, an operand may fail for rows that an earlier operand has decided."""
     connect = pc.and_kleene if part.operator == "and" else pc.or_kleene
     answer = evaluate(part.operands[0], rows)
     for operand in part.operands[1:]:
@@ -79,7 +79,9 @@ def _compare(part: Part, left: Any, right: Any) -> Any:
 
 
 def _align_decimals(first: Part, second: Part, left: Any, right: Any) -> tuple[Any, Any]:
-    """Return exact numbers in one type: that of the column itself beside a constant that it can hold."""
+    """Return exact numbers in one type; next to a constant that the column's type can hold, that is the column's
+    type.
+    """
     for constant, part, values, is_left in ((first, second, right, True), (second, first, left, False)):
         if constant.operator == "constant" and (scalar := _scalar_of(constant.value, part.type)) is not None:
             return (scalar, values) if is_left else (values, scalar)

@@ -1,7 +1,7 @@
-"""Functions of SQL expressions: their types, and their values over columns of Arrow. Pure.
+"""Functions of SQL expressions: type resolution, and evaluation over Arrow columns. Pure.
 
-A value is the one that Spark has with ANSI mode on: null where an operand is null, an error where a number overflows.
-A TIMESTAMP is a moment, and its year, day, hour and text are those of UTC, on every machine and in every session.
+Results equal Spark's in ANSI mode: null if an operand is null, an error if a number overflows. The year, day, hour and
+text of a TIMESTAMP are in UTC, on every machine and in every session.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _LENGTHS: Final = ("length", "char_length", "character_length")
 _EXACT_DIGITS_MAX: Final = 76
 """Digits of Arrow's widest decimal, in which sums and products are exact."""
 _TEXT_SCALE_MAX: Final = 6
-"""Decimals of so many places have no exponent in Arrow's texts, as in Spark's."""
+"""Decimals with up to this scale have no exponent in Arrow's texts, as in Spark's."""
 _INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
-"""Digits of the decimal that Spark makes of a whole number of so many bits."""
+"""Integer bits → digits of Spark's decimal for it."""
 _DATE_DAYS: Final = (-719162, 2932896)
 _TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
 FUNCTIONS: Final = frozenset(
     [*calendar.FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower",
      "substring", "substr"]
 )  # fmt: skip
-"""The names that an expression may call, in small letters."""
+"""The names that an expression may call, in lower case."""
 
 Chosen = tuple[str, pa.DataType, Sequence[int], Any]
-"""The function, the type of its value, the places of the operands that it is of, and what else it is told."""
+"""Resolved function: operator, result type, positions of its operands, and further argument."""
 
 
 class UnsuitableError(Exception):
-    """There is no such function of operands of these types; the text says what there is."""
+    """No such function exists for operands of these types; the text lists what is supported."""
 
 
 def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
-    """Return the function of this name for operands of these types, of which some are constants.
+    """Resolve a function by name for operands of these types, some of which are constants.
 
     Raises `UnsuitableError`.
     """
@@ -82,7 +82,9 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
 
 
 def cast_function(source: pa.DataType, target: pa.DataType) -> str:
-    """Return the function of a cast. Raises `UnsuitableError` for one that has another value on another machine."""
+    """Return the function of a cast. Raises `UnsuitableError` for casts whose result depends on the machine or
+    session.
+    """
     if source == target:
         return "as same"
     if source in _DATES and target == pa.date32():
@@ -107,7 +109,7 @@ def cast_function(source: pa.DataType, target: pa.DataType) -> str:
 
 
 def decimal_type(kind: pa.DataType, constant: Any = None) -> pa.DataType:
-    """Return the decimal that Spark makes of an exact number: a constant has only its own digits."""
+    """Return Spark's decimal type for an exact number; a constant has only its own digits."""
     if pa.types.is_decimal(kind):
         return kind
     return pa.decimal128(_INT_DIGITS[kind.bit_width] if constant is None else len(str(abs(constant))), 0)
@@ -118,7 +120,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> pa.DataType:
-    """Return the type of a sum, a product or a negative number."""
+    """Return the type of a sum, a product or a negation."""
     _require(
         all(_is_exact(kind) or pa.types.is_floating(kind) for kind in types),
         "it calculates with numbers alone; CAST makes one of another value",
@@ -133,7 +135,7 @@ def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[An
 
 
 def _decimal_result(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return Spark's type of a sum or product of decimals: beyond 38 digits it has fewer decimal places."""
+    """Return Spark's type of a sum or product of decimals, which loses scale beyond 38 digits."""
     if name == "multiply":
         precision, scale = left.precision + right.precision + 1, left.scale + right.scale
     else:
@@ -146,7 +148,7 @@ def _decimal_result(name: str, left: pa.DataType, right: pa.DataType) -> pa.Data
 
 
 def _span(types: Sequence[pa.DataType], constants: Sequence[Any]) -> tuple[int, int | None]:
-    """Return the characters of a substring: the first one from 0 on, and the one behind the last."""
+    """Return the half-open character range of a substring, from 0 on."""
     _require(len(types) in (2, 3) and types[0] == pa.string(), "a text, a position and a length are needed")
     position, *length = constants[1:]
     _require(all(isinstance(n, int) for n in (position, *length)), "position and length have to be whole numbers")
@@ -177,7 +179,7 @@ def _require(holds: Any, why: str) -> None:
 
 
 def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
-    """Return the values of a function. Raises ``pa.ArrowInvalid`` for a whole number that is too large for its type."""
+    """Evaluate a function. Raises ``pa.ArrowInvalid`` if an integer overflows its type."""
     if operator in _ARITHMETIC:
         return _calculate(operator, kind, operands)
     if operator == "concat":
@@ -200,13 +202,15 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument
 
 
 def to_float(values: Any, kind: pa.DataType) -> Any:
-    """Return numbers as the nearest floats. A decimal goes through its text, as Arrow's own cast is not exact."""
+    """Convert numbers to the nearest floats. Decimals are converted through text, because Arrow's own cast is
+    inexact.
+    """
     exact = pc.cast(values, pa.string()) if pa.types.is_decimal(values.type) else values
     return exact if exact.type == kind else pc.cast(exact, kind, safe=False)
 
 
 def to_decimal256(values: Any) -> Any:
-    """Return exact numbers as decimals of their digits, whose sums and products Arrow makes wide enough."""
+    """Convert exact numbers to decimals of their digits, whose sums and products Arrow makes wide enough."""
     if pa.types.is_integer(values.type):
         values = pc.cast(values, pa.decimal128(19, 0))
     return pc.cast(values, pa.decimal256(values.type.precision, values.type.scale))
@@ -222,14 +226,14 @@ def _calculate(operator: str, kind: pa.DataType, operands: Sequence[Any]) -> Any
 
 
 def _round(values: Any, kind: pa.DataType) -> Any:
-    """Return decimals with the places of a type. Raises ``pa.ArrowInvalid`` for one that has too many digits."""
+    """Round decimals to the scale of a type. Raises ``pa.ArrowInvalid`` for too many digits."""
     if values.type.scale > kind.scale:
         values = pc.round(values, ndigits=kind.scale, round_mode="half_towards_infinity")
     return pc.cast(values, kind)
 
 
 def _time_text(values: Any) -> Any:
-    """Return dates and timestamps as Spark writes them. Raises ``pa.ArrowInvalid`` outside the years 1 to 9999."""
+    """Format dates and timestamps as Spark does. Raises ``pa.ArrowInvalid`` outside the years 1 to 9999."""
     is_date = values.type == pa.date32()
     numbers = pc.cast(values, pa.int32() if is_date else pa.int64())
     first, last = _DATE_DAYS if is_date else (_TIMESTAMP_MICROS[0], _TIMESTAMP_MICROS[1] - 1)
@@ -240,12 +244,12 @@ def _time_text(values: Any) -> Any:
 
 
 def _to_local_time(values: Any) -> Any:
-    """Return a moment as a date and a time in UTC, which needs no list of time zones."""
+    """Convert a timestamp to local time in UTC, without a time zone database."""
     return values.cast(_TIMESTAMP_NTZ) if values.type == _TIMESTAMP else values
 
 
 def _change_case(values: Any, operator: str) -> Any:
-    """Return texts in capitals or small letters, as many as Unicode says: one letter may become two."""
+    """Change the case of texts by full Unicode rules: one letter may become two."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([_change_case(chunk, operator) for chunk in values.chunks], pa.string())
     if pc.all(pc.string_is_ascii(values)).as_py() is not False:

@@ -1,4 +1,4 @@
-"""SQL expressions of CHECK constraints and generated columns: text to a tree whose parts have Spark's types.
+"""Parser of SQL expressions in CHECK constraints and generated columns: text to a tree with Spark's types.
 
 ::
 
@@ -13,8 +13,8 @@
     factor := "-" factor | "(" condition ")" | number | 'text' | TRUE | FALSE | NULL | column
           | "CAST" "(" condition "AS" type ")" | function "(" … ")"
 
-Every part has the type that Spark with ANSI mode gives it, so a value is Spark's, overflow included. Only values of one
-family of types are compared. Texts beside dates and timestamps are converted to these. `functions` has the functions.
+Every part has the type that Spark infers in ANSI mode, so values equal Spark's, overflow included. Only values of one
+type family are compared. Texts compared with dates and timestamps are converted. `functions` has the functions.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 _DEPTH_MAX: Final = 50
 
 Token = tuple[str, str, int]
-"""Its kind, its text and the place where it begins."""
+"""Kind, text and start position."""
 
 
 class SqlTokens:
-    """The tokens of a text, by a pattern whose groups are their kinds: ``operator``, ``word`` and others.
+    """Token stream over a text. The group names of the pattern are the token kinds: ``operator``, ``word`` and others.
 
-    Errors are `InvalidOptionError`. They begin with ``where``, show the text, what stands at which character and why it
-    cannot stay, and, where it was not understood, what is ``possible``.
+    Errors are `InvalidOptionError`. They start with ``where`` and show the text, the position, the problem and, for
+    unsupported syntax, what is ``possible``.
     """
 
     def __init__(self, text: str, schema: TableSchema, pattern: re.Pattern[str], *, where: str, possible: str) -> None:
@@ -66,7 +66,7 @@ class SqlTokens:
 
     @property
     def at(self) -> int:
-        """The place of the next token."""
+        """The position of the next token."""
         return self.peek()[2]
 
     @property
@@ -82,7 +82,7 @@ class SqlTokens:
         return token
 
     def take_type(self) -> tuple[str, int]:
-        """Take all up to the parenthesis that closes around it; return the text and its place."""
+        """Consume everything up to the closing parenthesis; return the text and its position."""
         begin, depth = self.at, 0
         while not self.is_at_end and (depth or not self.is_next(")")):
             depth += {"(": 1, ")": -1}.get(self.take()[1], 0)
@@ -113,7 +113,7 @@ class SqlTokens:
 
     @contextmanager
     def deeper(self, at: int | None = None) -> Iterator[None]:
-        """Go a level down, 50 at most, so that no text ends Python's stack."""
+        """Enter a nesting level, at most 50, so that no text exhausts the stack."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             self.refuse(f"lies deeper than {_DEPTH_MAX} levels", at)
@@ -130,7 +130,7 @@ class SqlTokens:
         return column
 
     def require_end(self, columns: frozenset[str]) -> None:
-        """Refuse what is left, and a text without columns."""
+        """Reject remaining tokens, and a text without columns."""
         if not self.is_at_end:
             self.refuse("is not understood")
         if not columns:
@@ -164,26 +164,25 @@ _POSSIBLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an expression: a column, a constant, or an operator or function with its operands."""
+    """A node of an expression: a column, a constant, or an operator or function with its operands."""
 
     operator: str
     type: pa.DataType
     operands: tuple[Part, ...] = ()
     value: Any = None
-    """The name of a column, the value of a constant, the pattern of LIKE, or another argument of a function."""
+    """The name of a column, the value of a constant, the pattern of LIKE, or a further argument of a function."""
 
     def columns(self) -> frozenset[str]:
-        """Return the names of the columns in it."""
+        """Return the names of the columns that it references."""
         if self.operator == "column":
             return frozenset([self.value])
         return frozenset[str]().union(*(operand.columns() for operand in self.operands))
 
 
 def parse_expression(text: str, schema: TableSchema, where: str, generated: Sequence[str] = ()) -> Part:
-    """Parse the expression at ``where``, which errors name, over columns that are not among the ``generated``.
+    """Parse an expression over columns that are not ``generated``. Errors name ``where``.
 
-    Raises `InvalidOptionError` naming the part that is not understood, an unknown column, or operands whose types do
-    not fit.
+    Raises `InvalidOptionError` for unsupported syntax, an unknown column, and operands of unsuitable types.
     """
     return _Parser(text, schema, where, generated).parse()
 
@@ -251,7 +250,7 @@ class _Parser:
 
     def _membership(self, left: Part, begin: int) -> Part:
         values = self._arguments()
-        if any(pa.types.is_floating(part.type) for part in (left, *values)):  # Spark compares all as one type
+        if any(pa.types.is_floating(part.type) for part in (left, *values)):  # Spark compares all in one common type
             left, values = _as_double(left), [_as_double(value) for value in values]
         tests = tuple(self._comparison("=", left, value, begin) for value in values)
         return tests[0] if len(tests) == 1 else Part("or", _BOOLEAN, tests)
@@ -293,7 +292,7 @@ class _Parser:
         return Part(operator, _BOOLEAN, (left, right))
 
     def _convert_part(self, part: Part, target: pa.DataType) -> Part:
-        """Return a constant NULL, or text beside dates and timestamps, as a value of the other side's type."""
+        """Return a NULL constant, or a text next to dates and timestamps, as a constant of the other operand's type."""
         if part.type == _NULL:
             return Part("constant", target, (), None)
         if part.operator != "constant" or part.type != pa.string() or not pa.types.is_temporal(target):
@@ -409,7 +408,7 @@ def _as_double(part: Part) -> Part:
 
 
 def _with_backslashes(pattern: str, escape: str) -> str:
-    """Return a pattern whose escape character is the backslash."""
+    """Return a pattern with backslash as its escape character."""
     if escape == "\\":
         return pattern
     plain = pattern.replace("\\", "\\\\")
@@ -421,7 +420,7 @@ def _escape(character: str) -> str:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Return the name of the types whose values are compared with those of this type."""
+    """Return the type family within which values are comparable."""
     types = pa.types
     if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
         return "number"

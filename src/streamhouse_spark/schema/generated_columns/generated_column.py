@@ -1,7 +1,7 @@
-"""Generated columns of a table: expressions over other columns, kept as its properties ``table.generated.<column>``.
+"""Generated columns: expressions over other columns, stored as the table's properties ``table.generated.<column>``.
 
-They are fixed at creation. Every writer gives a row without a value the expression's, before rows are stored, and
-refuses rows with another one. So readers and lakes have plain columns, and need to know nothing.
+They are fixed at creation. Every writer computes missing values before it stores rows, and rejects rows with another
+value. So readers and lakes see plain columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GENERATED: Final = "table.generated."
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One generated column: its name and type, its text, and the text as it was parsed for a schema."""
+    """A generated column: its name, type, SQL text, and the text parsed for a schema."""
 
     name: str
     type: pa.DataType
@@ -47,10 +47,10 @@ class Generated:
 
 
 def parse_generated(properties: Mapping[str, str], schema: TableSchema) -> tuple[Generated, ...]:
-    """Parse the generated columns among the properties of a table with this schema, in the order of its columns.
+    """Parse the generated columns from the properties of a table with this schema, in column order.
 
-    Raises `InvalidOptionError` for a column that is absent or cannot be generated, and for a text that is no expression
-    over other columns of its type.
+    Raises `InvalidOptionError` for an unknown or unsuitable column, and for a text that is not an expression of the
+    column's type over other columns.
     """
     texts = {}
     for key, text in properties.items():
@@ -88,7 +88,7 @@ def _parse_generated(column: Column, text: str, schema: TableSchema, texts: Mapp
 
 
 def _can_hold(target: pa.DataType, source: pa.DataType) -> bool:
-    """Tell whether a column holds all values of a type, in the same form."""
+    """Return whether a column holds all values of a type, in the same form."""
     if pa.types.is_integer(target) and pa.types.is_integer(source):
         return bool(target.bit_width >= source.bit_width)
     if pa.types.is_decimal(target) and pa.types.is_decimal(source):
@@ -98,15 +98,15 @@ def _can_hold(target: pa.DataType, source: pa.DataType) -> bool:
 
 
 def has_generated(properties: Iterable[str]) -> bool:
-    """Tell whether generated columns, or an identity column, are among properties of these names."""
+    """Return whether the property names include generated columns or an identity column."""
     return any(name.startswith((GENERATED, IDENTITY)) for name in properties)
 
 
 def fill_generated_columns(generated: Iterable[Generated], rows: pa.Table, table: str) -> pa.Table:
-    """Return rows with the values of their generated columns, where they have none.
+    """Return the rows with missing values of generated columns computed.
 
-    Raises `ConstraintViolatedError` for rows that have another value, `SchemaMismatchError` for a value or a row that
-    is too large; before anything is stored.
+    Raises `ConstraintViolatedError` for rows with another value, and `SchemaMismatchError` for a value or row that is
+    too large, before anything is stored.
     """
     for column in generated:
         place = rows.schema.get_field_index(column.name)
@@ -116,7 +116,7 @@ def fill_generated_columns(generated: Iterable[Generated], rows: pa.Table, table
         rows = rows.set_column(place, rows.schema.field(place), values)
         if pa.types.is_string(column.type):
             from streamhouse_spark.schema.row_conversion import (
-                require_small_rows,  # readers know generated columns, and no rows
+                require_small_rows,  # readers import this module, but do not convert rows
             )
 
             require_small_rows(rows, table)
@@ -124,7 +124,7 @@ def fill_generated_columns(generated: Iterable[Generated], rows: pa.Table, table
 
 
 def recompute_generated_columns(generated: Iterable[Generated], rows: pa.RecordBatch, table: str) -> pa.RecordBatch:
-    """Return rows with the values of their generated columns, whatever they had.
+    """Return the rows with all generated columns recomputed.
 
     Raises `SchemaMismatchError` for a value that is too large.
     """
