@@ -1,4 +1,4 @@
-"""One ALTER TABLE: its changes, and the table's schema and properties afterwards. Pure."""
+"""ALTER TABLE: a set of changes, and the resulting schema and properties. Pure."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """Changes that are made together or not at all."""
+    """Changes that are applied atomically."""
 
     added: TableSchema | None = None
-    """New columns, behind all others. Their ids do not count."""
+    """New columns, appended to the existing ones. Their ids are ignored."""
     comments: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → its comment; None removes it."""
+    """Column → comment; None removes it."""
     set_properties: Mapping[str, str] = field(default_factory=dict)
     unset_properties: tuple[str, ...] = ()
     columns: ColumnChanges = field(default_factory=ColumnChanges)
-    """Changes of existing columns, made before new ones are added."""
+    """Changes of existing columns, applied before new ones are added."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Column → constant for new rows that lack it; None removes it. Names and types are those afterwards."""
+    """Column → constant for new rows that omit it; None removes it. Names and types are those after the change."""
     drop_not_null: tuple[str, ...] = ()
-    """Columns that accept null afterwards."""
+    """Columns that become nullable."""
     positions: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → the column that it stands behind, None for the first. Names are those afterwards."""
+    """Column → the column that it follows, None for the first. Names are those after the change."""
 
     @classmethod
     def of(
@@ -59,8 +59,8 @@ class Alteration:
         drop_not_null: Sequence[str] = (),
         positions: Mapping[str, str | None] | None = None,
     ) -> Alteration:
-        """Check and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes that
-        no table could take.
+        """Validate and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes
+        that no table supports.
         """
         for name, values in (
             ("comments", comments),
@@ -102,7 +102,7 @@ class AlteredTable:
     """The schema and the properties of a table after an alteration."""
 
     schema_id: int
-    """The current one if only comments changed: rows of either schema are the same."""
+    """The current id if only comments changed, since rows of both schemas are the same."""
     schema: TableSchema
     properties: Mapping[str, str]
 
@@ -115,11 +115,13 @@ def alter_table_definition(
     properties: Mapping[str, str],
     former_partitionings: FormerFields = (),
 ) -> AlteredTable:
-    """Return the table after the change. ``schemas`` are all that the table ever had: ids of columns are not used
-    again. ``former_partitionings`` are the fields that it was partitioned by before.
+    """Return the table definition after the change.
 
-    Raises `SchemaMismatchError` for a column that cannot be added or is absent, and for a default that does not fit,
-    `InvalidOptionError` for a property that is unknown, fixed or impossible.
+    ``schemas`` are all schemas that the table ever had, because column ids are never reused. ``former_partitionings``
+    are the fields by which it was partitioned before.
+
+    Raises `SchemaMismatchError` for a column that is unknown or cannot be added, and for a default that does not fit,
+    and `InvalidOptionError` for a property that is unknown, fixed or invalid.
     """
     schema = schemas[schema_id]
     if change.columns:
@@ -174,7 +176,7 @@ def _refuse_partition_names(
 def _refuse_former_sources(
     changes: ColumnChanges, schema: TableSchema, schemas: Mapping[int, TableSchema], former_partitionings: FormerFields
 ) -> None:
-    """Refuse changes of columns that lake files from before still lie by. Raises `InvalidOptionError`."""
+    """Reject changes of columns by which older lake files are still partitioned. Raises `InvalidOptionError`."""
     fields = [
         (schemas[i].column(field.column).id, field)
         for i, former_fields in former_partitionings

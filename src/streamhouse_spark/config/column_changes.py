@@ -1,7 +1,7 @@
-"""Renaming, dropping and widening of columns: the effects on a table, and the conditions. Pure.
+"""Renaming, dropping and widening of columns: conditions and effects. Pure.
 
-A table's properties follow a column in the same record. Rows are laid out by the type of a key, and by the columns of
-partitions, whose names stand in the lake's partitioning: these cannot be changed.
+A table's properties follow a column in the same record. The data layout depends on the types of keys and on partition
+columns, whose names are in the lake's partitioning, so these cannot change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """Changes of existing columns, each by its name before all of the changes."""
+    """Changes of existing columns, by their names before all changes."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
@@ -38,16 +38,16 @@ class ColumnChanges:
     sizes: Mapping[str, TextSize] = field(default_factory=dict)
     """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
     fields: tuple[tuple[Path, pa.DataType], ...] = ()
-    """New fields inside columns: the column's name and the path from there, as they are after the other changes, but
-    for the column's name."""
+    """New nested fields: the column's name before the changes, and the path from there after the other changes."""
 
     def __bool__(self) -> bool:
         return bool(self.renamed or self.dropped or self.widened or self.fields)
 
     @classmethod
     def of(cls, renamed: object, dropped: object, widened: object) -> ColumnChanges:
-        """Check and combine the changes. Raises `InvalidOptionError` for a wrong mapping or list of names,
-        `SchemaMismatchError` for an unknown type.
+        """Validate and combine the changes.
+
+        Raises `InvalidOptionError` for an invalid mapping or list of names, `SchemaMismatchError` for an unknown type.
         """
         for name, mapping in (("rename_columns", renamed), ("widen_columns", widened)):
             if not isinstance(mapping, Mapping | None) or not all(isinstance(column, str) for column in mapping or ()):
@@ -92,8 +92,8 @@ def apply_column_changes(
 ) -> tuple[TableSchema, dict[str, str]]:
     """Return the schema and the properties after ``changes``. ``former_schemas`` are all schemas that the table had.
 
-    Raises `SchemaMismatchError` for an unknown column, a name that is taken or not allowed, a type that is not wider,
-    and where no column would be left; `InvalidOptionError` for a column whose role forbids the change.
+    Raises `SchemaMismatchError` for an unknown column, a name that is taken or invalid, a type that is not wider, and
+    if no column would remain; `InvalidOptionError` for a column whose role forbids the change.
     """
     changes, nested_changes = _split_nested_changes(changes, schema)
     _require_allowed(changes, schema, partition_by, properties, nested_changes)
@@ -107,9 +107,7 @@ def apply_column_changes(
 
 
 def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
-    """Part the changes of whole columns from those inside columns. A name that is a column's is that column's, whatever
-    dots it has.
-    """
+    """Separate changes of whole columns from those of nested fields. An existing column name may contain dots."""
     renamed: dict[str, dict[Path, str]] = {}
     widened: dict[str, dict[Path, pa.DataType]] = {}
     dropped: dict[str, list[Path]] = {}
@@ -192,7 +190,7 @@ def _require_allowed(
         if change.renamed or change.dropped or change.widened:
             advice = "add a column of the type that you want"
             _refuse(name, "changed inside", [*generated, *roles], advice)
-    # Of a wider type Paimon's hash is another, Iceberg's is the same.
+    # Paimon's hash differs for a wider type, Iceberg's does not.
     fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
     for name, kind in changes.widened.items():
         column = schema.column(name)
@@ -210,7 +208,7 @@ def _refuse(column: str, change: str, roles: Sequence[tuple[str, set[str], str]]
 def _rename_in_properties(
     properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], dropped_names: set[str]
 ) -> dict[str, str]:
-    """Return the properties with the columns' new names, without dropped columns."""
+    """Return the properties with columns renamed and dropped columns removed."""
 
     def current_name(name: str) -> str | None:
         schema_column = schema.find(name)
@@ -245,8 +243,7 @@ def _join_names(text: str, current_name: Callable[[str], str | None]) -> str:
 
 
 def refuse_partition_names(names: Sequence[str], partitions: Sequence[str]) -> None:
-    """Refuse the names of the lake table's partitions by bucket or transform, which were chosen to be unlike those of
-    columns.
+    """Reject new columns with names of the lake table's partitions by bucket or transform.
 
     ``partitions`` are all names that these ever had. Raises `SchemaMismatchError`.
     """

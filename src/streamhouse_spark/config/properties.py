@@ -330,14 +330,14 @@ def _referenced_columns(generated: Generated) -> set[str]:
 
 
 def is_keyed_property(name: str) -> bool:
-    """Tell whether only tables with a primary key have the property."""
+    """Return whether the property is specific to primary-key tables."""
     return name in _KEYED or FIELD.match(name) is not None
 
 
 def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
-    """Return the default bucket key of a table with a primary key: the key's first column that can be one.
+    """Return the default bucket key of a primary-key table: the first suitable column of the key.
 
-    Partition columns are passed over: within a partition they would put all rows into one bucket.
+    Partition columns are skipped: within a partition they would put all rows into one bucket.
     """
     partitions = {schema.column(name).name for name in partition_by}
     names = [schema.column(name).name for name in primary_key]
@@ -346,7 +346,7 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 
 
 def check_property_name(name: str) -> None:
-    """Refuse a name that no property can have. A name outside our own prefixes is the user's.
+    """Reject an invalid property name. A name outside our own prefixes is the user's.
 
     Raises `InvalidOptionError` for an unknown name under our prefixes, and for one that resembles a known property.
     """
@@ -377,7 +377,7 @@ def alter_properties(
 ) -> dict[str, str]:
     """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
 
-    The caller checks the result by `parse_properties`.
+    The caller validates the result with `parse_properties`.
     """
     changed = {**current, **set_values}
     for name in _LISTS_OF_NAMES & current.keys() & set_values.keys():

@@ -1,7 +1,7 @@
-"""The options of reads, streams and writes in Spark, parsed into frozen values.
+"""Options of Spark reads, streams and writes, parsed into frozen values.
 
-Names are Spark-native camelCase and count without regard to case (Spark hands them over in lower case). An unknown
-option is an error that names the nearest known one; an option known from another connector is an error that names ours.
+Names are camelCase as in Spark, and case-insensitive (Spark passes them in lower case). An unknown option is an error
+that names the nearest known one. An option of another connector is an error that names ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mode = Literal["read", "readStream", "write", "writeStream"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its name as users write it, its uses and its meaning."""
+    """An option: its name as users write it, the modes that support it, and its meaning."""
 
     name: str
     modes: tuple[Mode, ...]
@@ -113,10 +113,10 @@ OPTIONS: Final = (
     Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
 )
-"""Every option there is, besides the settings that begin with one of `SETTING_PREFIXES`."""
+"""All options, except the settings with a prefix of `SETTING_PREFIXES`."""
 
 SETTING_PREFIXES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "storage.", "lake.", "log.")
-"""Options that begin so are settings of the warehouse and are passed on as they are."""
+"""Prefixes of warehouse settings, which are passed through."""
 
 _BY_FOLDED_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
@@ -158,12 +158,12 @@ _FOREIGN: Final = {
     "read.optimized": "the suffix $lake behind the table name",
     "overwriteschema": "ALTER TABLE first: a write adds columns at most, with mergeSchema",
 }
-"""Options of other connectors, in lower case, and their names here."""
+"""Options of other connectors, in lower case → our name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """A start or end: a word for all buckets, or an offset for some of them."""
+    """Start or end offsets: a word for all buckets, or offsets of some of them."""
 
     kind: Literal["full", "earliest", "latest", "offsets"]
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamReadOptions:
-    """Options of a streaming read. The start counts only for a new query: a checkpoint overrides it."""
+    """Options of a streaming read. The start applies only to a new query, since a checkpoint overrides it."""
 
     starting_offsets: OffsetSpec = FULL
     starting_timestamp_ms: int | None = None
@@ -205,17 +205,17 @@ class StreamReadOptions:
     read_change_feed: bool = False
     include_metadata: bool = False
     include_row_ids: bool = False
-    """Whether rows have the identities of the catalog's tables too."""
+    """Whether rows include the row ids of catalog tables."""
     fail_on_data_loss: bool = True
     skips_change_commits: bool = False
-    """Whether rows that were read may be deleted later: a stream cannot take them back."""
+    """Whether the stream ignores deletions of rows that it has read, since it cannot retract them."""
     consumer_id: str | None = None
     adds_new_columns: bool = False
-    """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
+    """``schemaEvolutionMode=addNewColumns``: stop before the first rows with columns that the query lacks."""
     real_time_tasks: int = 1
-    """``realTimeTasks``: tasks that follow the log in real-time mode; micro-batches do not look at it."""
+    """``realTimeTasks``: number of tasks that follow the log in real-time mode. Micro-batches ignore it."""
     continues_in_other_history: bool = False
-    """``onDifferentHistory=continue``: of a table that was restored, go on at the checkpoint's offsets."""
+    """``onDifferentHistory=continue``: continue at the checkpoint's offsets after the table was restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +232,10 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamWriteOptions:
-    """Options of a streaming write, whose versions are its batch ids."""
+    """Options of a streaming write, whose transaction versions are batch ids."""
 
     app_id: str | None = None
-    """The option ``txnAppId``; without it the query's id counts."""
+    """The option ``txnAppId``; the query id by default."""
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False
@@ -307,9 +307,9 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
 
 
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Return the warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`.
+    """Return the warehouse from the option ``warehouse``, or from the environment. Raises `InvalidOptionError`.
 
-    Call it on the driver: executors may have another environment.
+    Call it on the driver, because executors may have another environment.
     """
     warehouse = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
     if not warehouse:
@@ -321,7 +321,7 @@ def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) ->
 
 
 def table_option(options: Mapping[str, str], mode: Mode) -> str:
-    """Return the table name that ``load``, ``save`` or ``start`` was given. Raises `InvalidOptionError`."""
+    """Return the table name passed to ``load``, ``save`` or ``start``. Raises `InvalidOptionError`."""
     name = _fold_option_names(options).get("path", "").strip()
     if name:
         return name
@@ -335,7 +335,9 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
 
 
 def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among the options, such as ``s3.endpoint``. They may hold credentials: never print them."""
+    """Return the settings among the options, such as ``s3.endpoint``. They may contain credentials: never print
+    them.
+    """
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 
@@ -344,7 +346,7 @@ def _fold_option_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
-    """Return the options under their own spelling, all of them known and usable in this mode."""
+    """Return the options by their canonical names, all of them known and supported in this mode."""
     texts: dict[str, str] = {}
     for name, value in options.items():
         folded = name.lower()
@@ -437,7 +439,7 @@ def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Return the one of ``words`` that is given, the first by default; without regard to case."""
+    """Return the given word of ``words``, case-insensitively; the first by default."""
     text = texts.get(name, words[0])
     matches = [word for word in words if word.lower() == text.strip().lower()]
     return matches[0] if matches else values.reject(name, text, " or ".join(words))

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format. The only importer of prometheus_client."""
+"""Metrics in Prometheus' text format. Only this module imports prometheus_client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_prometheus(measures: Iterable[Measure]) -> tuple[str, bytes]:
 
 
 class _Collected:
-    """The metrics of one moment, as the library asks for them."""
+    """Current metrics in the form that the library collects."""
 
     def __init__(self, measures: Iterable[Measure]) -> None:
         self._measures = list(measures)

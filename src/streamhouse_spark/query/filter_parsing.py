@@ -61,12 +61,12 @@ _UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter as the user gave it; `bound` makes it one for the columns of a read."""
+    """A filter as given by the user. `bound` converts it for the columns of a read."""
 
     given: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
     columns: tuple[str, ...] | None = None
-    """The columns that the given expression looks at, for who knows them; None if unknown."""
+    """The columns of the given expression, if the caller knows them; None if unknown."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names in its spelling, values compared as its types.
@@ -93,14 +93,14 @@ class Filter:
 class BoundFilter:
     expression: pc.Expression
     node: Node
-    """Tree that all rows of the answer satisfy: it says which files and segments can hold some."""
+    """Predicate that all matching rows satisfy, for skipping files and segments."""
     columns: tuple[str, ...] | None = None
     """The columns that it needs; None if unknown."""
 
 
 def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
-    """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
-    value).
+    """Parse a filter: an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything
+    else.
     """
     if value is None or isinstance(value, Filter):
         return value
@@ -258,7 +258,9 @@ def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
         if (value.tzinfo is None) is not (kind.tz is None):
             return None
         since_1970 = value - (_EPOCH if value.tzinfo is None else _EPOCH.replace(tzinfo=dt.UTC))
-        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(value, "nanosecond", 0)  # of pandas
+        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(
+            value, "nanosecond", 0
+        )  # pandas has nanoseconds
     elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
         nanos = ticks_of(value) * _UNIT_NANOS[value.type.unit]
     else:

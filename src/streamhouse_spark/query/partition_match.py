@@ -1,4 +1,4 @@
-"""The choice of partitions: values of some or all partition columns. Pure, over Arrow columns."""
+"""Partition matching: partitions chosen by values of some or all partition columns. Pure, over Arrow columns."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from streamhouse_spark.schema.row_conversion import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
-"""The text of null in a partition, as in Hive's folders."""
+"""The text of a null partition value, as in Hive's directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMatch:
-    """All partitions with these values in these columns. Null is a value, and so is NaN."""
+    """All partitions with these values in these columns. Null and NaN are values."""
 
     values: tuple[tuple[str, pa.Scalar], ...]
-    """Partition column → its value in the column's type, at least one."""
+    """Partition column → value in the column's type, at least one."""
 
     @classmethod
     def of(cls, partition: object, schema: TableSchema, partition_by: Sequence[str], table: str) -> PartitionMatch:
-        """Match the partitions with the values of a mapping, whose names count without regard to case.
+        """Match the partitions with the values of a mapping, whose names are case-insensitive.
 
-        Raises `InvalidOptionError` for a table without partitions, for a value that is no mapping or an empty one, and
-        for a name that is no partition column; `SchemaMismatchError` for a value that the column cannot have.
+        Raises `InvalidOptionError` for a table without partitions, for a value that is not a non-empty mapping, and for
+        a name that is not a partition column; `SchemaMismatchError` for a value that does not fit its column.
         """
         columns = _validate_partition(partition, partition_by, table)
         partition_schema = TableSchema(tuple(schema.column(name) for name in columns))
@@ -46,21 +46,21 @@ class PartitionMatch:
     def of_texts(
         cls, partition: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], table: str
     ) -> PartitionMatch:
-        """Match as `of` does, with values as people write them; `NULL_NAME` is null."""
+        """Match as `of` does, with values as texts; `NULL_NAME` is null."""
         columns = _validate_partition(partition, partition_by, table)
         typed = {name: _cast_scalar(table, name, text, schema.column(name).type) for name, text in columns.items()}
         return cls.of(typed, schema, partition_by, table)
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which of the rows are of these partitions. The rows have at least the columns of the match."""
+        """Return which of the rows are in these partitions. The rows have at least the columns of the match."""
         matches = np.ones(rows.num_rows, np.bool_)
         for name, value in self.values:
             matches &= _equality_mask(rows.column(name), value).to_numpy()
         return matches
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
-        """Tell whether a partition, by its columns' plain values (days and microseconds as integers), is one of
-        these.
+        """Return whether a partition matches, given the plain values of its columns (days and microseconds as
+        integers).
         """
         return all(_are_equal(partition[name], ticks_of(value)) for name, value in self.values)
 
@@ -70,7 +70,7 @@ class PartitionMatch:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMatches:
-    """The partitions of any of some `PartitionMatch`."""
+    """The union of several `PartitionMatch`."""
 
     matches: tuple[PartitionMatch, ...]
 
@@ -89,7 +89,7 @@ class PartitionMatches:
         return any(match.holds(partition) for match in self.matches)
 
     def renamed(self, names: Mapping[str, str]) -> PartitionMatches:
-        """Return the same partitions under other names of the columns."""
+        """Return the same partitions with other column names."""
         return PartitionMatches(
             tuple(replace(m, values=tuple((names[name], value) for name, value in m.values)) for m in self.matches)
         )
@@ -99,7 +99,7 @@ class PartitionMatches:
 
 
 def _validate_partition(partition: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
-    """Return the values under the table's spelling of the names."""
+    """Return the values by the table's spelling of the names."""
     if not partition_by:
         raise InvalidOptionError(
             f"table {table} is not partitioned by columns; truncate() removes all rows, DELETE those of a condition, "

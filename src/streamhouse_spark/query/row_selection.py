@@ -1,4 +1,4 @@
-"""Selection of rows by a filter, and removal of a few rows from many."""
+"""Row selection: rows that match a filter, and removal of a few rows from many."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Places = npt.NDArray[np.int64]
-"""Numbers of rows, ascending, each once."""
+"""Ascending, distinct row numbers."""
 NO_PLACES: Final[Places] = np.zeros(0, np.int64)
 _SLICE_ROWS_MIN: Final = 4096
-"""Parts of so many rows, on average, are cheaper as they are than copied."""
+"""Slices of at least this many rows on average are cheaper than a copy."""
 
 
 def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
-    """Return the rows for which the filter is true, in their order, without the rows at ``deleted_places``.
+    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
 
-    The calling thread evaluates the filter, and rows are copied once.
-
-    `pyarrow.Table.filter` takes Arrow's threads for it, and one of those may hold on to rows for a moment longer. Rows
-    in Python's memory are freed under Python's lock, and a thread that asks for the lock while the interpreter ends
-    aborts the process: so a command ended with code 134 after it had printed everything (Arrow issue 34314).
+    The calling thread evaluates the filter, and rows are copied once. `pyarrow.Table.filter` would use Arrow's threads,
+    one of which may release rows in Python's memory late. A thread that requests the GIL during interpreter shutdown
+    aborts the process: a command exited with code 134 after it had printed everything (Arrow issue 34314).
     """
-    from pyarrow import acero  # loads pandas, where there is one
+    from pyarrow import acero  # imports pandas if installed
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
     plan = acero.Declaration("project", acero.ProjectNodeOptions([filter_], ["is_wanted"]), [source])
@@ -46,8 +44,8 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def live_parts(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:
-    """Return the rows that are not at ``deleted_places`` as zero-copy slices of the batch, or None if the slices are so
-    short that a copy of the rows is cheaper.
+    """Return the rows not at ``deleted_places`` as zero-copy slices, or None if these are so short that a copy is
+    cheaper.
     """
     if not len(deleted_places):
         return [batch] if batch.num_rows else []
@@ -61,19 +59,19 @@ def live_parts(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordB
 
 
 def live(batch: pa.RecordBatch, deleted_places: Places) -> pa.RecordBatch:
-    """Return a copy of the rows that are not at the places ``deleted_places``, in their order."""
+    """Return a copy of the rows not at ``deleted_places``, in order."""
     return _select_batch(batch, live_bits(batch.num_rows, deleted_places)) if len(deleted_places) else batch
 
 
 def live_bits(num_rows: int, deleted_places: Places) -> pa.BooleanArray:
-    """Tell for each row whether it is not at the places ``deleted_places``."""
+    """Return for each row whether it is not at ``deleted_places``."""
     is_live = np.ones(num_rows, np.bool_)
     is_live[deleted_places] = False
     return _bits(is_live)
 
 
 def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """Return the rows that are not ``dropped``, in their order."""
+    """Return the rows that are not ``dropped``, in order."""
     if not dropped.any():
         return batch
     return _select_batch(batch, _bits(~dropped))
@@ -85,6 +83,6 @@ def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatc
 
 
 def _bits(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Do the same as `pyarrow.array`, in a tenth of its time."""
+    """Return a boolean array, as `pyarrow.array` does but ten times faster."""
     data = pa.py_buffer(np.packbits(is_live, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(is_live), [None, data], 0)

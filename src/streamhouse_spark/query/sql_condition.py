@@ -1,4 +1,4 @@
-"""``where``: a small part of SQL's conditions, as a filter that reads can use to skip files and segments.
+"""Parser of ``where`` conditions: a subset of SQL, as a filter with which reads can skip files and segments.
 
 ::
 
@@ -41,8 +41,7 @@ _DEPTH_MAX: Final = 50
 def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression:
     """Parse a condition to a filter for `Table.to_arrow`: predicates if all of them must hold, else an expression.
 
-    Raises `InvalidOptionError` naming the position of a condition that it does not understand; `SchemaMismatchError`
-    for an unknown column.
+    Raises `InvalidOptionError` with the position of unsupported syntax, `SchemaMismatchError` for an unknown column.
     """
     tree = _Parser(text, schema).parse()
     if _is_predicate(tree):
@@ -182,7 +181,7 @@ class _Parser:
     def _convert_literal(self, value: str, column: pa.Field) -> Any:
         if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
             try:
-                return decimal.Decimal(value)  # compared exactly, whatever fits the column
+                return decimal.Decimal(value)  # is compared exactly with any numeric column
             except decimal.InvalidOperation:
                 self._refuse(f"a number, because column {column.name} has type {column.type},")
         try:
