@@ -23,6 +23,7 @@ DAYS: Final = (1 - _EPOCH_DAY, dt.date.max.toordinal() - _EPOCH_DAY)
 _DAY_MICROS: Final = 86_400_000_000
 MICROS: Final = (DAYS[0] * _DAY_MICROS, (DAYS[1] + 1) * _DAY_MICROS - 1)
 """The first and the last ``datetime`` of Python, in microseconds since 1970."""
+_YEAR_DIGITS: Final = 4
 _BEYOND_PYTHON: Final = (OverflowError, ValueError)
 _ISO: Final = re.compile(
     r"(?P<date>[+-]?[0-9]{4,7}-[0-9]{2}-[0-9]{2})"
@@ -110,11 +111,15 @@ def python_timestamp(micros: int, *, zoned: bool) -> dt.datetime | str:
 
 def iso_date(days: int) -> str:
     """Return the date as ISO text, signed outside the years 0 to 9999."""
-    month = np.datetime64(days, "D").astype("datetime64[M]")
-    year, month_of_year = divmod(int(month.astype(np.int64)) + 1970 * 12, 12)
-    day = days - int(month.astype("datetime64[D]").astype(np.int64)) + 1
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04}-{month_of_year + 1:02}-{day:02}"
+    return signed_year(str(np.datetime64(days, "D")))
+
+
+def signed_year(text: str) -> str:
+    """Add the sign of ISO 8601 and Java to a year outside 0000 to 9999 in NumPy's text of a date or timestamp."""
+    if text[_YEAR_DIGITS] == "-" and text[0] != "-":
+        return text
+    year, _, remainder = text.removeprefix("-").partition("-")
+    return f"{'-' if text[0] == '-' else '+'}{year:0>4}-{remainder}"
 
 
 def iso_timestamp(micros: int) -> str:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.json_encoding import plain_value
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import signed_year
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import is_any_list
 from streamhouse_spark.schema.variant import VARIANT, is_variant
@@ -38,7 +39,6 @@ _WIDE_TIME: Final = re.compile(
     r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
     re.ASCII,
 )
-_YEAR_DIGITS: Final = 4
 _NOT_A_TIME: Final = "NaT"
 _UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
@@ -325,15 +325,7 @@ def _encode_times(array: pa.Array) -> list[Any]:
     if zero is not None:
         texts = [text.removesuffix(zero) for text in texts]
     valid = array.is_valid().to_pylist()
-    return [_signed_year(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
-
-
-def _signed_year(text: str) -> str:
-    """Add the sign of ISO 8601 and Java to a year outside 0000 to 9999."""
-    if text[_YEAR_DIGITS] == "-" and text[0] != "-":
-        return text
-    year, _, rest = text.removeprefix("-").partition("-")
-    return f"{'-' if text[0] == '-' else '+'}{year:0>4}-{rest}"
+    return [signed_year(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
 
 
 def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:
