@@ -29,28 +29,28 @@ class ArchiveReader:
         self._pages: dict[str, PageContent] = {}
         self._lock = new_lock()
 
-    def batches(self, piece: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
+    def batches(self, task: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
         """Read the changes of a scan task: the change type, then the columns of the schema.
 
         Raises `CorruptDataError` and `SnapshotExpiredError` as `read_page` and `read_segment` do.
         """
         read_schema = TableSchema((CHANGE_COLUMN, *schema.columns))
         try:
-            yield from read_split(self._table.storage, self._split(piece), read_schema)
+            yield from read_split(self._table.storage, self._split(task), read_schema)
         except SnapshotExpiredError as error:
             state = self._table.refresh()
-            if any(page.uuid == piece.page for page in state.archive.pages):
+            if any(page.uuid == task.page for page in state.archive.pages):
                 raise CorruptDataError(
                     f"the change archive of {state.name} names a file that is missing; restore it ({error})"
                 ) from error
             raise
 
-    def _split(self, piece: ArchiveScanTask) -> LogSplit:
+    def _split(self, task: ArchiveScanTask) -> LogSplit:
         with self._lock:
-            content = self._pages.get(piece.page)
+            content = self._pages.get(task.page)
             if content is None:
-                content = self._pages[piece.page] = read_page(self._table.storage, self._table.state, piece.page)
-        return content.split(self._table.uuid, piece.bucket, piece.offsets)
+                content = self._pages[task.page] = read_page(self._table.storage, self._table.state, task.page)
+        return content.split(self._table.uuid, task.bucket, task.offsets)
 
 
 def count_archived_bytes(table: TableHandle, state: TableState) -> int:

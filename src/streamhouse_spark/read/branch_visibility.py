@@ -22,7 +22,7 @@ def require_visible(state: TableState, snapshot_id: int | None) -> None:
         return
     if snapshot_id is None:
         require_no_branch(state, "reading the newest lake snapshot")
-    visible_ids = [pair.snapshot_id for pair in state.lake_history]
+    visible_ids = [tiered.snapshot_id for tiered in state.lake_history]
     if snapshot_id not in visible_ids:
         visible = f"lake snapshot {visible_ids[-1]}" if visible_ids else "no lake snapshot"
         raise InvalidOptionError(
@@ -38,6 +38,6 @@ def require_found(state: TableState, snapshot: LakeSnapshot | None) -> None:
     """
     if BRANCH not in state.properties or snapshot is None:
         return
-    pair = next((pair for pair in state.lake_history if pair.snapshot_id == snapshot.id), None)
-    if pair is not None:
-        require_recorded(state, pair, snapshot)
+    tiered = next((tiered for tiered in state.lake_history if tiered.snapshot_id == snapshot.id), None)
+    if tiered is not None:
+        require_recorded(state, tiered, snapshot)

@@ -42,12 +42,12 @@ _OF_ADDED = (ChangeType.INSERT, ChangeType.UPDATE_AFTER)
 _OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
 
 
-def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
+def split_changes(task: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
     """Split a large task, but never between changes that are reduced to a net change."""
-    if not isinstance(piece.rows, LogScanTask) or piece.size_bytes <= target_bytes * 3 // 2:
-        yield piece
+    if not isinstance(task.rows, LogScanTask) or task.size_bytes <= target_bytes * 3 // 2:
+        yield task
         return
-    split, commits = piece.rows.split, piece.commits
+    split, commits = task.rows.split, task.commits
     start = split.offsets.start
     for part in split_by_size(split, target_bytes):
         run = int(commits.find(np.array([part.offsets.end - 1], np.int64))[0])
@@ -55,12 +55,12 @@ def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[Changes
         offsets = OffsetRange(start, max(start, end))
         if in_part := commits.within(offsets):
             segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
-            yield replace(piece, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=in_part)
+            yield replace(task, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=in_part)
         start = offsets.end
 
 
 def change_batches(
-    piece: ChangesScanTask, placed_batches: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
+    task: ChangesScanTask, placed_batches: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a task, metadata columns first. A row without an offset and a net change have the offset
     `NO_PLACE`.
@@ -68,55 +68,55 @@ def change_batches(
     ``placed_batches`` has rows with their offsets, in ascending order. For a primary-key table the first column is the
     change type, and the columns of the task's ``key`` are included.
     """
-    commits = piece.commits
+    commits = task.commits
     waiting: list[tuple[int, pa.RecordBatch]] = []
     for offsets, batch in placed_batches:
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
-            yield from _take_net_changes(piece, waiting, fields)
-            yield from _commit_rows(piece, runs, batch, fields, offsets)
+            yield from _take_net_changes(task, waiting, fields)
+            yield from _commit_rows(task, runs, batch, fields, offsets)
             continue
         versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
         borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
         for first, last in pairwise(borders):
             version, part = int(versions[first]), batch.slice(first, last - first)
             if waiting and waiting[0][0] != version:
-                yield from _take_net_changes(piece, waiting, fields)
+                yield from _take_net_changes(task, waiting, fields)
             if version >= 0:
                 waiting.append((version, part))
             else:
-                yield from _commit_rows(piece, runs[first:last], part, fields, offsets[first:last])
-    yield from _take_net_changes(piece, waiting, fields)
+                yield from _commit_rows(task, runs[first:last], part, fields, offsets[first:last])
+    yield from _take_net_changes(task, waiting, fields)
 
 
 def _commit_rows(
-    piece: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
+    task: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows that a commit is known of, as they are."""
     is_in_commit = runs >= 0
     if not is_in_commit.all():
         batch, runs, offsets = batch.filter(pa.array(is_in_commit)), runs[is_in_commit], offsets[is_in_commit]
     if batch.num_rows:
-        commits = piece.commits
-        if isinstance(piece.rows, FileRowsScanTask | VersionRowsScanTask):
+        commits = task.commits
+        if isinstance(task.rows, FileRowsScanTask | VersionRowsScanTask):
             offsets = np.full(batch.num_rows, NO_PLACE, np.int64)
         of_rows = commits.versions[runs], commits.times_us[runs]
-        yield _with_fields(piece, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
+        yield _with_fields(task, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
 
 
 def _take_net_changes(
-    piece: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
+    task: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the net change of each key of the one commit whose changes are ``waiting``, and clear them."""
     if not waiting:
         return
     version = waiting[0][0]
-    rows = net_changes([batch for _, batch in waiting], piece.key)
+    rows = net_changes([batch for _, batch in waiting], task.key)
     waiting.clear()
-    time_us = piece.commits.times_us[np.argmax(piece.commits.versions == version)]
+    time_us = task.commits.times_us[np.argmax(task.commits.versions == version)]
     for batch in rows.to_batches():
         numbers = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
-        yield _with_fields(piece, batch, *numbers, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
+        yield _with_fields(task, batch, *numbers, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
@@ -141,7 +141,7 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
 
 
 def _with_fields(
-    piece: ChangesScanTask,
+    task: ChangesScanTask,
     batch: pa.RecordBatch,
     versions: Int64Array,
     times_us: Int64Array,
@@ -151,16 +151,14 @@ def _with_fields(
     updated: Bools | None = None,
 ) -> pa.RecordBatch:
     columns, schema = batch.columns, batch.schema
-    default_kind, of_update = _OF_DELETED if piece.is_deleted else _OF_ADDED
+    default_kind, of_update = _OF_DELETED if task.is_deleted else _OF_ADDED
     kinds = np.full(batch.num_rows, default_kind, np.int8)
     if updated is not None:
         kinds[updated] = of_update
     if schema.names[:1] == [CHANGE_TYPE.name]:
         kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
     values = {
-        CHANGE_TYPE.name: lambda: (change_types() if piece.is_changelog else _change_type_names()).take(
-            pa.array(kinds)
-        ),
+        CHANGE_TYPE.name: lambda: (change_types() if task.is_changelog else _change_type_names()).take(pa.array(kinds)),
         LOG_OFFSET.name: lambda: pa.array(offsets),
         COMMIT_VERSION.name: lambda: pa.array(versions),
         COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),

@@ -44,19 +44,19 @@ def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms
 
     Raises as `state_of_time` and `take_snapshot_as_of`.
     """
-    pin = take_snapshot_as_of(state_of_time(table, state, timestamp_ms), timestamp_ms)
-    if pin.state.version != state.version:
+    snapshot = take_snapshot_as_of(state_of_time(table, state, timestamp_ms), timestamp_ms)
+    if snapshot.state.version != state.version:
         require_kept(
             table.log,
-            pin.state,
+            snapshot.state,
             (
                 segment
-                for bucket, offsets in pin.hot.items()
-                for segment in pin.state.buckets[bucket].segments
+                for bucket, offsets in snapshot.hot.items()
+                for segment in snapshot.state.buckets[bucket].segments
                 if segment.base_offset < offsets.end and offsets.start < segment.end_offset
             ),
         )
-    return pin
+    return snapshot
 
 
 def with_schema(state: TableState, schema_id: int) -> TableState:

@@ -41,8 +41,8 @@ def plan_ranges(
 ) -> ScanPlan:
     """Plan a scan of offset ranges of a state. Raises as `range_pieces` does."""
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
-    pieces = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
-    return ScanPlan(table.name, table.uuid, schema, pieces)
+    tasks = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
+    return ScanPlan(table.name, table.uuid, schema, tasks)
 
 
 def range_pieces(
@@ -59,7 +59,7 @@ def range_pieces(
     Raises `OffsetsTrimmedError` if neither log nor lake has the offsets, or a truncation removed them. With
     ``fail_on_data_loss`` False they are skipped with a warning.
     """
-    pieces: list[Piece] = []
+    tasks: list[Piece] = []
     archive, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
     for bucket, requested in ranges.items():
         offsets = _skip_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
@@ -71,16 +71,16 @@ def range_pieces(
                 trimmed = OffsetRange(trimmed.start, archived[0].offsets.start)
             if trimmed:
                 snapshot_id = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
-                pieces.extend(
+                tasks.extend(
                     _plan_lake_tasks(
                         state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id
                     )
                 )
-            pieces.extend(archived)
+            tasks.extend(archived)
         if offsets.end > start:
             split = plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))
-            pieces.append(LogScanTask(without_rows(split, left_out.rows.get(bucket))))
-    return tuple(pieces)
+            tasks.append(LogScanTask(without_rows(split, left_out.rows.get(bucket))))
+    return tuple(tasks)
 
 
 def plan_archive_tasks(archive: Archive, bucket: int, requested: OffsetRange) -> Iterator[ArchiveScanTask]:
@@ -101,13 +101,13 @@ def plan_archived_changes(state: TableState, archive: Archive, bucket: int) -> t
 def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
     """Return the scan tasks of ``$binlog``, one per bucket with changes."""
     archive = usable_archive(state)
-    pieces = (
+    tasks = (
         BinlogScanTask(
             plan_range(state, bucket, log.offsets), state.schema, plan_archived_changes(state, archive, bucket)
         )
         for bucket, log in state.buckets.items()
     )
-    return tuple(piece for piece in pieces if piece.split.offsets or piece.archived)
+    return tuple(task for task in tasks if task.split.offsets or task.archived)
 
 
 def row_bytes(state: TableState, bucket: int) -> int:

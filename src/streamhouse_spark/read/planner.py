@@ -119,26 +119,28 @@ def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
     return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
-def plan_pin(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sources:
+def plan_pin(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> Sources:
     """Plan a scan of a read snapshot.
 
     Raises `SnapshotExpiredError` if its lake snapshot has expired or is not the recorded one.
     """
-    allowed = request.pruning.buckets(pin.state)
+    allowed = request.pruning.buckets(snapshot.state)
     if allowed is not None:
-        hot = {bucket: offsets for bucket, offsets in pin.hot.items() if bucket in allowed}
-        pin = replace(pin, hot=hot, bases={bucket: base for bucket, base in pin.bases.items() if bucket in allowed})
-    if pin.state.primary_key:
-        return _plan_keyed(table, pin, request)
-    lake = scan_pinned(table, pin, request) if pin.lake is not None else None
-    lake, holding = _exclude_deleted_rows(table, pin, lake, names_rows=request.names_rows)
-    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    pieces = prune_tasks(pin.state, map(LogScanTask, splits), request.pruning)
-    return Sources(pin.state, request.schema(pin.state), lake, (*holding, *pieces))
+        hot = {bucket: offsets for bucket, offsets in snapshot.hot.items() if bucket in allowed}
+        snapshot = replace(
+            snapshot, hot=hot, bases={bucket: base for bucket, base in snapshot.bases.items() if bucket in allowed}
+        )
+    if snapshot.state.primary_key:
+        return _plan_keyed(table, snapshot, request)
+    lake = scan_pinned(table, snapshot, request) if snapshot.lake is not None else None
+    lake, holding = _exclude_deleted_rows(table, snapshot, lake, names_rows=request.names_rows)
+    splits = [plan_range(snapshot.state, bucket, offsets) for bucket, offsets in snapshot.hot.items()]
+    tasks = prune_tasks(snapshot.state, map(LogScanTask, splits), request.pruning)
+    return Sources(snapshot.state, request.schema(snapshot.state), lake, (*holding, *tasks))
 
 
 def _exclude_deleted_rows(
-    table: TableHandle, pin: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
+    table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
 ) -> tuple[LakeScan | None, tuple[LakeScanTask, ...]]:
     """Attach pending deletes to the lake files that still hold the rows.
 
@@ -146,35 +148,35 @@ def _exclude_deleted_rows(
     only this package's reader can skip these. With ``names_rows`` it does so for files whose rows are identified by
     file and position, too.
     """
-    deleted, of_files = deleted_offsets(pin), deleted_file_rows(pin)
+    deleted, of_files = deleted_offsets(snapshot), deleted_file_rows(snapshot)
     if lake is None or not (deleted or of_files or names_rows):
         return lake, ()
     if of_files:
-        _require_files(table, pin, of_files)
+        _require_files(table, snapshot, of_files)
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few reads need to write files
 
-    places = file_positions(table, pin, lake) if names_rows else {}
+    places = file_positions(table, snapshot, lake) if names_rows else {}
     names = StorageFiles(table.storage)
-    pieces, files = [], []
-    strange = _deleted_without_offsets(table, pin, lake, deleted)
-    folder = f"{names.name_of(pin.state.lake_location)}/"
+    tasks, files = [], []
+    strange = _deleted_without_offsets(table, snapshot, lake, deleted)
+    folder = f"{names.name_of(snapshot.state.lake_location)}/"
     for file in lake.files:
         name, place = names.name_of(file.location), places.get(file.location)
         rows = deleted if parse_file_offsets(file.location) is not None else strange
         of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
         deleted_positions = of_files.get(name) if of_files else None
-        if of_bucket and ADOPTED not in pin.state.properties and name.startswith(folder):
+        if of_bucket and ADOPTED not in snapshot.state.properties and name.startswith(folder):
             of_bucket, positions = _split_deleted_rows(file, of_bucket)
             deleted_positions = (
                 positions if deleted_positions is None else OffsetRuns.merged([deleted_positions, positions])
             )
         if of_bucket or place is not None:
-            pieces += [
+            tasks += [
                 LakeScanTask(split, file.bucket, of_bucket, deleted_positions or None, place) for split in file.splits()
             ]
         else:
             files.append(replace(file, gone=deleted_positions) if deleted_positions else file)
-    return replace(lake, files=tuple(files)), tuple(pieces)
+    return replace(lake, files=tuple(files)), tuple(tasks)
 
 
 def _split_deleted_rows(
@@ -198,19 +200,19 @@ def _split_deleted_rows(
 
 
 def _deleted_without_offsets(
-    table: TableHandle, pin: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
+    table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
     """Return the deleted rows that are in no file with offsets, so that files of other engines may hold them."""
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    if pin.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
+    if snapshot.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
         return deleted
-    in_lake = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
+    in_lake = table.open_lake().with_state(snapshot.state).rows_with_offsets(snapshot.lake.snapshot_id, deleted)
     left = {bucket: runs.without(in_lake[bucket]) for bucket, runs in deleted.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
 
 
-def file_positions(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
+def file_positions(table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
     """Return location → position among all files of the lake snapshot, for files whose rows are identified by it.
 
     Empty if every file of the scan has offsets or if the lake format has no such positions. Also empty for a fallback
@@ -218,68 +220,68 @@ def file_positions(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Map
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    state, pair = pin.state, pin.lake
+    state, tiered = snapshot.state, snapshot.lake
     has_offsets = ADOPTED not in state.properties and all(parse_file_offsets(file.location) for file in lake.files)
-    if pair is None or state.lake is None or pair.snapshot_id != state.lake.snapshot_id or has_offsets:
+    if tiered is None or state.lake is None or tiered.snapshot_id != state.lake.snapshot_id or has_offsets:
         return {}
-    all_files = table.open_lake().with_state(state).named_files(pair.snapshot_id)
+    all_files = table.open_lake().with_state(state).named_files(tiered.snapshot_id)
     return {location: place for place, location in enumerate(all_files)}
 
 
-def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
+def deleted_file_rows(snapshot: ReadSnapshot) -> FileRows:
     """Return deleted rows of lake files that the lake snapshot still has.
 
     Raises `SnapshotExpiredError` if the snapshot is not known to have the same files as the one from which the rows
     were deleted.
     """
-    pair, state = pin.lake, pin.state
-    if pair is None or not state.deletions:
+    tiered, state = snapshot.lake, snapshot.state
+    if tiered is None or not state.deletions:
         return NO_FILE_ROWS
-    deletions = unapplied_file_deletes(state.deletions, pair.told)
+    deletions = unapplied_file_deletes(state.deletions, tiered.told)
     for deletion in deletions:
-        if not have_same_files(state.lake_history, deletion.snapshot_id, pair.snapshot_id):
+        if not have_same_files(state.lake_history, deletion.snapshot_id, tiered.snapshot_id):
             raise SnapshotExpiredError(
                 f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
-                f"may lie in other files of snapshot {pair.snapshot_id}, because another engine rewrote some; tier the "
-                "table, which deletes them there"
+                f"may lie in other files of snapshot {tiered.snapshot_id}, because another engine rewrote some; tier "
+                "the table, which deletes them there"
             )
     return union_deleted_file_rows(deletions)
 
 
-def _require_files(table: TableHandle, pin: ReadSnapshot, files: FileRows) -> None:
+def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) -> None:
     """Require that the lake snapshot has the files of deleted rows, in case another engine reused its id.
 
     Raises `SnapshotExpiredError`, since the rows may then be in other files.
     """
-    assert pin.lake is not None
-    lake, snapshot_id = table.open_lake().with_state(pin.state), pin.lake.snapshot_id
+    assert snapshot.lake is not None
+    lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
     if lake.mark_of(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)
     if lost := files.keys() - set(map(names.name_of, lake.named_files(snapshot_id))):
         raise SnapshotExpiredError(
-            f"{pin.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
+            f"{snapshot.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
             f"{snapshot_id} without this file in the place of the one that had them; tier the table, which deletes "
             "them there"
         )
 
 
-def deleted_offsets(pin: ReadSnapshot) -> Mapping[int, OffsetRuns]:
+def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetRuns]:
     """Return bucket → deleted rows that the lake snapshot still has."""
-    pair = pin.lake
-    if pair is None or not pin.state.deletions:
+    tiered = snapshot.lake
+    if tiered is None or not snapshot.state.deletions:
         return {}
-    left = unapplied_deletes(pin.state.deletions, pair.told, pair.offsets)
-    below = {bucket: runs.within(OffsetRange(0, pair.offsets.get(bucket, 0))) for bucket, runs in left.items()}
+    left = unapplied_deletes(snapshot.state.deletions, tiered.told, tiered.offsets)
+    below = {bucket: runs.within(OffsetRange(0, tiered.offsets.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def prune_tasks(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
+def prune_tasks(state: TableState, tasks: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
     """Skip log segments without matching rows, and log tasks without segments."""
-    for piece in pieces:
-        if not isinstance(piece, LogScanTask):
-            yield piece
-        elif (split := _prune_split(state, piece.split, pruning)).segments:
+    for task in tasks:
+        if not isinstance(task, LogScanTask):
+            yield task
+        elif (split := _prune_split(state, task.split, pruning)).segments:
             yield LogScanTask(split)
 
 
@@ -293,29 +295,33 @@ def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSpl
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _plan_keyed(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> Sources:
+def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> Sources:
     """Plan a scan of a primary-key table.
 
     Lake files of buckets without newer changes stay plain files. Files of all other buckets are merged with the
     changes.
     """
-    state, schema = pin.state, request.schema(pin.state)
-    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
+    state, schema = snapshot.state, request.schema(snapshot.state)
+    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in snapshot.hot.items())
     keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
-    lake = scan_pinned(table, pin, replace(request, columns=keyed.schema.names)) if pin.lake is not None else None
+    lake = (
+        scan_pinned(table, snapshot, replace(request, columns=keyed.schema.names))
+        if snapshot.lake is not None
+        else None
+    )
     changed: set[int | None] = {tail.bucket for tail in tails}
     if changed:
         changed.add(None)  # a file of unknown bucket may belong to any of them
     older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
-    bases = [snapshot_split(state, base) for base in pin.bases.values()]
-    pieces = (
+    bases = [snapshot_split(state, base) for base in snapshot.bases.values()]
+    tasks = (
         *(KeyedScanTask(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
         *(KeyedScanTask(base.bucket, None, base.size_bytes, base) for base in bases),
         *(KeyedScanTask(tail.bucket, None, tail.size_bytes) for tail in tails),
     )
     if lake is not None:
         lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
-    return Sources(state, schema, lake, pieces, are_exact=not tails, keyed=keyed)
+    return Sources(state, schema, lake, tasks, are_exact=not tails, keyed=keyed)
 
 
 def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
@@ -329,11 +335,11 @@ def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
 # -- the lake ---------------------------------------------------------------------------------------------------------
 
 
-def scan_pinned(table: TableHandle, pin: ReadSnapshot, request: ScanRequest) -> LakeScan:
+def scan_pinned(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> LakeScan:
     """Return the files of a read snapshot's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
-    assert pin.lake is not None
-    scan = scan_lake(table, pin.state, pin.lake.snapshot_id, request)
-    require_recorded(pin.state, pin.lake, scan.snapshot)
+    assert snapshot.lake is not None
+    scan = scan_lake(table, snapshot.state, snapshot.lake.snapshot_id, request)
+    require_recorded(snapshot.state, snapshot.lake, scan.snapshot)
     return scan
 
 
@@ -374,5 +380,5 @@ def plan_lake(
     require_found(state, plan.snapshot)
     if as_of_snapshot is None:
         require_metadata(state, lake, plan.snapshot)
-    pieces = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)
-    return ScanPlan(table.name, table.uuid, schema, pieces, plan.projection)
+    tasks = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)
+    return ScanPlan(table.name, table.uuid, schema, tasks, plan.projection)

@@ -40,37 +40,37 @@ def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) 
     ``lake`` overrides the recorded tiered snapshot, for use after that expired. A tiered snapshot with rows from before
     the last truncation is ignored.
     """
-    pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
-    if pair is None and state.snapshots:
+    tiered = lake if lake is not None and state.begins_at(lake.starts) else state.lake
+    if tiered is None and state.snapshots:
         starts = {
             b: state.snapshots[b].offset if b in state.snapshots else log.start for b, log in state.buckets.items()
         }
         hot = {b: OffsetRange(starts[b], log.end) for b, log in state.buckets.items() if starts[b] < log.end}
         return ReadSnapshot(state, None, hot, state.snapshots)
-    if pair is None:
+    if tiered is None:
         ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
     else:
-        ranges = {bucket: hot_range(log, pair.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
-    return ReadSnapshot(state, pair, {b: r for b, r in ranges.items() if r})
+        ranges = {bucket: hot_range(log, tiered.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
+    return ReadSnapshot(state, tiered, {b: r for b, r in ranges.items() if r})
 
 
-def require_recorded(state: TableState, pair: TieredSnapshot, snapshot: LakeSnapshot | None) -> None:
+def require_recorded(state: TableState, tiered: TieredSnapshot, snapshot: LakeSnapshot | None) -> None:
     """Require that ``snapshot`` is the recorded one, because Paimon reuses the ids of snapshots that were rolled back.
 
     Raises `SnapshotExpiredError`, after which readers try a fallback snapshot.
     """
     is_as_recorded = (
         snapshot is not None
-        and same_offsets(snapshot.offsets, pair.offsets)
-        and same_offsets(snapshot.starts, pair.starts)
-        and snapshot.dropped_rows >= pair.dropped_rows  # older records lack this count
+        and same_offsets(snapshot.offsets, tiered.offsets)
+        and same_offsets(snapshot.starts, tiered.starts)
+        and snapshot.dropped_rows >= tiered.dropped_rows  # older records lack this count
     )
     if is_as_recorded:
         return
     offsets = dict(snapshot.offsets) if snapshot else "nothing"
     raise SnapshotExpiredError(
-        f"{state.name}: lake snapshot {pair.snapshot_id} holds {offsets}, when it was recorded it held "
-        f"{dict(pair.offsets)}: another engine rolled the lake back; tier it, which says more"
+        f"{state.name}: lake snapshot {tiered.snapshot_id} holds {offsets}, when it was recorded it held "
+        f"{dict(tiered.offsets)}: another engine rolled the lake back; tier it, which says more"
     )
 
 
@@ -89,11 +89,11 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     _require_truncated_before(state, timestamp_ms, ends)
     _require_created_before(state, timestamp_ms, ends)
     deletions = _deletions_as_of(state, timestamp_ms)
-    pair = _find_tiered_snapshot(state, ends, timestamp_ms, deletions)
-    _require_applied_deletes(state, pair, timestamp_ms, deletions)
+    tiered = _find_tiered_snapshot(state, ends, timestamp_ms, deletions)
+    _require_applied_deletes(state, tiered, timestamp_ms, deletions)
     hot = {}
     for bucket, log in state.buckets.items():
-        start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
+        start = tiered.offsets.get(bucket, 0) if tiered else state.first_offset(bucket)
         if start < log.start:
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which holds "
@@ -108,7 +108,7 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
             )
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
-    return ReadSnapshot(replace(state, deletions=deletions), pair, hot)
+    return ReadSnapshot(replace(state, deletions=deletions), tiered, hot)
 
 
 def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
@@ -166,15 +166,15 @@ def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: 
         log_with_first = BucketLog(log.segments[0].base_offset, log.end, log.segments)
         if offset_after(log_with_first, timestamp_ms) >= offset:
             return True
-    pairs = state.lake_history
-    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
+    tiered_snapshots = state.lake_history
+    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in tiered_snapshots)
 
 
 def _require_applied_deletes(
-    state: TableState, pair: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
+    state: TableState, tiered: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
     """Require that the lake snapshot has applied all deletes whose rows are known only to the lake."""
-    applied_through = pair.told if pair is not None else 0
+    applied_through = tiered.told if tiered is not None else 0
     if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: rows had been deleted that no recorded lake snapshot of that time "
@@ -191,14 +191,14 @@ def _find_tiered_snapshot(
     """
     newest = deletions[-1].commit if deletions else 0
     later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
-    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
-    pairs = [pair for pair in pairs if later is None or pair.told < later]
-    candidates = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
-    dropped_rows = min((pair.dropped_rows for pair in candidates), default=0)
-    for pair in reversed(pairs):
-        has_all = pair.dropped_rows <= dropped_rows
-        if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):
-            return pair
+    tiered_snapshots = [tiered for tiered in state.lake_history if state.begins_at(tiered.starts)]
+    tiered_snapshots = [tiered for tiered in tiered_snapshots if later is None or tiered.told < later]
+    candidates = [tiered for tiered in tiered_snapshots if tiered.time_ms <= timestamp_ms][-1:] or tiered_snapshots
+    dropped_rows = min((tiered.dropped_rows for tiered in candidates), default=0)
+    for tiered in reversed(tiered_snapshots):
+        has_all = tiered.dropped_rows <= dropped_rows
+        if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in tiered.offsets.items()):
+            return tiered
     return None
 
 

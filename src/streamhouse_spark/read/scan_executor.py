@@ -85,7 +85,7 @@ def read_batches(
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
     reader = ScanTaskReader(table, plan, fields, filter=filter, mask=mask, fail_on_data_loss=fail_on_data_loss)
-    batches = (batch for piece in plan.pieces for batch in reader.batches(piece))
+    batches = (batch for task in plan.pieces for batch in reader.batches(task))
     if plan.binlog_start is None:
         yield from batches
     else:
@@ -102,9 +102,9 @@ def read_tables(
         yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
         return
     reader.read_changes()
-    of_lake = [piece for piece in plan.pieces if _is_lake_task(piece)]
+    of_lake = [task for task in plan.pieces if _is_lake_task(task)]
     yield from in_parallel(reader.table, of_lake)
-    yield from (reader.table(piece) for piece in plan.pieces if not _is_lake_task(piece))
+    yield from (reader.table(task) for task in plan.pieces if not _is_lake_task(task))
 
 
 def _skip_before(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
@@ -132,9 +132,9 @@ def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[Log
             yield batch.only(matches)
 
 
-def _is_lake_task(piece: Piece) -> bool:
+def _is_lake_task(task: Piece) -> bool:
     """Return whether the task reads a lake file, which is filtered while it is read."""
-    return isinstance(piece, LakeScanTask) or (isinstance(piece, KeyedScanTask) and piece.lake is not None)
+    return isinstance(task, LakeScanTask) or (isinstance(task, KeyedScanTask) and task.lake is not None)
 
 
 class ScanTaskReader:
@@ -162,7 +162,7 @@ class ScanTaskReader:
         self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
-        self._records.expect(s for piece in plan.pieces if isinstance(piece, LogScanTask) for s in piece.split.segments)
+        self._records.expect(s for task in plan.pieces if isinstance(task, LogScanTask) for s in task.split.segments)
         splits = (
             p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _WITH_LAKE_SPLIT)
         )
@@ -179,65 +179,65 @@ class ScanTaskReader:
         if self._changes is not None:
             self._changes.read_all()
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, task: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task that match the filter."""
-        if self._filter is not None and isinstance(piece, LogScanTask) and not self._adds_columns(piece.split):
-            for batch, deleted_places in self._read_with_deleted(piece.split):
+        if self._filter is not None and isinstance(task, LogScanTask) and not self._adds_columns(task.split):
+            for batch, deleted_places in self._read_with_deleted(task.split):
                 yield from select_matching_rows(
                     pa.Table.from_batches([batch]), self._filter, deleted_places
                 ).to_batches()
             return
-        for batch in self._read_task(piece):
-            if self._filter is None or self._is_filtered(piece):
+        for batch in self._read_task(task):
+            if self._filter is None or self._is_filtered(task):
                 yield batch
             else:
                 yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
 
-    def table(self, piece: Piece) -> pa.Table:
+    def table(self, task: Piece) -> pa.Table:
         """Return the rows of a task that match the filter as one table. A lake file is read with all of Arrow's
         threads.
         """
-        if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(piece):
-            projection, deleted_positions = self._projection, self._excluded_positions(piece)
+        if isinstance(task, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(task):
+            projection, deleted_positions = self._projection, self._excluded_positions(task)
             return read_whole(
-                self._lake, piece.split, projection, filter=self._filter, node=self._node, gone=deleted_positions
+                self._lake, task.split, projection, filter=self._filter, node=self._node, gone=deleted_positions
             )
-        if self._filter is not None and isinstance(piece, LogScanTask) and not self._adds_columns(piece.split):
-            return self._select_matching(piece.split, self._filter)
-        rows = pa.Table.from_batches(list(self._read_task(piece)), self._plan.schema.arrow)
-        return rows if self._filter is None or self._is_filtered(piece) else select_matching_rows(rows, self._filter)
+        if self._filter is not None and isinstance(task, LogScanTask) and not self._adds_columns(task.split):
+            return self._select_matching(task.split, self._filter)
+        rows = pa.Table.from_batches(list(self._read_task(task)), self._plan.schema.arrow)
+        return rows if self._filter is None or self._is_filtered(task) else select_matching_rows(rows, self._filter)
 
-    def _is_filtered(self, piece: Piece) -> bool:
+    def _is_filtered(self, task: Piece) -> bool:
         """Return whether `_read_task` already filters the rows of the task."""
-        return _is_lake_task(piece) and not self._needs_positions(piece)
+        return _is_lake_task(task) and not self._needs_positions(task)
 
-    def _needs_positions(self, piece: Piece) -> bool:
+    def _needs_positions(self, task: Piece) -> bool:
         """Return whether the log positions of a lake file's rows are requested."""
-        return isinstance(piece, LakeScanTask) and bool(self._metadata)
+        return isinstance(task, LakeScanTask) and bool(self._metadata)
 
-    def _read_task(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _read_task(self, task: Piece) -> Iterator[pa.RecordBatch]:
         """Read the rows of a task. Only lake files are filtered, and only if log positions are not requested."""
-        match piece:
+        match task:
             case LogScanTask(split):
                 return self._read_log(split)
             case LakeScanTask(split):
-                if self._needs_positions(piece):
-                    return self._read_lake_positions(piece)
-                return self._select_columns(self._read_lake(split, self._excluded_positions(piece)))
+                if self._needs_positions(task):
+                    return self._read_lake_positions(task)
+                return self._select_columns(self._read_lake(split, self._excluded_positions(task)))
             case KeyedScanTask():
-                return self._select_columns(self._read_keyed(piece))
+                return self._select_columns(self._read_keyed(task))
             case OffsetsScanTask():
-                return self._read_offsets(piece)
+                return self._read_offsets(task)
             case ArchiveScanTask():
-                return self._add_metadata(self._archive.batches(piece, self._plan.schema))
+                return self._add_metadata(self._archive.batches(task, self._plan.schema))
             case StartScanTask(split, offset):
                 return self._read_start(split, offset)
             case BinlogScanTask(split, schema, archived):
                 return self._read_binlog(archived, split, schema)
             case ChangesScanTask():
-                return change_batches(piece, self._read_with_offsets(piece), self._metadata)
+                return change_batches(task, self._read_with_offsets(task), self._metadata)
             case FileRowsScanTask() | VersionRowsScanTask():
-                raise ValueError(f"{piece} is read as changes")
+                raise ValueError(f"{task} is read as changes")
             case ViewScanTask(suffix):
                 raise ValueError(f"${suffix} is a view, which has no scan tasks")
 
@@ -298,29 +298,29 @@ class ScanTaskReader:
     def _add_metadata(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
         return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
-    def _read_with_offsets(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    def _read_with_offsets(self, task: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Yield rows of the log, or of the lake if trimmed, with their offsets. Rows of a lake file come with
         positions.
         """
         schema = self._plan.schema
-        if isinstance(piece.rows, OffsetsScanTask):
-            bucket, snapshot_id = piece.rows.bucket, piece.rows.snapshot_id
+        if isinstance(task.rows, OffsetsScanTask):
+            bucket, snapshot_id = task.rows.bucket, task.rows.snapshot_id
             if snapshot_id is None:
-                yield from self._read_trimmed(bucket, piece.rows.offsets)
+                yield from self._read_trimmed(bucket, task.rows.offsets)
             else:
                 lake = self._table.open_lake().with_schema(schema)
-                yield from lake.read_held(snapshot_id, bucket, piece.commits.offsets)
+                yield from lake.read_held(snapshot_id, bucket, task.commits.offsets)
             return
-        if isinstance(piece.rows, FileRowsScanTask):
-            yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
+        if isinstance(task.rows, FileRowsScanTask):
+            yield from read_file(self._table, schema, task.rows.snapshot_id, task.rows.name)
             return
-        if isinstance(piece.rows, VersionRowsScanTask):
-            yield from _number_rows(read_batches(self._table, piece.rows.plan.of_columns(schema)))
+        if isinstance(task.rows, VersionRowsScanTask):
+            yield from _number_rows(read_batches(self._table, task.rows.plan.of_columns(schema)))
             return
-        if isinstance(piece.rows, ArchiveScanTask):
-            batches = self._archive.batches(piece.rows, schema)
+        if isinstance(task.rows, ArchiveScanTask):
+            batches = self._archive.batches(task.rows, schema)
         else:
-            split = piece.rows.split
+            split = task.rows.split
             read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
             batches = self._read_split(split, read_schema)
         for log_batch in batches:
@@ -340,7 +340,7 @@ class ScanTaskReader:
         self, archived: Sequence[ArchiveScanTask], split: LogSplit, schema: TableSchema
     ) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
-        older = (self._archive.batches(piece, schema) for piece in archived)
+        older = (self._archive.batches(task, schema) for task in archived)
         log_batches = itertools.chain(itertools.chain.from_iterable(older), self._read_split(split, written))
         changes = (with_metadata(log_batch, CHANGELOG_FIELDS) for log_batch in log_batches)
         return binlog_batches(changes, schema.arrow)
@@ -355,62 +355,60 @@ class ScanTaskReader:
             self._lake, split, self._projection, filter=self._filter, node=self._node, gone=deleted_positions
         )
 
-    def _excluded_positions(self, piece: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
+    def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
         """Return the positions of deleted rows that the lake file still has.
 
         If the plan has only their offsets, the file's footer maps these to positions. ``source`` is that footer's
         content, if it was read already.
         """
-        positions = [] if piece.gone is None else [piece.gone]
-        if piece.deleted and piece.split.merge is None:
-            source = source or self._require_offset_file(piece)
-            shared = source.runs.common(piece.deleted.get(source.bucket, OffsetRuns.merged([])))
+        positions = [] if task.gone is None else [task.gone]
+        if task.deleted and task.split.merge is None:
+            source = source or self._require_offset_file(task)
+            shared = source.runs.common(task.deleted.get(source.bucket, OffsetRuns.merged([])))
             positions.append(OffsetRuns.of(source.runs.rows_at(shared)))
         return OffsetRuns.merged(positions).offsets() if positions else NO_POSITIONS
 
-    def _offset_file(self, piece: LakeScanTask) -> OffsetFile | None:
+    def _offset_file(self, task: LakeScanTask) -> OffsetFile | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
-        return offset_file(self._lake, piece.split.location, writers)
+        return offset_file(self._lake, task.split.location, writers)
 
-    def _require_offset_file(self, piece: LakeScanTask) -> OffsetFile:
-        source = self._offset_file(piece)
+    def _require_offset_file(self, task: LakeScanTask) -> OffsetFile:
+        source = self._offset_file(task)
         if source is None:
             raise LakeMismatchError(
-                f"{self._table.name}: rows were deleted that may be in {piece.split.location}, which another engine "
+                f"{self._table.name}: rows were deleted that may be in {task.split.location}, which another engine "
                 "wrote, so that their places are not known; delete them there with that engine"
             )
         return source
 
-    def _read_lake_positions(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
+    def _read_lake_positions(self, task: LakeScanTask) -> Iterator[pa.RecordBatch]:
         """Yield lake rows with their log positions, which are null for files of other engines and for merged files.
 
         Rows of files of other engines get their file positions as ids if the task names the file's place.
         """
-        files, split = self._lake, piece.split
+        files, split = self._lake, task.split
         if split.merge is not None:
             for batch in read_lake_split(files, split, self._projection):
                 yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
-        source = self._require_offset_file(piece) if piece.deleted else self._offset_file(piece)
-        deleted_positions = self._excluded_positions(piece, source)
+        source = self._require_offset_file(task) if task.deleted else self._offset_file(task)
+        deleted_positions = self._excluded_positions(task, source)
         for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=deleted_positions):
             if source is not None:
                 offsets = pa.array(source.runs.offsets_of(numbers))
                 yield add_log_positions(batch, self._metadata, source.bucket, offsets)
             else:
-                ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers))
-                yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
+                ids = None if task.place is None else pa.array(file_row_ids(task.place, numbers))
+                yield add_log_positions(batch, self._metadata, task.bucket, None, ids=ids)
 
-    def _read_offsets(self, piece: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
-        for offsets, batch in self._read_live_trimmed(piece):
-            yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(offsets)) if self._metadata else batch
+    def _read_offsets(self, task: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
+        for offsets, batch in self._read_live_trimmed(task):
+            yield add_log_positions(batch, self._metadata, task.bucket, pa.array(offsets)) if self._metadata else batch
 
-    def _read_live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    def _read_live_trimmed(self, task: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Yield the rows of a trimmed range that are not deleted."""
-        for offsets, batch in self._read_trimmed(
-            piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id
-        ):
-            is_deleted = None if piece.deleted is None else piece.deleted.holds(offsets)
+        for offsets, batch in self._read_trimmed(task.bucket, task.offsets, self._node, snapshot_id=task.snapshot_id):
+            is_deleted = None if task.deleted is None else task.deleted.holds(offsets)
             if is_deleted is None or not is_deleted.any():
                 yield offsets, batch
             elif not is_deleted.all():
@@ -441,20 +439,20 @@ class ScanTaskReader:
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 
-    def _read_keyed(self, piece: KeyedScanTask) -> Iterator[pa.RecordBatch]:
+    def _read_keyed(self, task: KeyedScanTask) -> Iterator[pa.RecordBatch]:
         keyed, changes = self._plan.keyed, self._changes
         if keyed is None or changes is None:
             raise ValueError("a keyed scan task outside of a plan of a primary-key table")
-        if piece.is_of_changes:
-            assert piece.bucket is not None
-            yield from changes.rows(piece.bucket).to_batches()
+        if task.is_of_changes:
+            assert task.bucket is not None
+            yield from changes.rows(task.bucket).to_batches()
             return
-        for batch in self._read_older(piece, keyed.schema):
-            yield changes.without_changed(batch, piece.bucket)
+        for batch in self._read_older(task, keyed.schema):
+            yield changes.without_changed(batch, task.bucket)
 
-    def _read_older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    def _read_older(self, task: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         """Return the rows that the changes are merged into."""
-        if piece.base is not None:
-            return (log_batch.batch for log_batch in self._read_split(piece.base, schema))
-        assert piece.lake is not None
-        return self._read_lake(piece.lake)
+        if task.base is not None:
+            return (log_batch.batch for log_batch in self._read_split(task.base, schema))
+        assert task.lake is not None
+        return self._read_lake(task.lake)

@@ -165,10 +165,10 @@ class BinlogScanTask:
 
     @property
     def size_bytes(self) -> int:
-        return self.split.size_bytes + sum(piece.size_bytes for piece in self.archived)
+        return self.split.size_bytes + sum(task.size_bytes for task in self.archived)
 
     def to_json(self) -> dict[str, Any]:
-        archived = [piece.to_json() for piece in self.archived]
+        archived = [task.to_json() for task in self.archived]
         return {
             "kind": "binlog",
             "split": self.split.to_json(),
@@ -208,7 +208,7 @@ class VersionRowsScanTask:
 
     @property
     def size_bytes(self) -> int:
-        return sum(piece.size_bytes for piece in self.plan.pieces)
+        return sum(task.size_bytes for task in self.plan.pieces)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "version", "bucket": self.bucket, "plan": self.plan.to_json(), "num_rows": self.num_rows}
@@ -301,7 +301,7 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "start":
             return StartScanTask(LogSplit.from_json(data["split"]), data["offset"])
         case "binlog":
-            archived = tuple(_archive_task_from_json(piece) for piece in data["archived"])
+            archived = tuple(_archive_task_from_json(task) for task in data["archived"])
             return BinlogScanTask(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
         case "archive":
             return _archive_task_from_json(data)
@@ -327,8 +327,8 @@ def num_segments(plan: ScanPlan) -> int:
 def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
     """Return the splits of the log and of key-value snapshots that the plan reads."""
     yield from plan.keyed.tails if plan.keyed is not None else ()
-    for piece in plan.pieces:
-        rows = piece.rows if isinstance(piece, ChangesScanTask) else piece
+    for task in plan.pieces:
+        rows = task.rows if isinstance(task, ChangesScanTask) else task
         if isinstance(rows, VersionRowsScanTask):
             yield from log_splits(rows.plan)
         elif isinstance(rows, LogScanTask | StartScanTask | BinlogScanTask):
@@ -351,9 +351,9 @@ class MergeColumns:
     offsets. None if unknown.
     """
 
-    def for_tasks(self, pieces: Sequence[Piece]) -> MergeColumns:
+    def for_tasks(self, tasks: Sequence[Piece]) -> MergeColumns:
         """Return these columns with only the changes that the tasks need."""
-        buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedScanTask)}
+        buckets = {task.bucket for task in tasks if isinstance(task, KeyedScanTask)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
         return replace(self, tails=needed)
 
@@ -390,7 +390,7 @@ class ScanPlan:
             "table": self.table,
             "uuid": self.table_uuid,
             "schema": self.schema.to_json(),
-            "pieces": [piece.to_json() for piece in self.pieces],
+            "pieces": [task.to_json() for task in self.pieces],
             "projection": self.projection.to_json() if self.projection else None,
             "keyed": self.keyed.to_json() if self.keyed else None,
             "binlog_start": self.binlog_start,
@@ -403,7 +403,7 @@ class ScanPlan:
             data["table"],
             data["uuid"],
             TableSchema.from_json(data["schema"]),
-            tuple(piece_from_json(piece) for piece in data["pieces"]),
+            tuple(piece_from_json(task) for task in data["pieces"]),
             LakeProjection.from_json(projection) if projection is not None else None,
             MergeColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
             data["binlog_start"],
@@ -418,6 +418,6 @@ class ScanPlan:
         projection = self.projection.of_columns(names) if self.projection is not None else None
         return replace(self, schema=schema, projection=projection, keyed=keyed)
 
-    def with_pieces(self, pieces: Sequence[Piece]) -> ScanPlan:
-        keyed = self.keyed.for_tasks(pieces) if self.keyed else None
-        return replace(self, pieces=tuple(pieces), keyed=keyed)
+    def with_pieces(self, tasks: Sequence[Piece]) -> ScanPlan:
+        keyed = self.keyed.for_tasks(tasks) if self.keyed else None
+        return replace(self, pieces=tuple(tasks), keyed=keyed)

@@ -38,20 +38,20 @@ class InitialSchema:
     reader: str = "a read of {name}"
     advice: str = "read it again"
 
-    def require_same(self, pin: ReadSnapshot, fallback: ReadSnapshot) -> ReadSnapshot:
+    def require_same(self, snapshot: ReadSnapshot, fallback: ReadSnapshot) -> ReadSnapshot:
         """Return the fallback snapshot. Raises `SchemaMismatchError` if its columns differ from the initial ones."""
-        initial, name = pin.state.schema, fallback.state.name
+        initial, name = snapshot.state.schema, fallback.state.name
         columns = initial.names if self.columns is None else self.columns
         require_same_columns(initial, fallback.state.schema, columns, self.reader.format(name=name), self.advice)
         return fallback
 
 
 def with_stand_ins(
-    table: TableHandle, pin: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
+    table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
 ) -> T:
     """Read a snapshot, or a fallback for it. Raises `SnapshotExpiredError` if none can be read."""
-    stand_ins = _fallback_snapshots(table, pin, initial)
-    current = pin
+    stand_ins = _fallback_snapshots(table, snapshot, initial)
+    current = snapshot
     while True:
         try:
             return read(current)
@@ -62,21 +62,21 @@ def with_stand_ins(
             current = fallback
 
 
-def _fallback_snapshots(table: TableHandle, pin: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
-    if BRANCH in pin.state.properties:
+def _fallback_snapshots(table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
+    if BRANCH in snapshot.state.properties:
         return  # newer lake snapshots belong to the table, not to its branch
     table.refresh()  # a concurrently dropped table has no lake table either
-    if pin.lake is not None:
+    if snapshot.lake is not None:
         with suppress(SnapshotExpiredError):  # the lake was rebuilt concurrently, and the old one deleted
-            newest = _latest_lake_snapshot(table, pin.state)
-            if newest is None or (pin.lake.offsets and not newest.offsets):  # its log offsets are unknown
+            newest = _latest_lake_snapshot(table, snapshot.state)
+            if newest is None or (snapshot.lake.offsets and not newest.offsets):  # its log offsets are unknown
                 return
-            if (same := _snapshot_of_same_rows(pin.state, newest)) is not None:
+            if (same := _snapshot_of_same_rows(snapshot.state, newest)) is not None:
                 yield same
     if initial.is_chosen:
         return
     for _ in range(FALLBACKS_MAX):
-        yield initial.require_same(pin, fall_back_to_lake_snapshot(table))
+        yield initial.require_same(snapshot, fall_back_to_lake_snapshot(table))
 
 
 def _latest_lake_snapshot(table: TableHandle, state: TableState) -> LakeSnapshot | None:

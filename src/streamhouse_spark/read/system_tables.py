@@ -189,9 +189,9 @@ class SystemTables:
 
     def _tiering(self) -> Sequence[Sequence[Any]]:
         return [
-            (pair.snapshot_id, pair.time_ms, bucket, offset)
-            for pair in self.state.lake_history
-            for bucket, offset in sorted(pair.offsets.items())
+            (tiered.snapshot_id, tiered.time_ms, bucket, offset)
+            for tiered in self.state.lake_history
+            for bucket, offset in sorted(tiered.offsets.items())
         ]
 
 

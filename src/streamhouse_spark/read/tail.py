@@ -195,8 +195,8 @@ def read_log(
     usable = usable_archive(state) if offsets.start < start else NO_ARCHIVE
     if usable and usable.starts[bucket] <= offsets.start:
         archive = ArchiveReader(table)
-        for piece in plan_archive_tasks(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
-            yield from archive.batches(piece, schema)
+        for task in plan_archive_tasks(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
+            yield from archive.batches(task, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
     yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
 

@@ -43,17 +43,17 @@ def read_union(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
     table, state = table_of_time(table, state, as_of_timestamp_ms)
-    pin = take_historical_snapshot(table, state, as_of_timestamp_ms)
-    return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
+    snapshot = take_historical_snapshot(table, state, as_of_timestamp_ms)
+    return read_pin(table, snapshot, Projection.of(snapshot.state.schema, columns, parse_filter(where)))
 
 
-def read_newest(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
+def read_newest(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read the rows of a read snapshot, or of a fallback snapshot if it can no longer be read.
 
     Raises `SchemaMismatchError` if columns of the projection changed in the fallback snapshot.
     """
     return with_stand_ins(
-        table, pin, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
+        table, snapshot, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
     )
 
 
@@ -63,8 +63,8 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
 
-    def plan(pin: ReadSnapshot, of: TableHandle = table) -> ScanPlan:
-        return plan_pin(of, pin, ScanRequest(tuple(columns))).plan(of)
+    def plan(snapshot: ReadSnapshot, of: TableHandle = table) -> ScanPlan:
+        return plan_pin(of, snapshot, ScanRequest(tuple(columns))).plan(of)
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
@@ -73,16 +73,16 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
     return with_stand_ins(table, take_latest_snapshot(state), InitialSchema(columns), plan)
 
 
-def read_pin(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
+def read_pin(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
     """Read all rows of a read snapshot. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
-    return projection.joined(list(_read_tables(table, pin, projection)))
+    return projection.joined(list(_read_tables(table, snapshot, projection)))
 
 
-def read_hot(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+def read_hot(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
     """Read a log table's rows in the hot log ranges of a read snapshot, one Arrow table per bucket."""
-    yield from _read_tables(table, replace(pin, lake=None), projection)
+    yield from _read_tables(table, replace(snapshot, lake=None), projection)
 
 
-def _read_tables(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    plan = plan_pin(table, pin, ScanRequest.of(projection)).plan(table)
+def _read_tables(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+    plan = plan_pin(table, snapshot, ScanRequest.of(projection)).plan(table)
     return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))

@@ -554,7 +554,8 @@ DELETED_ROW_BUGS = (
         ),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "deleted rows of lake files are read until the next round", Patch(planner, "deleted_file_rows", lambda pin: {})
+        "deleted rows of lake files are read until the next round",
+        Patch(planner, "deleted_file_rows", lambda snapshot: {}),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
     PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
         rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"

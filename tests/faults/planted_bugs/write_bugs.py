@@ -629,7 +629,7 @@ WRITE_BUGS = (
     ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
     PlantedBug(
         "only recorded rows of a dropped partition are changes",
-        Patch(feed_validation, "find_rows_lost_by_record", lambda pair: {}),
+        Patch(feed_validation, "find_rows_lost_by_record", lambda tiered: {}),
     ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
     PlantedBug(
         "an emptied table still has the rows deleted before",

@@ -59,12 +59,12 @@ class ArchiveScan:
         for page, start, end in pages_between(self.held, bucket):
             if not (of_page := commits.within(OffsetRange(start, end))):
                 continue
-            pieces = list(plan_archive_tasks(self.held, bucket, of_page.range))
+            tasks = list(plan_archive_tasks(self.held, bucket, of_page.range))
             if of_page.is_grouped.any():  # a net change needs all changes of a commit
-                pieces = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
-            for piece in pieces:
-                if part := of_page.within(piece.offsets):
-                    yield ChangesScanTask(piece, part, key=self.state.primary_key if part.is_grouped.any() else ())
+                tasks = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(task.size_bytes for task in tasks))]
+            for task in tasks:
+                if part := of_page.within(task.offsets):
+                    yield ChangesScanTask(task, part, key=self.state.primary_key if part.is_grouped.any() else ())
 
 
 def scan_archived_commits(

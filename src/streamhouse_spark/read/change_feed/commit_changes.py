@@ -135,12 +135,12 @@ def plan_changes(
         older = scan_archived_commits(table, state, first, last, after_us)
         if older is None:
             return _plan_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
-        pieces = tuple(older.pieces(pruning))
+        tasks = tuple(older.pieces(pruning))
         if last <= older.last or older.covers_hot_log:
-            return ChangesPlan(state, pieces)
+            return ChangesPlan(state, tasks)
         begin, after_us = older.last + 1, older.last_time_us(after_us)
         newer = _plan_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
-        return replace(newer, pieces=(*pieces, *newer.pieces))
+        return replace(newer, pieces=(*tasks, *newer.pieces))
 
 
 def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
@@ -160,7 +160,7 @@ def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
 
 def in_changelog(plan: ChangesPlan) -> ChangesPlan:
     """Return the plan with change types named as in ``$changelog``."""
-    return replace(plan, pieces=tuple(replace(piece, is_changelog=True) for piece in plan.pieces))
+    return replace(plan, pieces=tuple(replace(task, is_changelog=True) for task in plan.pieces))
 
 
 def plan_deleted(
@@ -248,8 +248,8 @@ def _truncation_tasks(
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # all have the same time
             older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
-            tasks = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *tasks]
-        segments = [s for piece in tasks if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
+            tasks = [*(task for task in older.pieces if task.is_deleted or not is_net), *tasks]
+        segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
         require_kept(table.log, before, segments)
     except SnapshotExpiredError as error:
         raise not_row_level_error(state, last.record, "removed all rows at once") from error

@@ -102,7 +102,7 @@ def _drops_unrecorded_rows(
     table: TableHandle,
     as_of_state: TableState,
     before: TieredSnapshot | None,
-    pair: TieredSnapshot,
+    tiered: TieredSnapshot,
     commits: Sequence[Commit],
     deleted: Mapping[int, OffsetRuns],
 ) -> bool:
@@ -112,7 +112,7 @@ def _drops_unrecorded_rows(
     range, or before it if the lake had the row until then.
     """
     if ADOPTED not in as_of_state.properties:
-        return drops_rows(before, pair, deleted)
+        return drops_rows(before, tiered, deleted)
     first, applied_through = commits[0].record.number, before.told if before is not None else 0
     older = state_at(table.log, table.storage, first - 1).deletions if applied_through < first - 1 else ()
     named = [Deleted(deletion.commit, deletion.rows, num_rows_of(deletion.files)) for deletion in older]
@@ -120,7 +120,7 @@ def _drops_unrecorded_rows(
         actions = (action for part in record.attempts for action in part.actions)
         rows = (action for action in actions if isinstance(action, DeleteRows))
         named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
-    return drops_adopted(before, pair, deleted, named)
+    return drops_adopted(before, tiered, deleted, named)
 
 
 def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
@@ -132,12 +132,12 @@ def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> 
 
 
 def _previous_snapshot(
-    table: TableHandle, as_of_state: TableState, pair: TieredSnapshot, first: int
+    table: TableHandle, as_of_state: TableState, tiered: TieredSnapshot, first: int
 ) -> TieredSnapshot | None:
-    """Return the tiered snapshot recorded before ``pair``, which is the first since the commit ``first``."""
-    if not pair.dropped_rows or first == FIRST:
+    """Return the tiered snapshot recorded before ``tiered``, which is the first since the commit ``first``."""
+    if not tiered.dropped_rows or first == FIRST:
         return None
-    place = next((i for i, recorded in enumerate(as_of_state.lake_history) if recorded == pair), 0)
+    place = next((i for i, recorded in enumerate(as_of_state.lake_history) if recorded == tiered), 0)
     return as_of_state.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
 
 

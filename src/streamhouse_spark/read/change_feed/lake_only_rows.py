@@ -120,16 +120,16 @@ EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 
 
 def find_rows_lost_by_record(
-    table: TableHandle, number: int, pair: TieredSnapshot, dropped: PartitionDropRows | None
+    table: TableHandle, number: int, tiered: TieredSnapshot, dropped: PartitionDropRows | None
 ) -> Rows | None:
-    """Return the rows with offsets that a record lost and that ``dropped`` does not name. ``pair`` is its lake
+    """Return the rows with offsets that a record lost and that ``dropped`` does not name. ``tiered`` is its lake
     snapshot.
 
     None if they are no longer known, or include rows without offsets that ``dropped`` does not name.
     """
     try:
         before = state_at(table.log, table.storage, number - 1)
-        lost = find_lost_rows(before, table.open_lake().with_state(before), pair)
+        lost = find_lost_rows(before, table.open_lake().with_state(before), tiered)
     except EXPIRED_ERRORS:
         return None
     if lost is None or lost.files != (dropped.files if dropped is not None else NO_FILE_ROWS):

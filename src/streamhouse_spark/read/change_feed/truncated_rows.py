@@ -63,11 +63,11 @@ class TruncatedRows:
 
 def find_truncated_rows(table: TableHandle, state: TableState) -> TruncatedRows:
     """Return the rows of a state. Reads file footers, but no rows. Raises `SnapshotExpiredError`."""
-    pair, deleted, names = state.lake, state.deleted, StorageFiles(table.storage)
+    tiered, deleted, names = state.lake, state.deleted, StorageFiles(table.storage)
     starts = {b: log.start for b, log in state.buckets.items()}
-    if pair is not None:
-        starts = {b: pair.offsets.get(b, state.first_offset(b)) for b in state.buckets}
-    live_files = _read_live_rows(table, state, pair.snapshot_id) if pair is not None else []
+    if tiered is not None:
+        starts = {b: tiered.offsets.get(b, state.first_offset(b)) for b in state.buckets}
+    live_files = _read_live_rows(table, state, tiered.snapshot_id) if tiered is not None else []
     cold = rows_by_bucket(live_files)
     hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
     of_files = {names.name_of(file.location): file.rows for file in live_files if file.bucket is None}
@@ -96,8 +96,8 @@ def truncation_scan_tasks(
         yield ChangesScanTask(LogScanTask(whole_range(source, bucket, runs.range)), of_commit(runs), True)
     for name, runs in sorted(rows.files.items()):
         assert snapshot_id is not None
-        piece = FileRowsScanTask(name, snapshot_id, runs.num_rows * row_bytes(source, 0))
-        yield ChangesScanTask(piece, of_commit(runs), True)
+        task = FileRowsScanTask(name, snapshot_id, runs.num_rows * row_bytes(source, 0))
+        yield ChangesScanTask(task, of_commit(runs), True)
 
 
 def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
@@ -124,25 +124,23 @@ def plan_version_tasks(
     require_kept(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
-    for piece in plan.pieces:
-        assert isinstance(piece, KeyedScanTask | LakeScanTask)
-        parts.setdefault(piece.bucket, []).append(piece)
-    for bucket, pieces in parts.items():
+    for task in plan.pieces:
+        assert isinstance(task, KeyedScanTask | LakeScanTask)
+        parts.setdefault(task.bucket, []).append(task)
+    for bucket, tasks in parts.items():
         if allowed is None or bucket is None or bucket in allowed:
-            rows = VersionRowsScanTask(
-                bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces)
-            )
+            rows = VersionRowsScanTask(bucket, plan.with_pieces(tasks), sum(_num_rows(task, plan) for task in tasks))
             version = CommitRange(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
             yield ChangesScanTask(rows, CommitRanges.of([version]), is_deleted=True)
 
 
-def _num_rows(piece: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:
+def _num_rows(task: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:
     """Return an upper bound of the task's number of rows."""
-    if isinstance(piece, LakeScanTask):
-        return piece.split.num_rows
-    if piece.lake is not None:
-        return piece.lake.num_rows
-    if piece.base is not None:
-        return sum(segment.num_rows for segment in piece.base.segments)
+    if isinstance(task, LakeScanTask):
+        return task.split.num_rows
+    if task.lake is not None:
+        return task.lake.num_rows
+    if task.base is not None:
+        return sum(segment.num_rows for segment in task.base.segments)
     tails = plan.keyed.tails if plan.keyed is not None else ()
-    return sum(len(tail.offsets) for tail in tails if tail.bucket == piece.bucket)
+    return sum(len(tail.offsets) for tail in tails if tail.bucket == task.bucket)
