@@ -21,7 +21,7 @@ from faults.share import Share
 from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_cache import kept_tails
+from streamhouse_spark.read.changelog_overlay import changelog_cache
 from streamhouse_spark.storage.remote import conditional_put_race
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
@@ -223,7 +223,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "cache"))
     yield tmp_path / "cache"
     close_tablets()
-    kept_tails.clear()
+    changelog_cache.clear()
 
 
 @pytest.fixture

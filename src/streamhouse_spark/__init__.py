@@ -1,7 +1,7 @@
 """streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server.
 
-Tables and warehouses are loaded when they are first asked for: each Python worker of Spark imports this module, and
-needs few of their parts.
+Tables and warehouses are loaded lazily, because each Python worker of Spark imports this module and needs few of its
+parts.
 """
 
 from importlib import import_module
@@ -111,16 +111,16 @@ _HOMES: Final = {
     "Warehouse": "warehouse.warehouse",
     "relocate": "warehouse.relocation",
 }
-"""The module of each name that is loaded when it is first asked for."""
+"""Lazily loaded public name → module."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module of a public name, which is an attribute from then on."""
+    """Load the module of a public name and store the name as an attribute."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -6,35 +6,35 @@
     ├── WarehouseNotFoundError     INVALID      no streamhouse.json where the warehouse should be
     ├── TableNotFoundError         INVALID      no such table (or it was dropped)
     ├── TableExistsError           INVALID      the name is taken
-    ├── InvalidNameError           INVALID      a database, table or suffix that cannot be
-    ├── InvalidOptionError         INVALID      an option, property or argument that cannot be
+    ├── InvalidNameError           INVALID      an invalid database, table or suffix name
+    ├── InvalidOptionError         INVALID      an invalid option, property or argument
     ├── SchemaMismatchError        INVALID      rows or schemas that do not fit the table
     │   └── ConstraintViolatedError             rows for which a CHECK constraint is false
     ├── MissingExtraError          INVALID      an optional dependency is not installed
-    ├── OffsetsTrimmedError        INVALID      the offsets asked for are no longer kept
-    ├── SnapshotExpiredError       INVALID      the snapshot asked for is no longer kept
+    ├── OffsetsTrimmedError        INVALID      the requested offsets were trimmed
+    ├── SnapshotExpiredError       INVALID      the requested snapshot has expired
     ├── NotAuthorizedError         INVALID      a client of `streamhouse serve` lacks a right on a table
     ├── DifferentHistoryError      INVALID      a position of another history of the table: it was restored or copied
     ├── IdempotencyKeyReusedError  INVALID      an idempotency key that belongs to another request
     ├── ProducerSequenceError      CONFLICT     a request of a producer is out of sequence
-    ├── CommitConflictError        CONFLICT     another writer won; nothing was written
+    ├── CommitConflictError        CONFLICT     lost a commit race; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
     ├── ProducerFencedError        FENCED       a newer writer has the producer id
-    ├── WriterFullError            UNAVAILABLE  a writer's rows wait for the store; nothing was taken
-    ├── WriterStoppedError         UNAVAILABLE  a writer takes no rows any more
+    ├── WriterFullError            UNAVAILABLE  a writer's buffer is full; its rows were not accepted
+    ├── WriterStoppedError         UNAVAILABLE  a writer no longer accepts rows
     ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
     ├── StorageError               UNAVAILABLE  the store failed or refused
-    │   ├── StorageRefusedError    INVALID      it refuses for good: read-only, or no permission
+    │   ├── StorageRefusedError    INVALID      a permanent refusal: read-only, or no permission
     │   ├── ObjectNotFoundError                 (internal) the object is absent
     │   └── ObjectExistsError                   (internal) put-if-absent found an object
-    ├── LakeMismatchError          INVALID      the lake table is not the one that is needed
-    ├── LakeRolledBackError        FENCED       the lake went back behind the recorded offsets
-    ├── WarehouseMovedError        FENCED       the warehouse is opened elsewhere than it was written
+    ├── LakeMismatchError          INVALID      the lake table does not belong to the table
+    ├── LakeRolledBackError        FENCED       the lake was rolled back below the recorded offsets
+    ├── WarehouseMovedError        FENCED       the warehouse was moved from its recorded location
     ├── CorruptDataError           CORRUPT      bytes that do not match their checksum
     └── FormatVersionError         INVALID      a file written by a newer version
 
-Text is ``CONDITION_NAME: what happened, where, found and expected, what to do``, all on the first line, because Spark
-carries only text from Python to the JVM and back. Branch on the class or on ``kind``, never on the text.
+The text is ``CONDITION_NAME: what happened, where, found and expected, what to do``, on one line, because Spark carries
+only text from Python to the JVM and back. Branch on the class or on ``kind``, never on the text.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from typing import Self
 
 
 class ErrorKind(enum.Enum):
-    """Kinds of errors by the action that a caller can take."""
+    """Error kinds by the action that a caller can take."""
 
     CONFLICT = "conflict"
-    """Somebody else won. Nothing was written; trying again is safe."""
+    """A concurrent writer won. Nothing was written; a retry is safe."""
     FENCED = "fenced"
-    """This process or table was fenced off. Stop and look; trying again does not help."""
+    """This process or table was fenced. Stop and investigate; a retry does not help."""
     UNAVAILABLE = "unavailable"
-    """The store did not answer as it should. Try again later."""
+    """The store failed temporarily. Retry later."""
     INVALID = "invalid"
     """The call, option, name or data is wrong. Change it."""
     CORRUPT = "corrupt"
@@ -62,7 +62,7 @@ class ErrorKind(enum.Enum):
 
 
 class StreamhouseError(Exception):
-    """Base of all errors of this package; ``kind`` says what a caller can do."""
+    """Base of all errors of this package. ``kind`` tells what a caller can do."""
 
     kind = ErrorKind.INTERNAL
 
@@ -77,10 +77,10 @@ class StreamhouseError(Exception):
 
 
 def quote(value: object) -> str:
-    """Return a value as errors show it: at most a hundred characters, whatever it is."""
+    """Return the repr of any value for an error text, at most a hundred characters long."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - of someone else's type, or a number too long for Python to show
+    except Exception:  # noqa: BLE001 - of a foreign type, or a number too long for Python to print
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
@@ -90,9 +90,9 @@ _TEXT_CHARS_MAX = 2_500
 
 
 def fit_to_show(message: str) -> str:
-    """Return a message on one line, printable and short enough, with its end, which has the remedy."""
-    message = " ".join(message.splitlines())  # a name or an Arrow error in it may hold line breaks
-    message = message.encode("utf-8", "backslashreplace").decode()  # and a name halves of letters
+    """Return a message on one line, printable and truncated in the middle, so that the remedy at its end remains."""
+    message = " ".join(message.splitlines())  # a name or an Arrow error may contain line breaks
+    message = message.encode("utf-8", "backslashreplace").decode()  # a name may contain lone surrogates
     if len(message) <= _TEXT_CHARS_MAX:
         return message
     return f"{message[: _TEXT_CHARS_MAX - 500]} … {message[-490:]}"
@@ -131,7 +131,7 @@ class SchemaMismatchError(StreamhouseError):
 
 
 class ConstraintViolatedError(SchemaMismatchError):
-    """Rows for which a CHECK constraint of the table is false. Nothing was written."""
+    """A CHECK constraint of the table is false for some rows. Nothing was written."""
 
 
 class MissingExtraError(StreamhouseError):
@@ -151,15 +151,16 @@ class NotAuthorizedError(StreamhouseError):
 
 
 class DifferentHistoryError(StreamhouseError):
-    """The record at a position of a stream, write, cache or lake is absent from this table's log: it was restored, or
-    is a copy. Nothing was written.
+    """The record at a position of a stream, write, cache or lake is missing from this table's log.
+
+    The table was restored, or is a copy. Nothing was written.
     """
 
     kind = ErrorKind.INVALID
 
 
 class IdempotencyKeyReusedError(StreamhouseError):
-    """The key of a request, or its producer and sequence number, belong to a request with another body. Nothing was
+    """A request's key, or its producer and sequence number, belongs to a request with another body. Nothing was
     written.
     """
 
@@ -185,13 +186,13 @@ class ProducerFencedError(StreamhouseError):
 
 
 class WriterFullError(StreamhouseError):
-    """The rows of a writer that wait for the store are as many as it may hold. The rows of this call were not taken."""
+    """The writer's buffered rows have reached their limit. The rows of this call were not accepted."""
 
     kind = ErrorKind.UNAVAILABLE
 
 
 class WriterStoppedError(StreamhouseError):
-    """The writer was closed, or an earlier batch of its producer failed. Nothing of these rows was written."""
+    """The writer was closed, or an earlier batch of its producer failed. None of these rows were written."""
 
     kind = ErrorKind.UNAVAILABLE
 
@@ -205,24 +206,25 @@ class StorageError(StreamhouseError):
 
 
 class StorageRefusedError(StorageError):
-    """The store refused for good: it is read-only, this user lacks the permission, or this machine's clock is wrong.
-    Nothing was done by this request.
+    """The store refused permanently: it is read-only, this user lacks permission, or this machine's clock is wrong.
+
+    The request had no effect.
     """
 
     kind = ErrorKind.INVALID
 
 
 class ObjectNotFoundError(StorageError):
-    """The object is absent. Callers inside the package turn this into the error that the user can act on."""
+    """The object is missing. Callers inside the package convert this to an error that the user can act on."""
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Return the error for the absent object at a URL."""
+        """Return the error for a missing object."""
         return cls(f"{url} does not exist; restore it. streamhouse verify says which files a table lacks")
 
 
 class ObjectExistsError(StorageError):
-    """Put-if-absent found an object. It may be the caller's own: read it back and compare."""
+    """Put-if-absent found an object. It may be the caller's own: read it and compare."""
 
 
 class LakeMismatchError(StreamhouseError):

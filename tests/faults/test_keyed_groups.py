@@ -16,7 +16,7 @@ from faults.turns import in_turns
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_cache import kept_tails
+from streamhouse_spark.read.changelog_overlay import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -66,7 +66,7 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
 
     def new_host():
         close_tablets()
-        kept_tails.clear()
+        changelog_cache.clear()
         monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / str(next(hosts))))
 
     if not inline:

@@ -19,7 +19,7 @@ from kit.row_replacement import replace_rows
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet_registry import close_tablets
-from streamhouse_spark.read.changelog_cache import kept_tails
+from streamhouse_spark.read.changelog_overlay import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
 
 IDS = st.integers(0, 7)
@@ -96,7 +96,7 @@ def test_a_table_with_a_key(lake_format, num_examples):
     def any_history(steps):
         with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
             close_tablets()
-            kept_tails.clear()  # each history has the ids of the others
+            changelog_cache.clear()  # each history has the ids of the others
             table = Warehouse("wh", storage=MemoryStorage(sim_world()), world=sim_world(1)).create_table(
                 "d.t",
                 "id BIGINT, day INT, n INT",

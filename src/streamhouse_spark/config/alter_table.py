@@ -1,4 +1,4 @@
-"""One ALTER TABLE: its changes, and the table's schema and properties afterwards. Pure."""
+"""ALTER TABLE: a set of changes, and the resulting schema and properties. Pure."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """Changes that are made together or not at all."""
+    """Changes that are applied atomically."""
 
     added: TableSchema | None = None
-    """New columns, behind all others. Their ids do not count."""
+    """New columns, appended to the existing ones. Their ids are ignored."""
     comments: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → its comment; None removes it."""
+    """Column → comment; None removes it."""
     set_properties: Mapping[str, str] = field(default_factory=dict)
     unset_properties: tuple[str, ...] = ()
     columns: ColumnChanges = field(default_factory=ColumnChanges)
-    """Changes of existing columns, made before new ones are added."""
+    """Changes of existing columns, applied before new ones are added."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Column → constant for new rows that lack it; None removes it. Names and types are those afterwards."""
+    """Column → constant for new rows that omit it; None removes it. Names and types are those after the change."""
     drop_not_null: tuple[str, ...] = ()
-    """Columns that accept null afterwards."""
+    """Columns that become nullable."""
     positions: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → the column that it stands behind, None for the first. Names are those afterwards."""
+    """Column → the column that it follows, None for the first. Names are those after the change."""
 
     @classmethod
     def of(
@@ -59,8 +59,8 @@ class Alteration:
         drop_not_null: Sequence[str] = (),
         positions: Mapping[str, str | None] | None = None,
     ) -> Alteration:
-        """Check and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes that
-        no table could take.
+        """Validate and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes
+        that no table supports.
         """
         for name, values in (
             ("comments", comments),
@@ -78,8 +78,8 @@ class Alteration:
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
         changes, added = columns or ColumnChanges(), None
         if add_columns is not None:
-            whole, fields = new_columns(add_columns)
-            added = TableSchema.of_columns(whole) if whole or not fields else None
+            top_level, fields = new_columns(add_columns)
+            added = TableSchema.of_columns(top_level) if top_level or not fields else None
             changes = replace(changes, fields=tuple(((*new.parents, new.name), new.type) for new in fields))
         return cls(
             added,
@@ -102,7 +102,7 @@ class AlteredTable:
     """The schema and the properties of a table after an alteration."""
 
     schema_id: int
-    """The current one if only comments changed: rows of either schema are the same."""
+    """The current id if only comments changed, since rows of both schemas are the same."""
     schema: TableSchema
     properties: Mapping[str, str]
 
@@ -113,27 +113,29 @@ def alter_table_definition(
     schemas: Mapping[int, TableSchema],
     partition_by: Sequence[str],
     properties: Mapping[str, str],
-    former: FormerFields = (),
+    former_partitionings: FormerFields = (),
 ) -> AlteredTable:
-    """Return the table after the change. ``schemas`` are all that the table ever had: ids of columns are not used
-    again. ``former`` are the fields that it was partitioned by before.
+    """Return the table definition after the change.
 
-    Raises `SchemaMismatchError` for a column that cannot be added or is absent, and for a default that does not fit,
-    `InvalidOptionError` for a property that is unknown, fixed or impossible.
+    ``schemas`` are all schemas that the table ever had, because column ids are never reused. ``former_partitionings``
+    are the fields by which it was partitioned before.
+
+    Raises `SchemaMismatchError` for a column that is unknown or cannot be added, and for a default that does not fit,
+    and `InvalidOptionError` for a property that is unknown, fixed or invalid.
     """
     schema = schemas[schema_id]
     if change.columns:
-        _refuse_former_sources(change.columns, schema, schemas, former)
+        _refuse_former_sources(change.columns, schema, schemas, former_partitionings)
         schema, properties = apply_column_changes(change.columns, schema, partition_by, properties, schemas.values())
     if change.added is not None:
-        first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
+        first_id = 1 + max(column.id for former_schema in schemas.values() for column in former_schema.columns)
         schema = schema.with_added(change.added, first_id)
     schema = without_not_null(schema, change.drop_not_null)
     _refuse_nullable_keys(change.drop_not_null, schema, properties)
     schema = with_positions(with_defaults(schema, change.defaults), change.positions)
     if schema != schemas[schema_id]:
         parsed = parse_properties(properties, schema, partition_by)
-        _refuse_partition_names(schema, schemas, schemas[schema_id], parsed, former)
+        _refuse_partition_names(schema, schemas, schemas[schema_id], parsed, former_partitionings)
         schema_id = max(schemas) + 1
     schema = schema.with_comments(change.comments)
     texts = alter_properties(properties, change.set_properties, change.unset_properties)
@@ -156,26 +158,34 @@ def _refuse_partition_names(
     schemas: Mapping[int, TableSchema],
     before: TableSchema,
     properties: TableProperties,
-    former: FormerFields,
+    former_partitionings: FormerFields,
 ) -> None:
-    ever = names_by_id({**schemas, max(schemas) + 1: schema})
-    made = [(schema.column(key).id, "bucket") for key in properties.bucket_key]
-    made += [(schema.column(field.column).id, field.suffix) for field in properties.partition_fields if field.suffix]
-    made += [(schemas[i].column(f.column).id, f.suffix) for i, fields in former for f in fields if f.suffix]
-    partitions = [f"{name}_{suffix}" for column_id, suffix in made for name in ever[column_id]]
+    names_ever = names_by_id({**schemas, max(schemas) + 1: schema})
+    suffixes = [(schema.column(key).id, "bucket") for key in properties.bucket_key]
+    suffixes += [
+        (schema.column(field.column).id, field.suffix) for field in properties.partition_fields if field.suffix
+    ]
+    suffixes += [
+        (schemas[i].column(f.column).id, f.suffix) for i, fields in former_partitionings for f in fields if f.suffix
+    ]
+    partitions = [f"{name}_{suffix}" for column_id, suffix in suffixes for name in names_ever[column_id]]
     old = {column.id: column.name for column in before.columns}
     refuse_partition_names([c.name for c in schema.columns if old.get(c.id) != c.name], partitions)
 
 
 def _refuse_former_sources(
-    changes: ColumnChanges, schema: TableSchema, schemas: Mapping[int, TableSchema], former: FormerFields
+    changes: ColumnChanges, schema: TableSchema, schemas: Mapping[int, TableSchema], former_partitionings: FormerFields
 ) -> None:
-    """Refuse changes of columns that lake files from before still lie by. Raises `InvalidOptionError`."""
-    fields = [(schemas[i].column(field.column).id, field) for i, found in former for field in found]
+    """Reject changes of columns by which older lake files are still partitioned. Raises `InvalidOptionError`."""
+    fields = [
+        (schemas[i].column(field.column).id, field)
+        for i, former_fields in former_partitionings
+        for field in former_fields
+    ]
     sources = {column_id for column_id, _ in fields}
     named = {column_id for column_id, field in fields if not field.suffix}
     wider = [name for name, kind in changes.widened.items() if (c := schema.find(name)) and not kind.equals(c.type)]
-    for names, refused, what in (
+    for names, refused, change in (
         (changes.dropped, sources, "dropped"),
         (changes.renamed, named, "renamed"),
         (wider, sources, "widened"),
@@ -184,6 +194,6 @@ def _refuse_former_sources(
             column = schema.find(name)
             if column is not None and column.id in refused:
                 raise InvalidOptionError(
-                    f"column '{column.name}' cannot be {what}: the table was partitioned by it, and the lake's files "
+                    f"column '{column.name}' cannot be {change}: the table was partitioned by it, and the lake's files "
                     "of then lie by it; create a new table, and copy the rows"
                 )

@@ -1,8 +1,8 @@
-"""``table.auto-partition.*``: partitions so old that the hot log need not keep their rows. Pure.
+"""``table.auto-partition.*``: expiry of partitions whose rows need not remain in the hot log. Pure.
 
-A partition is *expired* when the hour, day, month, quarter or year that its column names lies more than
-``num-retention`` of them before now, in one time zone. A value that names none, null among them, never expires. That
-decides about retention alone: rows of expired partitions are read, written and tiered as all others.
+A partition is *expired* if the hour, day, month, quarter or year in its column is more than ``num-retention`` units
+before now, in one time zone. A value without a time unit, including null, never expires. Expiry affects log retention
+only: rows of expired partitions are read, written and tiered like all others.
 """
 
 from __future__ import annotations
@@ -51,51 +51,49 @@ class AutoPartition:
     """The rule by which a table's partitions expire."""
 
     column: str
-    """The partition column of time."""
+    """The partition column with the time."""
     place: int
     """Index of the column among the partition columns."""
     unit: TimeUnit
     num_retention: int
-    """Number of units kept before the current one; all later ones are kept too."""
+    """Number of units retained before the current one. Later units are retained, too."""
     time_zone: str
 
     def first_kept(self, now_ms: int) -> int:
-        """Return the number of the oldest unit that is not expired at ``now_ms``. `period_at` numbers the units."""
+        """Return the oldest unit, as by `period_at`, that is not expired at ``now_ms``."""
         return period_at(now_ms, self.unit, self.time_zone) - self.num_retention
 
     def are_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
-        """Return whether each partition is expired, given the values that records hold; None stands for unknown
+        """Return whether all these partitions are expired, given their recorded values; None stands for unknown
         ones.
         """
         if not partitions:
             return False
-        first_kept = self.first_kept(now_ms)
+        first_retained = self.first_kept(now_ms)
         periods = (period_of(partition[self.place], self.unit) for partition in partitions)
-        return all(period is not None and period < first_kept for period in periods)
+        return all(period is not None and period < first_retained for period in periods)
 
 
 def period_at(time_ms: int, unit: TimeUnit, time_zone: str) -> int:
-    """Return the number of the unit that ``time_ms`` lies in, by the clocks of ``time_zone``. Later units have larger
-    numbers.
-    """
+    """Return the number of the unit that contains ``time_ms`` in ``time_zone``. Later units have larger numbers."""
     utc = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=time_ms)
     local = utc.astimezone(_zone(time_zone))
     return _number(unit, local.date(), local.hour)
 
 
 def period_of(value: Any, unit: TimeUnit) -> int | None:
-    """Return the number of the unit that a partition's value names: days since 1970, or a text in the unit's format.
+    """Return the number of the unit in a partition value: days since 1970, or a text in the unit's format.
 
-    None for a value that names no unit.
+    None if the value contains no unit.
     """
-    if isinstance(value, int):  # a DATE; no other type of column has numbers here
+    if isinstance(value, int):  # a DATE; other types have texts here
         return value + _EPOCH_DAY
     if not isinstance(value, str):
         return None
-    found = next(filter(None, (re.fullmatch(pattern, value) for pattern in _FORMATS[unit])), None)
-    if found is None:
+    match = next(filter(None, (re.fullmatch(pattern, value) for pattern in _FORMATS[unit])), None)
+    if match is None:
         return None
-    part = {name: int(text) for name, text in found.groupdict().items()}
+    part = {name: int(text) for name, text in match.groupdict().items()}
     month = part.get("month", 3 * part.get("quarter", 1) - 2)
     try:
         day, hour = dt.date(part["year"], month, part.get("day", 1)), dt.time(part.get("hour", 0)).hour
@@ -123,8 +121,8 @@ def parse_auto_partition(
 ) -> AutoPartition | None:
     """Parse the properties; None for a table whose partitions do not expire.
 
-    Raises `InvalidOptionError` for an impossible value and, if it is enabled, for a column that does not tell the time
-    of a partition, and for a table that would lose its rows with the hot log.
+    Raises `InvalidOptionError` for an invalid value and, if enabled, for a column without the time of a partition, and
+    for a table without a lake, which would lose its rows.
     """
     is_enabled = values.parse_bool(ENABLED, properties.get(ENABLED, "false"))
     unit = _unit(properties.get(TIME_UNIT, "DAY"))
@@ -149,10 +147,10 @@ def parse_auto_partition(
 
 
 def _unit(text: str) -> TimeUnit:
-    found = text.strip().upper()
-    if found not in get_args(TimeUnit):
+    unit = text.strip().upper()
+    if unit not in get_args(TimeUnit):
         values.reject(TIME_UNIT, text, "HOUR, DAY, MONTH, QUARTER or YEAR")
-    return cast("TimeUnit", found)
+    return cast("TimeUnit", unit)
 
 
 def _require_time_zone(text: str) -> str:
@@ -170,7 +168,7 @@ def _zone(name: str) -> dt.tzinfo:
 
 
 def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str]) -> str:
-    """Return the partition column of time. Raises `InvalidOptionError`."""
+    """Return the partition column with the time. Raises `InvalidOptionError`."""
     columns = ", ".join(partition_by)
     if key is None:
         if len(partition_by) > 1:
@@ -179,10 +177,10 @@ def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str
                 "is the time"
             )
         return partition_by[0]
-    found = schema.find(key.strip())
-    if found is None or found.name not in partition_by:
+    column = schema.find(key.strip())
+    if column is None or column.name not in partition_by:
         values.reject(KEY, key, f"a partition column, one of {columns}")
-    return found.name
+    return column.name
 
 
 def _check_type(column: str, arrow: pa.DataType, unit: TimeUnit) -> None:

@@ -1,4 +1,4 @@
-"""The mark of a branch, which its log keeps as the property ``table.branch``. Pure."""
+"""Metadata of a branch, stored in its log as the property ``table.branch``. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ BRANCH: Final = "table.branch"
 
 @dataclass(frozen=True, slots=True)
 class BranchMark:
-    """Tells of a log that it is the one of a branch."""
+    """Marks a log as that of a branch."""
 
     of: str
-    """Uuid of the table that it is a branch of."""
+    """UUID of the table of the branch."""
     name: str
     version: int
-    """The version of the table with which it began."""
+    """The table's version at which the branch started."""
     is_sealed: bool = False
-    """Whether it takes no more rows, because it is being published."""
+    """Whether it accepts no more rows, because it is being published."""
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> Self | None:
-        """Return the mark; None for a table."""
+        """Return the branch metadata; None for a table."""
         if (text := properties.get(BRANCH)) is None:
             return None
         try:
-            found = json.loads(text)
-            return cls(str(found["of"]), str(found["name"]), int(found["version"]), bool(found["is_sealed"]))
+            mark = json.loads(text)
+            return cls(str(mark["of"]), str(mark["name"]), int(mark["version"]), bool(mark["is_sealed"]))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptDataError(
                 f"a log has the property {BRANCH} = {quote(text)}, which no version up to this one writes; restore it"

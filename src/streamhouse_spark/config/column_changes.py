@@ -1,7 +1,7 @@
-"""Renaming, dropping and widening of columns: the effects on a table, and the conditions. Pure.
+"""Renaming, dropping and widening of columns: conditions and effects. Pure.
 
-A table's properties follow a column in the same record. Rows are laid out by the type of a key, and by the columns of
-partitions, whose names stand in the lake's partitioning: these cannot be changed.
+A table's properties follow a column in the same record. The data layout depends on the types of keys and on partition
+columns, whose names are in the lake's partitioning, so these cannot change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """Changes of existing columns, each by its name before all of the changes."""
+    """Changes of existing columns, by their names before all changes."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
@@ -38,43 +38,49 @@ class ColumnChanges:
     sizes: Mapping[str, TextSize] = field(default_factory=dict)
     """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
     fields: tuple[tuple[Path, pa.DataType], ...] = ()
-    """New fields inside columns: the column's name and the path from there, as they are after the other changes, but
-    for the column's name."""
+    """New nested fields: the column's name before the changes, and the path from there after the other changes."""
 
     def __bool__(self) -> bool:
         return bool(self.renamed or self.dropped or self.widened or self.fields)
 
     @classmethod
     def of(cls, renamed: object, dropped: object, widened: object) -> ColumnChanges:
-        """Check and combine the changes. Raises `InvalidOptionError` for a wrong mapping or list of names,
-        `SchemaMismatchError` for an unknown type.
+        """Validate and combine the changes.
+
+        Raises `InvalidOptionError` for an invalid mapping or list of names, `SchemaMismatchError` for an unknown type.
         """
-        for name, given in (("rename_columns", renamed), ("widen_columns", widened)):
-            if not isinstance(given, Mapping | None) or not all(isinstance(column, str) for column in given or ()):
-                raise InvalidOptionError(f"{name} is {given!r}, expected a mapping of column names")
+        for name, mapping in (("rename_columns", renamed), ("widen_columns", widened)):
+            if not isinstance(mapping, Mapping | None) or not all(isinstance(column, str) for column in mapping or ()):
+                raise InvalidOptionError(f"{name} is {mapping!r}, expected a mapping of column names")
         if not isinstance(dropped, list | tuple) or not all(isinstance(column, str) for column in dropped):
             raise InvalidOptionError(f"drop_columns is {dropped!r}, expected a list of column names")
         names = dict(renamed or {})  # type: ignore[call-overload]
         if not all(isinstance(name, str) for name in names.values()):
             raise InvalidOptionError(f"rename_columns is {renamed!r}, expected a mapping of old to new names")
-        types = {column: _type(column, given) for column, given in dict(widened or {}).items()}  # type: ignore[call-overload]
-        both = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
-        if both:
-            raise InvalidOptionError(f"column '{min(both)}' is dropped and changed in one step; do one of both")
-        return cls(names, tuple(dropped), types, _sizes(dict(widened or {})))  # type: ignore[call-overload]
+        types = {column: _parse_type(column, mapping) for column, mapping in dict(widened or {}).items()}  # type: ignore[call-overload]
+        dropped_and_changed = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
+        if dropped_and_changed:
+            raise InvalidOptionError(
+                f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do one of both"
+            )
+        return cls(names, tuple(dropped), types, _parse_sizes(dict(widened or {})))  # type: ignore[call-overload]
 
 
-def _type(column: str, given: object) -> pa.DataType:
-    if isinstance(given, pa.DataType):
-        return canonical_type(given, column=column)
-    if isinstance(given, str):
-        return parse_type(given)
-    raise InvalidOptionError(f"widen_columns: the type of '{column}' is {given!r}, expected a type, or its name in SQL")
+def _parse_type(column: str, type_or_text: object) -> pa.DataType:
+    if isinstance(type_or_text, pa.DataType):
+        return canonical_type(type_or_text, column=column)
+    if isinstance(type_or_text, str):
+        return parse_type(type_or_text)
+    raise InvalidOptionError(
+        f"widen_columns: the type of '{column}' is {type_or_text!r}, expected a type, or its name in SQL"
+    )
 
 
-def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
-    found = {column: TextSize.parse(given) for column, given in types.items() if isinstance(given, str)}
-    return {column: size for column, size in found.items() if size is not None}
+def _parse_sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
+    sizes = {
+        column: TextSize.parse(type_or_text) for column, type_or_text in types.items() if isinstance(type_or_text, str)
+    }
+    return {column: size for column, size in sizes.items() if size is not None}
 
 
 def apply_column_changes(
@@ -82,28 +88,26 @@ def apply_column_changes(
     schema: TableSchema,
     partition_by: Sequence[str],
     properties: Mapping[str, str],
-    ever: Iterable[TableSchema] = (),
+    former_schemas: Iterable[TableSchema] = (),
 ) -> tuple[TableSchema, dict[str, str]]:
-    """Return the schema and the properties after ``changes``. ``ever`` are all schemas that the table had.
+    """Return the schema and the properties after ``changes``. ``former_schemas`` are all schemas that the table had.
 
-    Raises `SchemaMismatchError` for an unknown column, a name that is taken or not allowed, a type that is not wider,
-    and where no column would be left; `InvalidOptionError` for a column whose role forbids the change.
+    Raises `SchemaMismatchError` for an unknown column, a name that is taken or invalid, a type that is not wider, and
+    if no column would remain; `InvalidOptionError` for a column whose role forbids the change.
     """
-    changes, inside = _split_nested_changes(changes, schema)
-    _require_allowed(changes, schema, partition_by, properties, inside)
-    after = with_inner_changes(schema, inside, ever)
+    changes, nested_changes = _split_nested_changes(changes, schema)
+    _require_allowed(changes, schema, partition_by, properties, nested_changes)
+    after = with_inner_changes(schema, nested_changes, former_schemas)
     after = with_types(after, changes.widened, changes.sizes)
     after = without_columns(after, changes.dropped) if changes.dropped else after
     after = with_names(after, changes.renamed)
     names = {schema.column(old).name: new for old, new in changes.renamed.items()}
-    gone = {schema.column(name).name for name in changes.dropped}
-    return after, _rename_in_properties(properties, schema, names, gone)
+    dropped_names = {schema.column(name).name for name in changes.dropped}
+    return after, _rename_in_properties(properties, schema, names, dropped_names)
 
 
 def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
-    """Part the changes of whole columns from those inside columns. A name that is a column's is that column's, whatever
-    dots it has.
-    """
+    """Separate changes of whole columns from those of nested fields. An existing column name may contain dots."""
     renamed: dict[str, dict[Path, str]] = {}
     widened: dict[str, dict[Path, pa.DataType]] = {}
     dropped: dict[str, list[Path]] = {}
@@ -126,23 +130,25 @@ def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[
             dropped.setdefault(name, []).append(path[1:])
     for path, kind in changes.fields:
         added.setdefault(schema.column(path[0]).name, []).append((path[1:], kind))
-    inside = {
+    nested_changes = {
         name: InnerChanges(
             renamed.get(name, {}), tuple(dropped.get(name, ())), widened.get(name, {}), tuple(added.get(name, ()))
         )
         for name in {**renamed, **widened, **dropped, **added}
     }
-    whole = replace(
+    column_changes = replace(
         changes,
         renamed={name: new for name, new in changes.renamed.items() if name not in inner},
         dropped=tuple(name for name in changes.dropped if name not in inner),
         widened={name: kind for name, kind in changes.widened.items() if name not in inner},
         fields=(),
     )
-    both = {schema.column(name).name for name in whole.dropped} & inside.keys()
-    if both:
-        raise InvalidOptionError(f"column '{min(both)}' is dropped and changed in one step; do one of both")
-    return whole, inside
+    dropped_and_changed = {schema.column(name).name for name in column_changes.dropped} & nested_changes.keys()
+    if dropped_and_changed:
+        raise InvalidOptionError(
+            f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do one of both"
+        )
+    return column_changes, nested_changes
 
 
 def _require_allowed(
@@ -150,7 +156,7 @@ def _require_allowed(
     schema: TableSchema,
     partition_by: Sequence[str],
     properties: Mapping[str, str],
-    inside: Mapping[str, InnerChanges],
+    nested_changes: Mapping[str, InnerChanges],
 ) -> None:
     parsed = parse_properties(properties, schema, partition_by)
     partitions = {schema.column(name).name for name in partition_by}
@@ -180,69 +186,70 @@ def _require_allowed(
         _refuse(schema.column(name).name, "renamed", generated, "create a new table with that name, and copy the rows")
         _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
         _refuse(schema.column(name).name, "renamed", roles[4:-1], "drop the constraint first")
-    for name, change in inside.items():
+    for name, change in nested_changes.items():
         if change.renamed or change.dropped or change.widened:
             advice = "add a column of the type that you want"
             _refuse(name, "changed inside", [*generated, *roles], advice)
-    # Of a wider type Paimon's hash is another, Iceberg's is the same.
+    # Paimon's hash differs for a wider type, Iceberg's does not.
     fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
     for name, kind in changes.widened.items():
         column = schema.column(name)
         if not kind.equals(column.type):
-            what = f"made {type_name(kind)}"
-            _refuse(column.name, what, fixed, "create a new table with that type, and copy the rows")
+            action = f"made {type_name(kind)}"
+            _refuse(column.name, action, fixed, "create a new table with that type, and copy the rows")
 
 
-def _refuse(column: str, what: str, roles: Sequence[tuple[str, set[str], str]], advice: str) -> None:
+def _refuse(column: str, change: str, roles: Sequence[tuple[str, set[str], str]], advice: str) -> None:
     for role, columns, why in roles:
         if column in columns:
-            raise InvalidOptionError(f"column '{column}' cannot be {what}: it is {role}, {why}; {advice}")
+            raise InvalidOptionError(f"column '{column}' cannot be {change}: it is {role}, {why}; {advice}")
 
 
 def _rename_in_properties(
-    properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], gone: set[str]
+    properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], dropped_names: set[str]
 ) -> dict[str, str]:
-    """Return the properties with the columns' new names, without dropped columns."""
+    """Return the properties with columns renamed and dropped columns removed."""
 
-    def now(name: str) -> str | None:
-        found = schema.find(name)
-        column = found.name if found is not None else name
-        return None if column in gone else names.get(column, column)
+    def current_name(name: str) -> str | None:
+        schema_column = schema.find(name)
+        column = schema_column.name if schema_column is not None else name
+        return None if column in dropped_names else names.get(column, column)
 
-    followed = {}
+    renamed = {}
     for name, value in properties.items():
         new_name, new_value = name, value
         if name in _LISTS and value.strip() != "*":
-            new_value = _join_names(value, now)
+            new_value = _join_names(value, current_name)
         elif name == PARTITION_FIELDS:
             fields = parse_fields(split_fields(value), schema)
-            new_value = join_fields(replace(field, column=now(field.column) or field.column) for field in fields)
+            new_value = join_fields(
+                replace(field, column=current_name(field.column) or field.column) for field in fields
+            )
         elif name == VERSION_COLUMN:
-            new_value = now(value.strip()) or value
+            new_value = current_name(value.strip()) or value
         elif (match := FIELD.match(name)) is not None:
-            column = now(match["column"])
+            column = current_name(match["column"])
             if column is None:
                 continue
             new_name = f"fields.{column}{name[match.end('column') :]}"
-        followed[new_name] = new_value
-    return followed
+        renamed[new_name] = new_value
+    return renamed
 
 
-def _join_names(text: str, now: Callable[[str], str | None]) -> str:
+def _join_names(text: str, current_name: Callable[[str], str | None]) -> str:
     before = values.parse_names(text)
-    after = [name for name in map(now, before) if name is not None]
+    after = [name for name in map(current_name, before) if name is not None]
     return text if list(before) == after else values.join_names(after)
 
 
 def refuse_partition_names(names: Sequence[str], partitions: Sequence[str]) -> None:
-    """Refuse the names of the lake table's partitions by bucket or transform, which were chosen to be unlike those of
-    columns.
+    """Reject new columns with names of the lake table's partitions by bucket or transform.
 
     ``partitions`` are all names that these ever had. Raises `SchemaMismatchError`.
     """
-    taken = {name.casefold().rstrip("_") for name in partitions}
+    folded_names = {name.casefold().rstrip("_") for name in partitions}
     for name in names:
-        if name.casefold().rstrip("_") in taken:
+        if name.casefold().rstrip("_") in folded_names:
             raise SchemaMismatchError(
                 f"the new column '{name}' has the name of the lake table's partition by bucket or transform; choose "
                 "another name"

@@ -1,4 +1,4 @@
-"""Requirements on a table's columns, so that Paimon can hold the table and find its rows again. Pure."""
+"""Restrictions on the columns of tables with a Paimon lake. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
-"""Limit of the bucket key's columns: their null flags then fit into the first word that is hashed."""
+"""Maximum columns of the bucket key, so that their null flags fit the first hashed word."""
 
 
 def limited_columns(schema: TableSchema, columns: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the key's and the partition's columns that `check_paimon_values` has to look at."""
+    """Return the key and partition columns whose values `check_paimon_values` must check."""
     types = {name: schema.column(name).type for name in columns}
     return tuple(name for name, kind in types.items() if pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
 
 
 def check_paimon_values(table: str, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> None:
-    """Refuse values of key and partition columns that Paimon's Python library cannot hold.
+    """Reject values of key and partition columns that Paimon's Python library does not support.
 
     Raises `SchemaMismatchError` with the column and the first such value.
     """
@@ -41,8 +41,8 @@ def check_paimon_values(table: str, columns: Mapping[str, pa.Array | pa.ChunkedA
 def check_paimon_columns(
     schema: TableSchema, partition_by: Sequence[str], bucket_key: Sequence[str], primary_key: Sequence[str] = ()
 ) -> None:
-    """Check the columns. Raises `SchemaMismatchError` for a name that is Paimon's own, `InvalidOptionError` for a
-    column that cannot have its role.
+    """Validate the columns. Raises `SchemaMismatchError` for a name reserved by Paimon, `InvalidOptionError` for a
+    column that does not support its role.
     """
     for name in schema.names:
         if is_of_paimon(name):
@@ -67,7 +67,7 @@ def check_paimon_columns(
 
 
 def _check_partition_column(name: str, arrow: pa.DataType) -> None:
-    """Refuse types of partition columns whose values readers of other languages would turn into other folder names."""
+    """Reject types of partition columns whose values become other directory names in other languages."""
     is_type = pa.types
     if not (is_type.is_integer(arrow) or is_type.is_string(arrow) or is_type.is_date(arrow)):
         raise InvalidOptionError(
@@ -77,8 +77,8 @@ def _check_partition_column(name: str, arrow: pa.DataType) -> None:
 
 
 def _check_key_column(name: str, arrow: pa.DataType) -> None:
-    """Refuse types of key columns whose values Paimon's readers tell apart and this table does not: -0.0 and 0.0, and
-    NaN in Python.
+    """Reject types of key columns with values that are equal here but distinct in Paimon: -0.0 and 0.0, and NaN in
+    Python.
     """
     if pa.types.is_floating(arrow):
         raise InvalidOptionError(

@@ -1,7 +1,7 @@
-"""Partitionings that change: the action, and those of rows that were stored before. Pure.
+"""Partition evolution: the action that changes a partitioning, and former partitionings. Pure.
 
-A partitioning begins with a schema of its own, of the same columns. So the schema of a segment says by which columns
-its partitions are named, and whatever was planned by an older schema is told apart.
+A new partitioning starts with a new schema of the same columns. So the schema of a segment determines the columns of
+its partitions, and plans made with an older schema are recognised.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class FormerPartitioning:
-    """A partitioning that a table had. The columns of it keep their names, types and places."""
+    """A former partitioning of a table. Its columns keep their names, types and positions."""
 
     schema_id: int
-    """The last schema that it held for."""
+    """The last schema with this partitioning."""
     columns: tuple[str, ...]
     """The partition columns."""
     fields: str
-    """All fields in their order, as `join_fields` writes them, by the names of that schema."""
+    """All fields in order, as by `join_fields`, with the names of that schema."""
 
     def parsed(self, schemas: Mapping[int, TableSchema]) -> tuple[PartitionField, ...]:
-        """Return all fields, by the names of its schema."""
+        """Return all fields, with the names of its schema."""
         return parse_fields(split_fields(self.fields), schemas[self.schema_id])
 
     def to_json(self) -> list[Any]:
@@ -41,16 +41,16 @@ class FormerPartitioning:
 
 @dataclass(frozen=True, slots=True)
 class SetPartitioning:
-    """Rows are partitioned by these fields from now on; those that are there stay where they are. Older versions of
-    this package do not know the action, and so stop.
+    """Change the partition fields of new rows; existing rows are not moved. Older versions of this package reject the
+    action.
     """
 
     schema_id: int
-    """The schema that begins here, of the same columns."""
+    """The schema that starts here, with the same columns."""
     columns: tuple[str, ...]
     """The partition columns."""
     fields: str
-    """All fields, where one is a transform of a column; else empty."""
+    """All fields, if one is a transform of a column; else empty."""
 
     def to_json(self) -> dict[str, Any]:
         columns = list(self.columns)
@@ -63,25 +63,28 @@ class SetPartitioning:
     def changes(
         self, schemas: Mapping[int, TableSchema], schema: TableSchema, properties: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the fields of a state that become others, with their values behind the action."""
-        others = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
+        """Return the changed fields of a state, with their values after the action."""
+        other_properties = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
         return {
             "schema_id": self.schema_id,
             "schemas": {**schemas, self.schema_id: schema},
             "partition_by": self.columns,
-            "properties": {**others, PARTITION_FIELDS: self.fields} if self.fields else others,
+            "properties": {**other_properties, PARTITION_FIELDS: self.fields} if self.fields else other_properties,
         }
 
 
 def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Mapping[str, str]) -> FormerPartitioning:
-    """Return the partitioning of a table, for when it has another."""
+    """Return the partitioning of a table, for when it is replaced."""
     fields = properties.get(PARTITION_FIELDS) or join_fields(PartitionField(name) for name in columns)
     return FormerPartitioning(schema_id, columns, fields)
 
 
-def columns_at(former: Sequence[FormerPartitioning], now: tuple[str, ...], schema_id: int) -> tuple[str, ...]:
-    """Return the partition columns by which segments of a schema name their partitions.
+def columns_at(
+    former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
+) -> tuple[str, ...]:
+    """Return the partition columns of segments of a schema.
 
-    ``former`` are the table's former partitionings, the oldest first, and ``now`` its partition columns.
+    ``former_partitionings`` are the table's former partitionings, oldest first; ``current_columns`` are its partition
+    columns.
     """
-    return next((one.columns for one in former if schema_id <= one.schema_id), now)
+    return next((spec.columns for spec in former_partitionings if schema_id <= spec.schema_id), current_columns)

@@ -1,7 +1,7 @@
-"""Table properties: the ``TBLPROPERTIES`` of a table, under Apache Fluss's names, and the user's own.
+"""Table properties: ``TBLPROPERTIES`` under Apache Fluss's names, and the user's own.
 
-A table stores its properties as the text that the user gave; `parse_properties` gives them types. The user's own have
-no meaning here. Credentials are never stored: a value that looks like one is refused.
+A table stores its properties as the text that the user gave, and `parse_properties` converts them to types. User
+properties have no meaning here. Credentials are never stored: a value that looks like one is rejected.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.config.branch_metadata import BRANCH
-from streamhouse_spark.config.lake_types import check_variants
 from streamhouse_spark.config.paimon_limits import check_paimon_columns, limited_columns
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import option_parsing as values
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import is_unicode
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.constraints.check_constraint import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated_columns.generated_column import GENERATED, Generated, parse_generated
 from streamhouse_spark.schema.identity import IDENTITY, Identity, parse_identity
 from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.variant import is_variant
 
 BUCKET_COUNT_MAX: Final = 16_384
 
@@ -36,76 +36,86 @@ LakeFormat = Literal["iceberg", "paimon"]
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """The properties of a table, typed, with defaults for those that are not set."""
+    """The typed properties of a table, with defaults for unset ones."""
 
     bucket_num: int = 1
-    """``bucket.num``: how many buckets the log has. Fixed at creation."""
+    """``bucket.num``: number of buckets of the log. Fixed at creation."""
     bucket_key: tuple[str, ...] = ()
-    """``bucket.key``: the column whose hash gives a row's bucket; without one, a batch goes to one bucket. Fixed at
-    creation."""
+    """``bucket.key``: the column whose hash determines a row's bucket. Without one, a batch goes to one bucket. Fixed
+    at creation.
+    """
     datalake_enabled: bool = True
     """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
     datalake_format: LakeFormat = "iceberg"
-    """``table.datalake.format``: the format of the lake table, ``iceberg`` or ``paimon``, whose hash also gives the
-    buckets. Fixed at creation."""
+    """``table.datalake.format``: format of the lake table, ``iceberg`` or ``paimon``, whose hash also determines the
+    buckets. Fixed at creation.
+    """
     datalake_freshness_ms: int = 180_000
-    """``table.datalake.freshness``: how far the lake may lie behind the log while the tiering service runs."""
+    """``table.datalake.freshness``: maximum lag of the lake behind the log while the tiering service runs."""
     datalake_auto_compaction: bool = True
-    """``table.datalake.auto-compaction``: whether tiering also merges small lake files. False by default where the lake
-    table was adopted, because it is not the table's alone."""
+    """``table.datalake.auto-compaction``: whether tiering also compacts small lake files. False by default for an
+    adopted lake table, because the table does not own all its files.
+    """
     datalake_auto_expire_snapshot: bool = True
-    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots. As with compaction,
-    false by default where the lake table was adopted."""
+    """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots. False by default for an
+    adopted lake table, as with compaction.
+    """
     log_ttl_ms: int = 7 * 86_400_000
-    """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
+    """``table.log.ttl``: retention of rows in the log, at least until the lake has them; 0 retains them forever."""
     changelog_retention_ms: int | None = None
-    """``table.changelog.retention``: how long the changes of a table with a primary key are kept, in the log and behind
-    it in the change archive; None for as long as the log keeps them."""
+    """``table.changelog.retention``: retention of the changes of a primary-key table, in the log and after it in the
+    change archive; None for the retention of the log.
+    """
     log_location: str | None = None
-    """``table.log.location``: the path or URL of another store, in which the table's log lies; None where it lies
-    in the warehouse. Fixed at creation."""
+    """``table.log.location``: path or URL of a separate store for the table's log; None for the warehouse. Fixed at
+    creation.
+    """
     transactions_ttl_ms: int = 30 * 86_400_000
-    """``table.transactions.ttl``: how long the table can tell which offsets the last write of a writer got, after which
-    it remembers the version alone; 0 keeps all. Whatever it is, no version is stored twice."""
+    """``table.transactions.ttl``: how long the table remembers the offsets of a writer's last write; 0 is forever.
+    After that it remembers the version alone, so no version is ever stored twice.
+    """
     log_compression: Compression = "none"
-    """``table.log.arrow.compression.type``: the codec of new segments."""
+    """``table.log.arrow.compression.type``: codec of new segments."""
     statistics_columns: tuple[str, ...] = ()
-    """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records, so that reads
-    skip segments; ``*`` means all that can have them. Where not set: the partition columns, the bucket key, and
-    columns of dates and timestamps."""
+    """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records for data
+    skipping; ``*`` means all that support them. By default the partition columns, the bucket key, and date and
+    timestamp columns.
+    """
     datalake_adopted: str | None = None
-    """``table.datalake.adopted``: the newest snapshot of the lake table that the table was made of, or ``empty``.
-    Set by adopting it."""
+    """``table.datalake.adopted``: the latest snapshot of the adopted lake table, or ``empty``. Set by adoption."""
     comment: str | None = None
-    """``comment``: a description of the table in the user's words."""
+    """``comment``: the user's description of the table."""
     partition_fields: tuple[PartitionField, ...] = ()
-    """``partition.fields``: all fields of the partitioning in their order, where one is a transform of a column, such
-    as ``days(ts)``; else the partition columns. Changed by `Table.set_partitioning` alone."""
+    """``partition.fields``: all partition fields in order, if one is a transform of a column, such as ``days(ts)``;
+    else the partition columns. Changed only by `Table.set_partitioning`.
+    """
     primary_key: tuple[str, ...] = ()
-    """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
+    """``primary.key``: the columns that identify a row. A table without one is a log table. Fixed at creation."""
     auto_partition: AutoPartition | None = None
     """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
-    them, before ``table.log.ttl``; None where ``table.auto-partition.enabled`` is false."""
+    them, before ``table.log.ttl``; None if ``table.auto-partition.enabled`` is false.
+    """
 
     checks: tuple[Check, ...] = ()
     """``table.constraint.<name>``: conditions that are false for no row of the table."""
     generated: tuple[Generated, ...] = ()
-    """``table.generated.<column>``: expressions that give columns their values. Fixed at creation."""
+    """``table.generated.<column>``: expressions of generated columns. Fixed at creation."""
     identity: Identity | None = None
-    """``table.identity.<column>``: the column whose values are numbers that the table hands out. Fixed at creation."""
+    """``table.identity.<column>``: the column whose numbers the table allocates. Fixed at creation."""
 
     limited_columns: tuple[str, ...] = ()
-    """Columns of dates and timestamps in the key or the partition of a Paimon lake, which has no others than those of
-    the years 1 to 9999."""
+    """Date and timestamp columns in the key or partition of a Paimon lake, which supports only the years 1 to 9999
+    there.
+    """
 
     @property
     def partition_sources(self) -> tuple[str, ...]:
-        """The columns that give the partition of a row: each partition column, and each that a transform cuts."""
+        """The columns that determine the partition of a row: partition columns and sources of transforms."""
         return tuple(field.column for field in self.partition_fields)
 
     @property
     def partitioned_by(self) -> tuple[str, ...]:
-        """The fields of the partitioning as ``partition_by`` of `Warehouse.create_table` takes them."""
+        """The partition fields in the form of ``partition_by`` of `Warehouse.create_table`."""
         fields = self.partition_fields
         return tuple(field.column if field.transform == "identity" else str(field) for field in fields)
 
@@ -114,7 +124,7 @@ PRIMARY_KEY: Final = "primary.key"
 PARTITION_FIELDS: Final = "partition.fields"
 ADOPTED: Final = "table.datalake.adopted"
 NOTHING_ADOPTED: Final = "empty"
-"""Its value if the lake table had no snapshot."""
+"""The value of `ADOPTED` if the lake table had no snapshot."""
 LOG_LOCATION: Final = "table.log.location"
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
@@ -129,9 +139,9 @@ _OWN_PREFIXES: Final = (
     *("table.", "bucket.", "primary.", "partition.", "fields.", "streamhouse."),
     *("status.", "openlineage.", "option."),
 )
-"""Beginnings of names that mean something here or are shown of a table; every other name is the user's own."""
+"""Prefixes of names that have a meaning here or are displayed for a table. All other names are the user's own."""
 _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
-"""Names that Spark shows of every table."""
+"""Names that Spark displays for every table."""
 _TYPO_SIMILARITY: Final = 0.85
 _NAME_CHARS_MAX: Final = 1000
 
@@ -150,10 +160,11 @@ FIXED_PROPERTIES: Final = frozenset(
         BRANCH,
     }
 )
-"""Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches and those
-of generated columns and of the identity column cannot either."""
+"""Properties that cannot change after creation, because the data layout depends on them. Those that `FIELD` matches,
+and those of generated and identity columns, are fixed as well.
+"""
 _LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
-"""Fixed properties that mean the same in another case, or with other spaces."""
+"""Fixed properties that compare without regard to case and spaces."""
 
 _KNOWN: Final = (
     "bucket.num",
@@ -203,10 +214,10 @@ def parse_properties(
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
-    Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.table_config`; without
-    ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property under our own prefixes
-    (naming the nearest), an impossible value, a column that cannot have its role, and a value that looks like a
-    credential, and `SchemaMismatchError` for a column that the lake cannot hold.
+    Properties specific to primary-key tables are parsed by `streamhouse_spark.kv.table_config` and rejected here
+    without ``primary.key``. Raises `InvalidOptionError` for an unknown property under our own prefixes (naming the
+    nearest), an invalid value, a column that cannot have its role, and a value that looks like a credential, and
+    `SchemaMismatchError` for a column that the lake does not support.
     """
     for name, value in properties.items():
         check_property_name(name)
@@ -233,7 +244,7 @@ def parse_properties(
     if codec not in _COMPRESSIONS:
         values.reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
     lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
-    is_ours = ADOPTED not in properties
+    owns_files = ADOPTED not in properties
     parsed = TableProperties(
         bucket_num=values.parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
@@ -243,12 +254,12 @@ def parse_properties(
         datalake_auto_compaction=_bool(
             properties,
             "table.datalake.auto-compaction",
-            default=default.datalake_auto_compaction and is_ours,
+            default=default.datalake_auto_compaction and owns_files,
         ),
         datalake_auto_expire_snapshot=_bool(
             properties,
             "table.datalake.auto-expire-snapshot",
-            default=default.datalake_auto_expire_snapshot and is_ours,
+            default=default.datalake_auto_expire_snapshot and owns_files,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
         changelog_retention_ms=_retention_ms(get(CHANGELOG_RETENTION)),
@@ -278,8 +289,8 @@ def parse_properties(
 
 
 def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) -> None:
-    """Refuse generated columns whose values something needs before they are computed."""
-    merged = {found["column"].casefold(): name for name in properties if (found := FIELD.match(name))}
+    """Reject generated and identity columns whose values are needed before they are computed."""
+    merged = {match["column"].casefold(): name for name in properties if (match := FIELD.match(name))}
     roles = {
         **{name.casefold(): f"of the {PRIMARY_KEY}" for name in parsed.primary_key},
         **{name.casefold(): "of the bucket.key" for name in parsed.bucket_key},
@@ -314,28 +325,28 @@ def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) 
 
 
 def _referenced_columns(generated: Generated) -> set[str]:
-    """Return the columns that need to be known before a generated one, and itself."""
+    """Return a generated column and the columns that must be known before it."""
     return {generated.name, *generated.expression.columns()}
 
 
 def is_keyed_property(name: str) -> bool:
-    """Tell whether only tables with a primary key have the property."""
+    """Return whether the property is specific to primary-key tables."""
     return name in _KEYED or FIELD.match(name) is not None
 
 
 def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
-    """Return the default bucket key of a table with a primary key: the key's first column that can be one.
+    """Return the default bucket key of a primary-key table: the first suitable column of the key.
 
-    Partition columns are passed over: within a partition they would put all rows into one bucket.
+    Partition columns are skipped: within a partition they would put all rows into one bucket.
     """
     partitions = {schema.column(name).name for name in partition_by}
     names = [schema.column(name).name for name in primary_key]
-    able = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
-    return able[0] if able else None
+    candidates = [name for name in names if name not in partitions and _can_be_bucketed(schema.column(name).type)]
+    return candidates[0] if candidates else None
 
 
 def check_property_name(name: str) -> None:
-    """Refuse a name that no property can have. A name outside our own prefixes is the user's.
+    """Reject an invalid property name. A name outside our own prefixes is the user's.
 
     Raises `InvalidOptionError` for an unknown name under our prefixes, and for one that resembles a known property.
     """
@@ -348,9 +359,9 @@ def check_property_name(name: str) -> None:
         return
     folded = name.casefold()
     is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
-    near = values.nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
-    if is_own or (near and "." in near):
-        hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
+    nearest_name = values.nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
+    if is_own or (nearest_name and "." in nearest_name):
+        hint = f"did you mean {nearest_name}?" if nearest_name else f"known are {', '.join(_KNOWN)}"
         raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
     if not name.strip() or not is_unicode(name) or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
         raise InvalidOptionError(
@@ -366,7 +377,7 @@ def alter_properties(
 ) -> dict[str, str]:
     """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
 
-    The caller checks the result by `parse_properties`.
+    The caller validates the result with `parse_properties`.
     """
     changed = {**current, **set_values}
     for name in _LISTS_OF_NAMES & current.keys() & set_values.keys():
@@ -398,8 +409,8 @@ def _folded_names(text: str) -> list[str]:
 def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
     """Return the partition columns in the schema's spelling.
 
-    Raises `InvalidOptionError` for a nested or repeated column, or where no other column is left;
-    `SchemaMismatchError` for an unknown one.
+    Raises `InvalidOptionError` for a nested or duplicate column, or if no other column remains, and
+    `SchemaMismatchError` for an unknown column.
     """
     columns = _distinct("the partition columns", partition_by, schema)
     for name in columns:
@@ -430,7 +441,7 @@ def _refuse_transforms(fields: Sequence[PartitionField], expected: str) -> None:
 
 
 def has_statistics(arrow: pa.DataType) -> bool:
-    """Tell whether segments can record the minimum and maximum of a column of this type."""
+    """Return whether segments can record the minimum and maximum of a column of this type."""
     return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
 
 
@@ -446,10 +457,10 @@ def _log_location(text: str | None) -> str | None:
 def _retention_ms(text: str | None) -> int | None:
     if text is None:
         return None
-    found = values.parse_duration_ms(CHANGELOG_RETENTION, text)
-    if found == 0:
+    retention_ms = values.parse_duration_ms(CHANGELOG_RETENTION, text)
+    if retention_ms == 0:
         values.reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
-    return found
+    return retention_ms
 
 
 def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:
@@ -482,19 +493,19 @@ def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tupl
 
 
 def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str, ...]) -> tuple[str, ...]:
-    able = [column for column in schema.columns if has_statistics(column.type)]
+    candidates = [column for column in schema.columns if has_statistics(column.type)]
     if text is None:
-        wanted = set(always) | {c.name for c in able if pa.types.is_temporal(c.type)}
+        names = set(always) | {c.name for c in candidates if pa.types.is_temporal(c.type)}
     elif text.strip() == "*":
-        return tuple(column.name for column in able)
+        return tuple(column.name for column in candidates)
     else:
-        wanted = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
-        for name in wanted - {column.name for column in able}:
+        names = set(_distinct("table.statistics.columns", values.parse_names(text), schema))
+        for name in names - {column.name for column in candidates}:
             kind = type_name(schema.column(name).type)
             raise InvalidOptionError(
                 f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out",
             )
-    return tuple(column.name for column in able if column.name in wanted)
+    return tuple(column.name for column in candidates if column.name in names)
 
 
 def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
@@ -511,3 +522,16 @@ def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
     return values.parse_duration_ms(name, properties[name]) if name in properties else default
+
+
+def check_variants(schema: TableSchema, lake_format: str) -> None:
+    """Reject VARIANT columns if the lake does not support them. Raises `SchemaMismatchError`."""
+    if lake_format == "paimon":
+        return
+    for column in schema.columns:
+        if is_variant(column.type):
+            raise SchemaMismatchError(
+                f"column '{column.name}' is VARIANT, and an Iceberg lake cannot hold it: variants are of Iceberg's "
+                "format 3, which pyiceberg does not write, and it has no type for them; choose a Paimon lake "
+                "(table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or store JSON as STRING"
+            )

@@ -1,7 +1,7 @@
-"""The options of reads, streams and writes in Spark, parsed into frozen values.
+"""Options of Spark reads, streams and writes, parsed into frozen values.
 
-Names are Spark-native camelCase and count without regard to case (Spark hands them over in lower case). An unknown
-option is an error that names the nearest known one; an option known from another connector is an error that names ours.
+Names are camelCase as in Spark, and case-insensitive (Spark passes them in lower case). An unknown option is an error
+that names the nearest known one. An option of another connector is an error that names ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mode = Literal["read", "readStream", "write", "writeStream"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its name as users write it, its uses and its meaning."""
+    """An option: its name as users write it, the modes that support it, and its meaning."""
 
     name: str
     modes: tuple[Mode, ...]
@@ -113,10 +113,10 @@ OPTIONS: Final = (
     Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
 )
-"""Every option there is, besides the settings that begin with one of `SETTING_PREFIXES`."""
+"""All options, except the settings with a prefix of `SETTING_PREFIXES`."""
 
 SETTING_PREFIXES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "storage.", "lake.", "log.")
-"""Options that begin so are settings of the warehouse and are passed on as they are."""
+"""Prefixes of warehouse settings, which are passed through."""
 
 _BY_FOLDED_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
@@ -158,12 +158,12 @@ _FOREIGN: Final = {
     "read.optimized": "the suffix $lake behind the table name",
     "overwriteschema": "ALTER TABLE first: a write adds columns at most, with mergeSchema",
 }
-"""Options of other connectors, in lower case, and their names here."""
+"""Options of other connectors, in lower case → our name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """A start or end: a word for all buckets, or an offset for some of them."""
+    """Start or end offsets: a word for all buckets, or offsets of some of them."""
 
     kind: Literal["full", "earliest", "latest", "offsets"]
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamReadOptions:
-    """Options of a streaming read. The start counts only for a new query: a checkpoint overrides it."""
+    """Options of a streaming read. The start applies only to a new query, since a checkpoint overrides it."""
 
     starting_offsets: OffsetSpec = FULL
     starting_timestamp_ms: int | None = None
@@ -205,17 +205,17 @@ class StreamReadOptions:
     read_change_feed: bool = False
     include_metadata: bool = False
     include_row_ids: bool = False
-    """Whether rows have the identities of the catalog's tables too."""
+    """Whether rows include the row ids of catalog tables."""
     fail_on_data_loss: bool = True
     skips_change_commits: bool = False
-    """Whether rows that were read may be deleted later: a stream cannot take them back."""
+    """Whether the stream ignores deletions of rows that it has read, since it cannot retract them."""
     consumer_id: str | None = None
     adds_new_columns: bool = False
-    """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
+    """``schemaEvolutionMode=addNewColumns``: stop before the first rows with columns that the query lacks."""
     real_time_tasks: int = 1
-    """``realTimeTasks``: tasks that follow the log in real-time mode; micro-batches do not look at it."""
+    """``realTimeTasks``: number of tasks that follow the log in real-time mode. Micro-batches ignore it."""
     continues_in_other_history: bool = False
-    """``onDifferentHistory=continue``: of a table that was restored, go on at the checkpoint's offsets."""
+    """``onDifferentHistory=continue``: continue at the checkpoint's offsets after the table was restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +232,10 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamWriteOptions:
-    """Options of a streaming write, whose versions are its batch ids."""
+    """Options of a streaming write, whose transaction versions are batch ids."""
 
     app_id: str | None = None
-    """The option ``txnAppId``; without it the query's id counts."""
+    """The option ``txnAppId``; the query id by default."""
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False
@@ -284,8 +284,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     texts = _validate_options(options, "write")
     app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
     if (app_id is None) != (version is None):
-        found, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
-        raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {found}, add {missing}")
+        present, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {present}, add {missing}")
     return WriteOptions(
         None if app_id is None or version is None else Transaction(app_id, version),
         texts.get("rowKindColumn"),
@@ -307,21 +307,21 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
 
 
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Return the warehouse of the option ``warehouse``, else of the environment. Raises `InvalidOptionError`.
+    """Return the warehouse from the option ``warehouse``, or from the environment. Raises `InvalidOptionError`.
 
-    Call it on the driver: executors may have another environment.
+    Call it on the driver, because executors may have another environment.
     """
-    found = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
-    if not found:
+    warehouse = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
+    if not warehouse:
         raise InvalidOptionError(
             'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
             f"{WAREHOUSE_VARIABLE}",
         )
-    return found
+    return warehouse
 
 
 def table_option(options: Mapping[str, str], mode: Mode) -> str:
-    """Return the table name that ``load``, ``save`` or ``start`` was given. Raises `InvalidOptionError`."""
+    """Return the table name passed to ``load``, ``save`` or ``start``. Raises `InvalidOptionError`."""
     name = _fold_option_names(options).get("path", "").strip()
     if name:
         return name
@@ -335,7 +335,9 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
 
 
 def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among the options, such as ``s3.endpoint``. They may hold credentials: never print them."""
+    """Return the settings among the options, such as ``s3.endpoint``. They may contain credentials: never print
+    them.
+    """
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 
@@ -344,15 +346,15 @@ def _fold_option_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
-    """Return the options under their own spelling, all of them known and usable in this mode."""
+    """Return the options by their canonical names, all of them known and supported in this mode."""
     texts: dict[str, str] = {}
-    for given, value in options.items():
-        folded = given.lower()
+    for name, value in options.items():
+        folded = name.lower()
         if folded.startswith(SETTING_PREFIXES):
             continue
         option = _BY_FOLDED_NAME.get(folded)
         if option is None:
-            _reject_unknown(given, mode)
+            _reject_unknown(name, mode)
         if mode not in option.modes:
             raise InvalidOptionError(
                 f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}",
@@ -361,14 +363,14 @@ def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
     return texts
 
 
-def _reject_unknown(given: str, mode: Mode) -> NoReturn:
-    ours = _FOREIGN.get(given.lower())
-    if ours is not None:
-        raise InvalidOptionError(f"option {given} is another connector's; use {ours}")
-    known = [option.name for option in OPTIONS if mode in option.modes]
-    near = values.nearest(given, known) or values.nearest(given, [option.name for option in OPTIONS])
-    hint = f"did you mean {near}?" if near else f"known in {mode} are {', '.join(known)}"
-    raise InvalidOptionError(f"unknown option {given[:100]!r}; {hint}")
+def _reject_unknown(name: str, mode: Mode) -> NoReturn:
+    own_option = _FOREIGN.get(name.lower())
+    if own_option is not None:
+        raise InvalidOptionError(f"option {name} is another connector's; use {own_option}")
+    names = [option.name for option in OPTIONS if mode in option.modes]
+    nearest_name = values.nearest(name, names) or values.nearest(name, [option.name for option in OPTIONS])
+    hint = f"did you mean {nearest_name}?" if nearest_name else f"known in {mode} are {', '.join(names)}"
+    raise InvalidOptionError(f"unknown option {name[:100]!r}; {hint}")
 
 
 def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
@@ -380,10 +382,11 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
         )
     as_of = [name for name in ("asOfLakeSnapshot", "asOfTimestamp") if name in texts]
     bounds = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "readChangeFeed")
-    others = [name for name in bounds if name in texts]
-    if len(as_of) > 1 or (as_of and others):
+    conflicting = [name for name in bounds if name in texts]
+    if len(as_of) > 1 or (as_of and conflicting):
         raise InvalidOptionError(
-            f"options {' and '.join([*as_of, *others][:2])} cannot be used together: 'as of' reads one state; keep one",
+            f"options {' and '.join([*as_of, *conflicting][:2])} cannot be used together: 'as of' reads one "
+            "state; keep one",
         )
 
 
@@ -400,13 +403,13 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
         values.reject(name, text, f"{expected} (here {word} would read nothing or has no meaning)")
     offset_min = EARLIEST_OFFSET if name == "startingOffsets" else LATEST_OFFSET
     try:
-        found = json.loads(text, object_pairs_hook=_unique_pairs)
+        bounds = json.loads(text, object_pairs_hook=_unique_pairs)
     except ValueError:
         values.reject(name, text, expected)
-    if not isinstance(found, dict) or not found:
+    if not isinstance(bounds, dict) or not bounds:
         values.reject(name, text, expected)
     offsets: dict[int, int] = {}
-    for bucket, offset in found.items():
+    for bucket, offset in bounds.items():
         if type(offset) is not int or not offset_min <= offset < 2**63:
             values.reject(name, text, f"{expected}, with whole offsets of at least {offset_min}")
         offsets[values.parse_int(f"a bucket in {name}", bucket, minimum=0, maximum=BUCKET_MAX)] = offset
@@ -414,10 +417,10 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
 
 
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a bucket is there twice")
-    return found
+    return mapping
 
 
 def _timestamp(texts: Mapping[str, str], name: str, *, round_up: bool) -> int | None:
@@ -436,10 +439,10 @@ def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Return the one of ``words`` that is given, the first by default; without regard to case."""
+    """Return the given word of ``words``, case-insensitively; the first by default."""
     text = texts.get(name, words[0])
-    found = [word for word in words if word.lower() == text.strip().lower()]
-    return found[0] if found else values.reject(name, text, " or ".join(words))
+    matches = [word for word in words if word.lower() == text.strip().lower()]
+    return matches[0] if matches else values.reject(name, text, " or ".join(words))
 
 
 def _identity(texts: Mapping[str, str], name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The definition of a view, which its table keeps as the property ``table.view``. Pure."""
+"""Definition of a view, stored as its table's property ``table.view``. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mode = Literal["incremental", "full"]
 
 @dataclass(frozen=True, slots=True)
 class ViewDefinition:
-    """A query that is kept as a table."""
+    """A query that is maintained as a table."""
 
     query: str
     mode: Mode
@@ -25,26 +25,27 @@ class ViewDefinition:
     names: tuple[str, ...]
     """The query's columns."""
     identity: str
-    """How its rows are told apart: natural, hash or bag."""
+    """How rows are identified: natural, hash or bag."""
     session: Mapping[str, str]
-    """Settings of the session that the query's values depend on."""
+    """Session settings that affect the query's values."""
     paused: bool = False
-    """Whether services leave the view as it is. A version that does not know it reads the rows, and refreshes no paused
-    view."""
+    """Whether services do not refresh the view. Versions that lack the property can read the rows, but do not refresh a
+    paused view.
+    """
     step_rows: int | None = None
-    """About so many rows of the sources one commit takes; None for no limit."""
+    """Approximate number of source rows per commit; None for no limit."""
 
     def to_text(self) -> str:
-        """Return the property's value. What is as by default is left out, as versions that do not know it need."""
-        found = asdict(self)
+        """Return the property's value. Defaults are omitted, as versions without these fields require."""
+        fields = asdict(self)
         if not self.paused:
-            del found["paused"]
+            del fields["paused"]
         if self.step_rows is None:
-            del found["step_rows"]
-        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+            del fields["step_rows"]
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
     def to_facts(self) -> dict[str, Any]:
-        """Return what people ask of a view."""
+        """Return the displayed properties of a view."""
         freshness_s = self.freshness_ms / 1000
         return {"query": self.query, "mode": self.mode, "freshness_s": freshness_s, "paused": self.paused}
 
@@ -55,8 +56,8 @@ class ViewDefinition:
         if text is None:
             raise InvalidOptionError(f"{table} is no materialised table; make one with streamhouse_spark.materialize")
         try:
-            found: dict[str, Any] = json.loads(text)
-            return cls(**{**found, "names": tuple(found["names"])})
+            fields: dict[str, Any] = json.loads(text)
+            return cls(**{**fields, "names": tuple(fields["names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidOptionError(
                 f"{table}: its property {VIEW} is {quote(text)}, which no version up to this one writes"
@@ -89,5 +90,5 @@ def parse_freshness_ms(freshness: str) -> int:
 
 
 def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
-    """Return what people ask of a view; None for any other table."""
+    """Return the displayed properties of a view; None for any other table."""
     return ViewDefinition.of(properties, table).to_facts() if VIEW in properties else None

@@ -1,9 +1,7 @@
-"""Checks of arguments: those of the wrong kind are refused before a public method begins, by the annotations of its
-parameters.
+"""Argument validation of public methods, by the annotations of their parameters.
 
-A parameter's annotation is the promise. Kinds that every module would have to check in the same way are checked here
-alone: flags, whole numbers, durations, texts, lists of texts and mappings. Checks that only a method can make, such as
-whether a column exists or rows fit, are its own.
+The kinds that every module would check in the same way are checked here: flags, integers, durations, texts, lists of
+texts and mappings. Methods themselves check what only they can, such as whether a column exists.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ _WAIT_MS_MAX = 10**12
 
 
 def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
-    """Decorate a class: its own public methods are `validate_arguments`; ``names`` are parameters that name a database
-    or table.
+    """Decorate a class so that its own public methods are `validate_arguments`. ``names`` are parameters with the name
+    of a database or table.
 
-    Methods of ``unless`` check their arguments themselves, because a call takes a few microseconds.
+    Methods in ``unless`` validate their arguments themselves, because their calls take only microseconds.
     """
 
     def wrapped(kind: _Type) -> _Type:
@@ -42,61 +40,61 @@ def checks_arguments(*, names: Collection[str] = (), unless: Collection[str] = (
 
 
 def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _Function:
-    """Return the function with a check of its arguments: one of the wrong kind raises before the function begins.
+    """Wrap a function so that an argument of the wrong kind raises before the function starts.
 
-    `InvalidNameError` for parameters of ``names``, `InvalidOptionError` for all others. None passes where the
-    annotation has it, or where it is the default.
+    Raises `InvalidNameError` for parameters in ``names``, `InvalidOptionError` for all others. None is accepted if the
+    annotation includes it, or if it is the default.
     """
     parameters = inspect.signature(function).parameters.values()
-    checks = {p.name: check for p in parameters if (check := _check_of(p, names)) is not None}
+    checks = {p.name: check for p in parameters if (check := _find_check(p, names)) is not None}
     if not checks:
         return function
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     star = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
 
     @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        for name, value in (*zip(places, given, strict=False), *named.items()):
+    def call(*args: Any, **named: Any) -> Any:
+        for name, value in (*zip(places, args, strict=False), *named.items()):
             check = checks.get(name)
             if check is not None:
                 check(name, value)
         if star in checks:
-            for value in given[len(places) :]:
+            for value in args[len(places) :]:
                 checks[star](star, value)
-        return function(*given, **named)
+        return function(*args, **named)
 
     return call  # type: ignore[return-value]
 
 
 def require_part(name: str, value: object, expected: str, attribute: str) -> None:
-    """Raise `InvalidOptionError` for a value without ``attribute``. It serves types of optional packages, which need
-    not be installed.
+    """Raise `InvalidOptionError` for a value without ``attribute``. For types of optional packages, which may be
+    missing.
     """
     if isinstance(value, type) or not hasattr(value, attribute):
         _refuse(name, value, expected)
 
 
-def require_texts(name: str, given: Mapping[Any, Any] | None) -> None:
-    """Raise `InvalidOptionError`, which shows no value, for a mapping that is not of texts to texts."""
-    for key, value in (given or {}).items():
+def require_texts(name: str, texts: Mapping[Any, Any] | None) -> None:
+    """Raise `InvalidOptionError`, which shows no value, for a mapping that is not text to text."""
+    for key, value in (texts or {}).items():
         if not isinstance(key, str) or not _is_unicode(key):
             _refuse(f"a key of {name}", key, "a text")
         if not isinstance(value, str) or not _is_unicode(value):
             raise InvalidOptionError(f"{name}[{quote(key)}] is a {type(value).__name__}, expected a text")
 
 
-def _check_of(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
-    said = str(parameter.annotation)
-    kind = said.removesuffix(" | None")
+def _find_check(parameter: inspect.Parameter, names: Collection[str]) -> _Check | None:
+    annotation = str(parameter.annotation)
+    kind = annotation.removesuffix(" | None")
     if parameter.name in names:
         check: _Check | None = _name
     elif kind.startswith(("Sequence[str]", "Mapping[")):
         check = _texts if kind.startswith("Sequence") else _mapping
     elif kind.startswith("Literal["):
-        check = _text  # which one, the function looks
+        check = _text  # the function itself distinguishes the values
     else:
         check = {"bool": _flag, "int": _whole, "float": _wait, "str": _text, "Any": _any}.get(kind)
-    if check is None or kind in {said, "Any"}:
+    if check is None or kind in {annotation, "Any"}:
         return check
     required = check
     return lambda name, value: None if value is None else required(name, value)
@@ -108,7 +106,7 @@ def _flag(name: str, value: object) -> None:
 
 
 def _is_of_numpy(value: object, kind: str) -> bool:
-    """Return if a value is one of NumPy's; where it was never loaded, none can be."""
+    """Return whether a value is a NumPy value; it cannot be if NumPy was never imported."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
 
@@ -137,7 +135,7 @@ def _name(name: str, value: object) -> None:
 
 
 def _texts(name: str, value: object) -> None:
-    """Require a container. Its elements are checked where they are used, against the table's columns or properties."""
+    """Require a container. Its elements are validated later, against the table's columns or properties."""
     if not hasattr(value, "__iter__") or isinstance(value, str | bytes | type) or getattr(value, "ndim", 1) == 0:
         _refuse(name, value, "a list of names")
 

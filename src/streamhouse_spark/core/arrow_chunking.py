@@ -1,9 +1,8 @@
-"""Rows in slices whose bytes are bounded. An Arrow array of texts has 32-bit offsets, so it holds 2 GiB at most; a
-chunked one holds any amount. All code that gathers rows of a batch goes through here, so that no array comes near the
-limit.
+"""Size-bounded chunks of Arrow rows. An Arrow array of texts has 32-bit offsets and holds at most 2 GiB; a chunked
+array holds any amount. All code that gathers rows of a batch uses this module, so that no array approaches the limit.
 
-A slice has one row at least, so a row may be larger than a slice; it is never larger than `ROW_BYTES_MAX`, which is
-checked where rows come in. Two such rows beside each other, as before and after an update, still fit into an array.
+A slice has at least one row, so a row may be larger than a slice, but never larger than `ROW_BYTES_MAX`, which is
+checked on input. Two such rows, as before and after an update, still fit into an array.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 SLICE_BYTES_MAX = 256 << 20
-"""Bytes of rows that are gathered into one array. Tests make it small."""
+"""Bytes of rows that are gathered into one array. Tests set it to a small value."""
 ROW_BYTES_MAX = 512 << 20
-"""Bytes of a row, over all its columns."""
+"""Maximum bytes of a row, over all its columns."""
 KEY_ROWS_BYTES_MAX = 1 << 30
-"""Bytes of all rows that one batch has of one primary key, with the stored row."""
+"""Maximum bytes of all rows of one primary key in a batch, including the stored row."""
 KEYS_BYTES_MAX = 1 << 30
-"""Bytes of the primary keys that one batch has for one bucket."""
+"""Maximum bytes of the primary keys of a batch for one bucket."""
 STEP_ROWS = 1 << 16
-"""Rows whose bytes are counted together where no cut is near."""
+"""Rows whose bytes are counted together if no cut is near."""
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Sizes = npt.NDArray[np.int64]
@@ -33,9 +32,7 @@ Places = npt.NDArray[np.int64]
 
 
 def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
-    """Cut rows into ranges of adjacent ones of at most ``bytes_max`` together, `SLICE_BYTES_MAX` by default, or of one
-    row.
-    """
+    """Cut rows into ranges of at most ``bytes_max`` bytes (default `SLICE_BYTES_MAX`), or of one larger row."""
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     ends = np.cumsum(sizes)
     start, done = 0, 0
@@ -46,30 +43,30 @@ def cuts(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]
 
 
 def row_bytes(column: Column) -> Sizes:
-    """Estimate the bytes of each value, whatever its type: never fewer than it needs in an array."""
+    """Estimate the bytes of each value, of any type: never fewer than it needs in an array."""
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(row_bytes, column.chunks)])
-    found: Sizes = np.maximum(_value_bytes(column), 1)
-    return found
+    sizes: Sizes = np.maximum(_value_bytes(column), 1)
+    return sizes
 
 
 def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
-    """Return `row_bytes` over all columns, in one pass and one array: rows may be many."""
-    plain = [column for column in rows.columns if _is_fixed(column.type)]
-    found = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in plain), np.int64)
+    """Return `row_bytes` summed over all columns, in one pass and one array, because there may be many rows."""
+    fixed_columns = [column for column in rows.columns if _is_fixed(column.type)]
+    sizes = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in fixed_columns), np.int64)
     for column in rows.columns:
         if not _is_fixed(column.type):
             start = 0
             for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-                found[start : start + len(chunk)] += row_bytes(chunk)
+                sizes[start : start + len(chunk)] += row_bytes(chunk)
                 start += len(chunk)
-    return found
+    return sizes
 
 
 def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
-    """Return the rows in `cuts`, without a copy; small tables as they are.
+    """Return the rows in `cuts`, as zero-copy slices; small tables unchanged.
 
-    Rows are looked at one by one only near a cut.
+    Single rows are measured only near a cut.
     """
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     if rows.nbytes <= limit:
@@ -78,14 +75,14 @@ def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
     start, done, pending_bytes = 0, 0, 0
     for step, step_bytes in _steps(rows):
         if pending_bytes + step_bytes > limit:
-            # All rows since the last cut count as one, in front of the step's.
+            # All rows since the last cut count as one row before the step's.
             sizes = np.append(pending_bytes, table_row_bytes(step))
-            found = list(cuts(sizes, limit))
-            for _, end in found[:-1]:
+            ranges = list(cuts(sizes, limit))
+            for _, end in ranges[:-1]:
                 if end > 1 or done > start:
                     yield rows.slice(start, done + end - 1 - start)
                 start = done + end - 1
-            pending_bytes = int(sizes[slice(*found[-1])].sum())
+            pending_bytes = int(sizes[slice(*ranges[-1])].sum())
         else:
             pending_bytes += step_bytes
         done += step.num_rows
@@ -93,28 +90,26 @@ def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
 
 
 def may_have_large_row(rows: pa.Table) -> bool:
-    """Tell whether a row may have more than `ROW_BYTES_MAX`, decided without a look at each row."""
+    """Return whether a row may exceed `ROW_BYTES_MAX`, without measuring single rows."""
     return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _steps(rows))
 
 
 def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Return the rows in batches, without a copy, each with its bytes, which Arrow counts quickly for most types."""
+    """Yield zero-copy batches with their sizes, which Arrow computes fast for most types."""
     may_repeat = any(map(_may_repeat, rows.schema.types))
     for step in rows.to_batches(max_chunksize=STEP_ROWS):
         yield step, int(table_row_bytes(step).sum()) if may_repeat else step.nbytes
 
 
 def pieces(array: pa.Array) -> list[pa.Array]:
-    """Return a column, as it was given, in slices that may be cast to a type with 32-bit offsets; small ones as they
-    are.
-    """
+    """Return a user's column in slices that can be cast to a type with 32-bit offsets; small columns unchanged."""
     if are_small(array, SLICE_BYTES_MAX):
         return [array]
     return [array.slice(start, end - start) for start, end in cuts(row_bytes(array))] or [array]
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
-    """Tell whether a column, as it was given, surely fits, decided without a look at each value."""
+    """Return whether a user's column surely fits, without measuring single values."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
 
@@ -125,14 +120,14 @@ def combine_small_chunks(rows: pa.Table) -> pa.Table:
 
 
 def take_values(column: Column, places: Places, *, distinct: bool = False) -> Column:
-    """Take the values at the indexes ``places``, null for -1, in one array if they fit, else in chunks of
+    """Take the values at the indices ``places``, null for -1, in one array if they fit, else in chunks of
     `SLICE_BYTES_MAX`.
 
-    ``distinct`` indexes avoid a look at each value.
+    ``distinct`` indices avoid measuring single values.
     """
     if _fits(column, places, distinct=distinct):
         return one_array(column).take(_as_indices(places))
-    sizes = np.append(row_bytes(column), 1)  # the last one stands for -1
+    sizes = np.append(row_bytes(column), 1)  # the last entry is for index -1
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)])[:-1]
     parts = [_take_from_chunks(chunks, firsts, places[start:end], column.type) for start, end in cuts(sizes[places])]
@@ -146,7 +141,7 @@ def take_rows(rows: pa.Table, places: Places, *, distinct: bool = False) -> pa.T
 
 
 def one_array(column: Column) -> pa.Array:
-    """Return the whole column, which is no larger than a few slices, as one array."""
+    """Return the whole column as one array. It must not be larger than a few slices."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -162,15 +157,15 @@ def small_array(column: pa.ChunkedArray) -> Column:
 
 
 def concat_columns(parts: Iterable[Column], data_type: pa.DataType) -> pa.ChunkedArray:
-    """Join columns into one, without a copy."""
-    found: list[pa.Array] = []
+    """Concatenate columns, without a copy."""
+    chunks: list[pa.Array] = []
     for part in parts:
-        found += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
-    return pa.chunked_array(found, type=data_type)
+        chunks += part.chunks if isinstance(part, pa.ChunkedArray) else [part]
+    return pa.chunked_array(chunks, type=data_type)
 
 
 def byte_cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
-    """Return `cuts` of values that are bytes already."""
+    """Return the `cuts` of binary values."""
     return cuts(value_lengths(values))
 
 
@@ -179,7 +174,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
 
 
 def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
-    """Tell whether the result is one small array, decided if possible without a look at each value."""
+    """Return whether the result fits one small array, if possible without measuring single values."""
     if not _is_variable(column.type):
         return True
     if column.nbytes > SLICE_BYTES_MAX:
@@ -195,16 +190,16 @@ def _as_indices(places: Places) -> pa.Array:
 
 
 def _take_from_chunks(chunks: Sequence[pa.Array], firsts: Places, places: Places, data_type: pa.DataType) -> pa.Array:
-    """Return the values at the indexes: taken from each chunk, then brought into order."""
+    """Return the values at the indices: taken from each chunk, then reordered."""
     owners = np.where(places < 0, -1, np.searchsorted(firsts, places, side="right") - 1)
     order = np.argsort(owners, kind="stable")
-    found, starts = np.unique(owners[order], return_index=True)
+    chunk_numbers, starts = np.unique(owners[order], return_index=True)
     parts = []
-    for owner, inside in zip(found.tolist(), np.split(places[order], starts[1:]), strict=True):
+    for owner, chunk_places in zip(chunk_numbers.tolist(), np.split(places[order], starts[1:]), strict=True):
         if owner < 0:
-            parts.append(pa.nulls(len(inside), data_type))
+            parts.append(pa.nulls(len(chunk_places), data_type))
         else:
-            parts.append(chunks[owner].take(pa.array(inside - firsts[owner])))
+            parts.append(chunks[owner].take(pa.array(chunk_places - firsts[owner])))
     if len(parts) == 1:
         return parts[0]
     back = np.empty(len(order), np.int64)
@@ -244,7 +239,7 @@ def _value_bytes(array: pa.Array) -> Sizes:
 
 
 def _fixed_bytes(data_type: pa.DataType) -> int:
-    """Return the bytes of each value of a type that has no variable part."""
+    """Return the bytes per value of a fixed-width type."""
     return 8 if pa.types.is_null(data_type) else max(-(-data_type.bit_width // 8), 1)
 
 
@@ -254,11 +249,11 @@ def _is_fixed(data_type: pa.DataType) -> bool:
 
 
 def _sums(inner: Sizes, counts: Sizes) -> Sizes:
-    """Return the bytes of lists with these numbers of elements, given the bytes of the elements."""
+    """Return the bytes of lists, given their lengths and the bytes of their elements."""
     until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
     ends = np.cumsum(counts)
-    found: Sizes = until[ends] - until[ends - counts] + 4
-    return found
+    sizes: Sizes = until[ends] - until[ends - counts] + 4
+    return sizes
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
@@ -274,18 +269,18 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 def _is_list(data_type: pa.DataType) -> bool:
     types = pa.types
     kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(is_one(data_type) for is_one in kinds)
+    return any(is_kind(data_type) for is_kind in kinds)
 
 
 def _may_repeat(data_type: pa.DataType) -> bool:
-    """Tell whether an array of the type can stand for more bytes than it has."""
+    """Return whether an array of the type can represent more bytes than it stores."""
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         return _may_repeat(data_type.storage_type)
     if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
         return True
     views = (types.is_string_view, types.is_binary_view, types.is_list_view, types.is_large_list_view)
-    if any(is_one(data_type) for is_one in views):
+    if any(is_kind(data_type) for is_kind in views):
         return True
     return types.is_nested(data_type) and any(
         _may_repeat(data_type.field(place).type) for place in range(data_type.num_fields)

@@ -1,4 +1,4 @@
-"""Rows grouped and sorted by columns of any name: Arrow reads a name that begins with a dot as a path into structs."""
+"""Grouping and sorting by columns of any name: Arrow treats a name with a leading dot as a path into structs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ import pyarrow.compute as pc
 
 
 def distinct(rows: pa.Table) -> pa.Table:
-    """Return each row once, in no order."""
+    """Return the distinct rows, in no particular order."""
     numbers = _numbers(rows)
-    found = _with_row_numbers(rows).group_by(numbers, use_threads=False).aggregate([])
-    return found.select(numbers).rename_columns(rows.column_names)
+    groups = _with_row_numbers(rows).group_by(numbers, use_threads=False).aggregate([])
+    return groups.select(numbers).rename_columns(rows.column_names)
 
 
 def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Return for each group of equal values in the columns ``by`` the sums of all others: these columns, then
-    the sums. A sum of which one part is null is null.
+    """Return the sums of all other columns per group of equal values in the columns ``by``: these columns, then the
+    sums.
+
+    A sum with a null part is null.
     """
-    others = [name for name in rows.column_names if name not in by]
-    chosen = rows.select([*by, *others])
-    keys, summed = (_numbers(chosen)[: len(by)], _numbers(chosen)[len(by) :])
-    every = pc.ScalarAggregateOptions(skip_nulls=False)
-    found = _with_row_numbers(chosen).group_by(keys, use_threads=False).aggregate([(n, "sum", every) for n in summed])
-    return found.select([*keys, *(f"{number}_sum" for number in summed)]).rename_columns([*by, *others])
+    summed_names = [name for name in rows.column_names if name not in by]
+    selected = rows.select([*by, *summed_names])
+    keys, summed = (_numbers(selected)[: len(by)], _numbers(selected)[len(by) :])
+    keep_nulls = pc.ScalarAggregateOptions(skip_nulls=False)
+    groups = (
+        _with_row_numbers(selected)
+        .group_by(keys, use_threads=False)
+        .aggregate([(n, "sum", keep_nulls) for n in summed])
+    )
+    return groups.select([*keys, *(f"{number}_sum" for number in summed)]).rename_columns([*by, *summed_names])
 
 
 def in_order(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Sort the rows by the columns ``by``, ascending, null last."""
+    """Sort the rows by the columns ``by``, ascending, nulls last."""
     keys = [(str(rows.column_names.index(name)), "ascending") for name in by]
     return _with_row_numbers(rows).sort_by(keys).rename_columns(rows.column_names)
 

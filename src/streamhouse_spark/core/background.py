@@ -1,8 +1,8 @@
-"""Work behind calls: optional work after a commit, which the caller does not wait for.
+"""Background work: optional post-commit work that the caller does not wait for.
 
-It is bounded: of one key there is one piece of work at a time, and whoever gets ahead of it can wait. A process that
-ends finishes what was started, and a child of a fork begins without any. Under a clock of tests work is done in the
-call, so that what a seed does is the same each time.
+It is bounded: there is one piece of work per key at a time, and a caller that gets ahead of it can wait. A process
+finishes started work before it exits, and a forked child starts without any. Under a simulated clock, work runs in the
+calling thread, which keeps seeded runs deterministic.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ WAIT_S_MAX: Final = 30
 
 class Background(Protocol):
     def start(self, key: Hashable, work: Callable[[], None]) -> None:
-        """Do the work, which raises nothing, soon; not at all where work of the key is waiting or under way."""
+        """Run the work soon, unless work of the key is waiting or in progress. The work must not raise."""
 
     def finish(self, key: Hashable) -> None:
-        """Wait until no work of the key is waiting or under way, `WAIT_S_MAX` at most: a store may hang."""
+        """Wait until no work of the key is waiting or in progress, at most `WAIT_S_MAX` because a store may hang."""
 
 
 class InCall:
-    """Does work in the call that starts it."""
+    """Runs work in the call that starts it."""
 
     def start(self, key: Hashable, work: Callable[[], None]) -> None:  # noqa: ARG002 - see `Background`
         work()
@@ -34,19 +34,17 @@ class InCall:
 
 
 class InThread:
-    """Does work in threads of its own, one piece after the other, which the interpreter joins when it ends. Safe for
-    threads and forks.
-    """
+    """Runs work in threads, one piece at a time. The interpreter joins them on exit. Safe for threads and forks."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
         self._turn = new_lock()
-        """Work competes with the calls for Python's lock, so there is one piece at a time, whatever its key."""
+        """Work competes with callers for the GIL, so one piece runs at a time, regardless of its key."""
         self._under_way: dict[Hashable, threading.Thread] = {}
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
-        """Leave the work to the parent, whose threads do it."""
+        """Leave the work to the parent, whose threads run it."""
         self._under_way = {}
 
     def start(self, key: Hashable, work: Callable[[], None]) -> None:
@@ -56,7 +54,7 @@ class InThread:
                 return
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter ends, or the system has no more threads: somebody does it later
+            except RuntimeError:  # the interpreter exits, or no thread is available: the work is done later
                 return
             self._under_way[key] = thread
 
@@ -65,7 +63,7 @@ class InThread:
             with self._turn:
                 work()
         finally:
-            with self._lock:  # behind `start`, which has noted this thread by then
+            with self._lock:  # after `start`, which has registered this thread by then
                 if self._under_way.get(key) is threading.current_thread():
                     del self._under_way[key]
 

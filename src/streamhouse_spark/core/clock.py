@@ -1,6 +1,6 @@
-"""Time, randomness and identity. The only module that may ask the system for them.
+"""Time, randomness and identity. Only this module reads them from the system.
 
-Everything else gets a `World`, so that a seeded test can run each step of a protocol under a simulated one.
+All other code receives a `World`, so that a seeded test can run each step of a protocol under a simulated one.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall-clock time, milliseconds since 1970-01-01 UTC. May jump; never decides correctness."""
+        """Return the wall-clock time in milliseconds since 1970-01-01 UTC. It may jump and never decides
+        correctness.
+        """
 
     def boot_ms(self) -> int:
-        """Give the milliseconds since some fixed moment, never going back, counting while the machine sleeps."""
+        """Return monotonic milliseconds since a fixed moment, including time while the machine sleeps."""
 
     def sleep_ms(self, duration_ms: float) -> None: ...
 
 
 class Ids(Protocol):
     def new_uuid(self) -> str:
-        """Draw 32 lower-case hexadecimal digits, never given out before."""
+        """Return a new UUID as 32 lower-case hexadecimal digits."""
 
     def jitter(self) -> float:
-        """Draw a number in [0, 1), for spreading retries."""
+        """Return a random number in [0, 1), for spreading retries."""
 
 
 class SystemClock:
@@ -41,7 +43,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        # CLOCK_BOOTTIME counts suspended time; macOS has no such clock but its monotonic one does.
+        # CLOCK_BOOTTIME includes suspended time. macOS lacks it, but its monotonic clock includes it as well.
         clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime_ns(clock_id) // 1_000_000
 
@@ -58,16 +60,16 @@ class SystemIds:
 
 
 class Author(NamedTuple):
-    """The user and the engine of a process, as its commits name them; nothing is decided by either."""
+    """The user and the engine of a process, as recorded in its commits. Informational only."""
 
     user: str
     engine: str
-    """Name and version of what runs the process: ``python``, ``spark`` or ``cli``."""
+    """Name and version of the engine that runs the process: ``python``, ``spark`` or ``cli``."""
 
 
 def system_author(engine: str) -> Author:
-    """Return the author of an engine's commits in this process; a user without a name is empty."""
-    version = sys.modules["streamhouse_spark"].__version__  # loaded before its modules, which may not import it
+    """Return the author of an engine's commits in this process. The user is empty if it has no name."""
+    version = sys.modules["streamhouse_spark"].__version__  # always loaded; importing it here would be a cycle
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container's user may have no entry
@@ -76,7 +78,7 @@ def system_author(engine: str) -> Author:
 
 
 def host_name() -> str:
-    """Return the name that this host has for itself; nothing is decided by it."""
+    """Return the host name. Informational only."""
     return socket.gethostname()
 
 
@@ -86,26 +88,23 @@ RETRY_WAIT_MS_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The clock and the source of identities that a component runs under, and the author of its commits."""
+    """The clock, id source and commit author of a component."""
 
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     author: Author | None = None
     background: Background | None = None
-    """The place of work behind calls; None for a thread, or for the call itself under another clock than the
-    system's."""
+    """Executor of post-commit work. By default a thread, or the calling thread under a simulated clock."""
 
     @property
     def after_calls(self) -> Background:
-        """The place of work behind calls."""
+        """Executor of post-commit work."""
         if self.background is not None:
             return self.background
         return IN_THREAD if type(self.clock) is SystemClock else IN_CALL
 
     def wait_to_retry(self, attempt: int) -> None:
-        """Sleep before try number ``attempt``: not before 0, then for longer each time, with a random part so that
-        processes spread.
-        """
+        """Sleep before attempt number ``attempt``: not before 0, then with exponential back-off and jitter."""
         if attempt:
             wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
             self.clock.sleep_ms(wait_ms * (0.5 + self.ids.jitter()))

@@ -1,4 +1,4 @@
-"""The same work on many things at once, in threads."""
+"""Parallel execution of the same work on many items, in threads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
-    """Return the results in the order of the items; the first error ends the work.
+    """Yield the results in the order of the items. The first error ends the work.
 
-    Work that keeps a core busy, or waits for others alone, gives ``threads_max``. By default there are more threads
-    than cores.
+    Pass ``threads_max`` for work that keeps a core busy, or that only waits. By default there are more threads than
+    cores.
     """
     threads = min(len(items), threads_max or min(THREADS_MAX, 2 * (os.cpu_count() or 1)))
     if threads < 2:
@@ -29,7 +29,7 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int 
 
 
 def ahead(pool: Executor, work: Callable[[T], R], items: Iterable[T], *, num_ahead: int) -> Iterator[R]:
-    """Return the results in the order of the items, of which ``num_ahead`` are worked on before they are asked for."""
+    """Yield the results in the order of the items, with up to ``num_ahead`` items processed in advance."""
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))

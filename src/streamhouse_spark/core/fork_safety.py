@@ -1,14 +1,15 @@
-"""Forks of the process: a child gets free locks, and identities of its own. The only maker of locks.
+"""Fork safety: after a fork, a child has free locks and its own identities. All locks are created here.
 
-A child has one thread, the one that forked. A lock that another thread held at that moment would stay locked in it for
-ever. So all locks and events of the package are made here, and are free in a child, unless the thread that forked holds
-them itself. The guarded values were perhaps being changed: either each step leaves them right, or their owner `renews`
-them in the child. Things that must not be shared with a child at all (LMDB) are `put away` before the fork.
+A child has only the forking thread, so a lock that another thread held at the fork would stay locked forever. All locks
+and events of the package are created here and reset in a child, unless the forking thread holds them itself. A guarded
+value may be half changed: either each step leaves it consistent, or its owner reinitialises it in the child
+(`renew_in_children`). Resources that a child must not share at all (LMDB) are closed before the fork
+(`close_before_fork`).
 
-A child also has copies of all open files, and a lock of a file is held until the last copy is closed: a child would
-wait for ever for one that another thread held, and so would everybody else. So files to be locked are opened here too.
+A child also inherits all open files, and a file lock is held until the last copy is closed. A child would keep a lock
+of another thread forever, and block everyone. So files to be locked are opened here, too.
 
-Forks of several threads follow each other. Nothing here waits for a lock but for those that `close_before_fork` takes.
+Forks of several threads are serialised. Nothing here waits for a lock except those that `close_before_fork` takes.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ReinitAfterFork(Protocol):
-    """An owner of things that a child must not inherit: connections, identities, work under way."""
+    """Owner of state that a child must not inherit, such as connections, identities and work in progress."""
 
     def renew_in_child(self) -> None: ...
 
 
 class ForkAware(Protocol):
-    """An owner of things that must not be open while the process forks."""
+    """Owner of resources that must not be open during a fork."""
 
     def before_fork(self) -> None:
-        """Close them, and let nobody open them until `after_fork`."""
+        """Close them, and prevent opening until `after_fork`."""
 
     def after_fork(self) -> None:
         """Allow opening again, in the parent and in the child."""
@@ -47,13 +48,13 @@ _put_away: weakref.WeakSet[Any] = weakref.WeakSet()
 _waiting: list[ForkAware] = []
 _one_fork = threading.RLock()
 _lock_files: dict[int, int] = {}
-"""The thread of each open file that `open_lock_file` returned."""
+"""Open file of `open_lock_file` → its thread."""
 _one_descriptor = threading.RLock()
-"""A fork sees a file open and noted, or neither."""
+"""Ensures that a fork sees a file both opened and registered, or neither."""
 
 
 def new_lock() -> threading.RLock:
-    """Make a reentrant lock that is free in a child, unless the forking thread holds it."""
+    """Create a reentrant lock that is free in a child, unless the forking thread holds it."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
@@ -61,41 +62,41 @@ def new_lock() -> threading.RLock:
 
 @contextmanager
 def try_lock(lock: threading.RLock) -> Iterator[bool]:
-    """Hold the lock in the block unless another thread holds it, without waiting. Gives whether it is held.
+    """Hold the lock in the block unless another thread holds it, without waiting. Yields whether it is held.
 
-    Free afterwards, wherever an interrupt came.
+    It is released afterwards even if an interrupt occurs at any point.
     """
     try:
         yield lock.acquire(blocking=False)
     finally:
-        if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - an interrupt may come before the outcome
+        if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - an interrupt may precede the assignment
             lock.release()
 
 
 def new_condition(lock: threading.RLock | None = None) -> threading.Condition:
-    """Make a condition with such a lock, by default one of its own; in a child nobody waits for it."""
+    """Create a condition, by default with its own such lock. In a child it has no waiters."""
     return threading.Condition(new_lock() if lock is None else lock)
 
 
 def new_event() -> threading.Event:
-    """Make an event that works in a child, whatever other threads did with it at the fork."""
+    """Create an event that works in a child, whatever other threads did with it at the fork."""
     event = threading.Event()
     _events.add(event)
     return event
 
 
 def renew_in_children(owner: ReinitAfterFork) -> None:
-    """Let the owner renew itself in each child. It is not kept alive by this."""
+    """Reinitialise the owner in each child. Holds only a weak reference."""
     _renewed.add(owner)
 
 
 def close_before_fork(owner: ForkAware) -> None:
-    """Let the owner close what it has open before each fork. It is not kept alive by this."""
+    """Close the owner's resources before each fork. Holds only a weak reference."""
     _put_away.add(owner)
 
 
 def open_lock_file(path: str | os.PathLike[str], mode: int) -> int:
-    """Open a file for this thread to lock, made if absent; no child of another thread gets it. Raises `OSError`."""
+    """Open or create a file for this thread to lock. Children of other threads do not inherit it. Raises `OSError`."""
     with _one_descriptor:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         _lock_files[file] = threading.get_ident()
@@ -103,23 +104,23 @@ def open_lock_file(path: str | os.PathLike[str], mode: int) -> int:
 
 
 def share_lock_file(file: int) -> None:
-    """Let children have the file from now on, with its lock."""
+    """Let children inherit the file and its lock from now on."""
     with _one_descriptor:
         _lock_files.pop(file, None)
 
 
 def close_lock_file(file: int) -> None:
-    """Close the file; its lock becomes free. Raises `OSError`."""
+    """Close the file, which releases its lock. Raises `OSError`."""
     with _one_descriptor:
         _lock_files.pop(file, None)
         os.close(file)
 
 
-class cached_property(functools.cached_property[T_co]):  # noqa: N801 - as its base, whose place it takes
-    """A `functools.cached_property` without the lock of Python 3.11's.
+class cached_property(functools.cached_property[T_co]):  # noqa: N801 - named like its base, which it replaces
+    """A `functools.cached_property` without the lock of Python 3.11.
 
-    That lock is one for all objects of a class, is held while a value is worked out, and stays locked in a child. Here
-    two threads may both work a value out, and get the same object.
+    That lock is shared by all objects of a class, held during the computation, and stays locked in a child. Here, two
+    threads may both compute a value, and get the same object.
     """
 
     @overload
@@ -141,12 +142,12 @@ def _before() -> None:
     for owner in list(_put_away):
         owner.before_fork()
         _waiting.append(owner)
-    _one_descriptor.acquire()  # last: a holder of it waits for nothing
+    _one_descriptor.acquire()  # last, because its holders never wait
 
 
 def _after_in_parent() -> None:
     _one_descriptor.release()
-    _open_again()
+    _reopen()
     _one_fork.release()
 
 
@@ -160,13 +161,13 @@ def _after_in_child() -> None:
         if thread != threading.get_ident():
             close_lock_file(file)
     _one_descriptor.release()
-    _open_again()
+    _reopen()
     for renewed in list(_renewed):
         renewed.renew_in_child()
     _one_fork.release()
 
 
-def _open_again() -> None:
+def _reopen() -> None:
     while _waiting:
         _waiting.pop().after_fork()
 

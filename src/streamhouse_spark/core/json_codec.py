@@ -1,10 +1,10 @@
-"""Values that travel between processes of one version as JSON: the types of their fields say how.
+"""JSON codec for values exchanged between processes of one version, driven by the types of their fields.
 
-Never for what is stored: a field that is renamed here is another text, so each stored format has a codec of its own.
+Never use it for stored values: renaming a field changes the JSON, so each stored format has its own codec.
 
-A field is a number, a text, bytes, a dataclass, or None or one of these; a tuple of such, or a mapping of such by
-numbers or texts. Fields of type ``Any`` are JSON already. A class that has its own ``to_json`` and ``from_json`` is
-asked for them. Fields that have their default are left out.
+A field is a number, a text, bytes, a dataclass, or None or one of these; a tuple of these, or a mapping of these by
+numbers or texts. Fields of type ``Any`` must be JSON already. A class with its own ``to_json`` and ``from_json`` is
+encoded by these. Fields with their default are omitted.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class _Codec(NamedTuple):
 
 
 class Portable:
-    """Base of the dataclasses that travel."""
+    """Base of the dataclasses that processes exchange."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give the fields as JSON."""
+        """Return the fields as JSON."""
         kind: Any = type(self)
         out: dict[str, Any] = _codec_of(kind).encode(self)
         return out
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Make the value of what `to_json` gave, also where it was a text meanwhile."""
+        """Decode the result of `to_json`, also after a round trip through text."""
         kind: Any = cls
-        found: Self = _codec_of(kind).decode(value)
-        return found
+        decoded: Self = _codec_of(kind).decode(value)
+        return decoded
 
 
 def _same(value: Any) -> Any:
@@ -56,7 +56,7 @@ _BYTES_OR_NUMBER = _Codec(
 
 @cache
 def _codec_of(kind: Any) -> _Codec:
-    """Raises `TypeError` for a type that does not travel."""
+    """Return the codec of a type. Raises `TypeError` for an unsupported type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind in (int, str, bool, float, Any):
         return _AS_IS
@@ -120,9 +120,11 @@ def _dataclass(kind: Any) -> _Codec:
     def encode(value: Any) -> dict[str, Any]:
         out = {}
         for name, default, codec in codecs:
-            found = getattr(value, name)
-            if found is not default or default is MISSING:
-                out[name] = found if codec is _AS_IS else codec.encode(found)
+            field_value = getattr(value, name)
+            if field_value is not default or default is MISSING:
+                out[name] = field_value if codec is _AS_IS else codec.encode(field_value)
         return out
 
-    return _Codec(encode, lambda value: kind(**{name: decoders[name](found) for name, found in value.items()}))
+    return _Codec(
+        encode, lambda value: kind(**{name: decoders[name](field_value) for name, field_value in value.items()})
+    )

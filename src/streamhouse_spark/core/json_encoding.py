@@ -1,4 +1,4 @@
-"""Values of rows as JSON, without loss."""
+"""Lossless JSON encoding of row values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def json_text(value: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value in JSON's types, without loss.
+    """Convert a value to JSON types, without loss.
 
-    Decimals are texts, bytes are base64, times are ISO-8601; a map is an object if its keys are texts, else a list of
-    pairs; a float that is no JSON number (NaN, infinities) is a text.
+    Decimals become text, bytes base64, times ISO-8601. A map becomes an object if its keys are texts, else a list of
+    pairs. A float that JSON lacks (NaN, infinities) becomes a text.
     """
     match value:
         case None | bool() | int() | str():

@@ -1,8 +1,7 @@
-"""Sets of log offsets of one bucket, as runs: of the rows of a data file, in row order, or of rows that were deleted.
+"""Sets of log offsets of one bucket as runs: the rows of a data file in row order, or deleted rows.
 
-A file of an unpartitioned table holds one run. If rows of one range spread over partitions, a file holds many; they
-travel compressed in the Parquet footer, so that a log range that the hot tier no longer has is read from the lake with
-its offsets.
+A file of an unpartitioned table has one run. If rows of a range spread over partitions, a file has many. They are
+stored compressed in the Parquet footer, so that trimmed log ranges can be read from the lake with their offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetRuns:
-    """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``; row k holds the k-th offset."""
+    """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``; row k has the k-th offset."""
 
     starts: Int64Array
     lengths: Int64Array
@@ -49,7 +48,7 @@ class OffsetRuns:
 
     @classmethod
     def concat(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
-        """Join parts in ascending order; runs that touch are joined. Raises `ValueError` for parts out of order."""
+        """Concatenate parts in ascending order and merge adjacent runs. Raises `ValueError` for parts out of order."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
         if len(starts) == 0:
@@ -62,7 +61,7 @@ class OffsetRuns:
 
     @classmethod
     def union(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
-        """Join disjoint parts in any order. Raises `ValueError` if two of them have an offset in common."""
+        """Combine disjoint parts in any order. Raises `ValueError` for a common offset."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
         order = np.argsort(starts, kind="stable")
@@ -70,7 +69,7 @@ class OffsetRuns:
 
     @classmethod
     def merged(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
-        """Join parts in any order, which may have offsets in common."""
+        """Combine parts in any order, which may overlap."""
         starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
         if len(starts) == 0:
             return cls(starts, starts)
@@ -98,7 +97,7 @@ class OffsetRuns:
 
     @property
     def range(self) -> OffsetRange:
-        """The range from the first offset to behind the last. Raises `IndexError` if there is none."""
+        """The range from the first to the last offset. Raises `IndexError` if there is none."""
         return OffsetRange(int(self.starts[0]), int(self.starts[-1] + self.lengths[-1]))
 
     def offsets(self) -> Int64Array:
@@ -109,73 +108,73 @@ class OffsetRuns:
         return offsets
 
     def offsets_of(self, rows: Int64Array) -> Int64Array:
-        """Return the offsets of some rows, by their numbers, all of which the runs have."""
+        """Return the offsets of rows, by row numbers that must exist."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         run = np.searchsorted(first_rows, rows, side="right") - 1
         offsets: Int64Array = rows + (self.starts - first_rows)[run]
         return offsets
 
-    def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
-        """Return the half-open range of row numbers whose offsets lie in ``wanted``."""
-        return self.rows_below(wanted.start), self.rows_below(wanted.end)
+    def rows_of(self, offsets: OffsetRange) -> tuple[int, int]:
+        """Return the half-open range of row numbers whose offsets are in ``offsets``."""
+        return self.rows_below(offsets.start), self.rows_below(offsets.end)
 
     def rows(self, first: int, last: int) -> OffsetRuns:
         """Return the runs of rows ``[first, last)``."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         skipped = np.clip(first - first_rows, 0, self.lengths)
         lengths = np.clip(last - first_rows, 0, self.lengths) - skipped
-        kept = lengths > 0
-        return OffsetRuns((self.starts + skipped)[kept], lengths[kept])
+        is_nonempty = lengths > 0
+        return OffsetRuns((self.starts + skipped)[is_nonempty], lengths[is_nonempty])
 
-    def within(self, wanted: OffsetRange) -> OffsetRuns:
-        """Return the part of the runs that lies in ``wanted``."""
-        first = max(int(np.searchsorted(self.starts, wanted.start, side="right")) - 1, 0)
-        last = int(np.searchsorted(self.starts, wanted.end, side="left"))
-        near, lengths = self.starts[first:last], self.lengths[first:last]
-        starts = np.maximum(near, wanted.start)
-        ends = np.minimum(near + lengths, wanted.end)
-        kept = ends > starts
-        return OffsetRuns(starts[kept], (ends - starts)[kept])
+    def within(self, offsets: OffsetRange) -> OffsetRuns:
+        """Return the intersection with a range."""
+        first = max(int(np.searchsorted(self.starts, offsets.start, side="right")) - 1, 0)
+        last = int(np.searchsorted(self.starts, offsets.end, side="left"))
+        run_starts, lengths = self.starts[first:last], self.lengths[first:last]
+        starts = np.maximum(run_starts, offsets.start)
+        ends = np.minimum(run_starts + lengths, offsets.end)
+        is_nonempty = ends > starts
+        return OffsetRuns(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def overlaps(self, other: OffsetRuns) -> tuple[Int64Array, OffsetRuns]:
-        """Return the offsets that both have, a run for each pair of runs, and the place here of each one's run."""
+        """Return the common offsets, one run per pair of runs, and the index of each in these runs."""
         ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
         first = np.searchsorted(other_ends, self.starts, side="right")
         counts = np.maximum(np.searchsorted(other.starts, ends, side="left") - first, 0)
-        own = np.repeat(np.arange(len(counts)), counts)
-        others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        starts = np.maximum(self.starts[own], other.starts[others])
-        return own, OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
+        own_runs = np.repeat(np.arange(len(counts)), counts)
+        other_runs = np.arange(len(own_runs)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        starts = np.maximum(self.starts[own_runs], other.starts[other_runs])
+        return own_runs, OffsetRuns(starts, np.minimum(ends[own_runs], other_ends[other_runs]) - starts)
 
     def common(self, other: OffsetRuns) -> OffsetRuns:
-        """Return the offsets that both have."""
+        """Return the intersection."""
         return self.overlaps(other)[1]
 
     def without(self, other: OffsetRuns) -> OffsetRuns:
-        """Return the offsets that the other does not have."""
+        """Return the difference."""
         shared = self.common(other)
         starts = np.sort(np.concatenate([self.starts, shared.starts + shared.lengths]))
         ends = np.sort(np.concatenate([self.starts + self.lengths, shared.starts]))
-        kept = ends > starts
-        return OffsetRuns(starts[kept], (ends - starts)[kept])
+        is_nonempty = ends > starts
+        return OffsetRuns(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def holds(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-        """Tell for each of some offsets whether the runs have it."""
+        """Return for each of some offsets whether it is in the runs."""
         run = np.searchsorted(self.starts, offsets, side="right") - 1
         ends = self.starts + self.lengths
-        found: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
-        return found
+        is_member: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
+        return is_member
 
     def rows_at(self, offsets: OffsetRuns) -> Int64Array:
-        """Return the row numbers of offsets, all of which the runs have."""
-        wanted = offsets.offsets()
-        run = np.searchsorted(self.starts, wanted, side="right") - 1
+        """Return the row numbers of offsets that must be in the runs."""
+        requested = offsets.offsets()
+        run = np.searchsorted(self.starts, requested, side="right") - 1
         first_rows = np.cumsum(self.lengths) - self.lengths
-        numbers: Int64Array = first_rows[run] + wanted - self.starts[run]
+        numbers: Int64Array = first_rows[run] + requested - self.starts[run]
         return numbers
 
     def rows_below(self, offset: int) -> int:
-        """Return how many rows have smaller offsets."""
+        """Return the number of smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
 
     def to_json(self) -> list[list[int]]:
@@ -183,12 +182,12 @@ class OffsetRuns:
 
     @classmethod
     def from_json(cls, value: Sequence[Sequence[int]]) -> OffsetRuns:
-        """Make the runs of what `to_json` gave."""
+        """Decode the result of `to_json`."""
         starts, lengths = (np.array(numbers, np.int64) for numbers in value)
         return cls(starts, lengths)
 
     def to_text(self) -> str:
-        """Return text for file metadata; `from_text` reads it back."""
+        """Return text for file metadata, which `from_text` can parse."""
         header: dict[str, object] = {"version": FORMAT_VERSION, "rows": self.num_rows}
         if len(self.starts) == 1:
             header["start"] = int(self.starts[0])
@@ -204,7 +203,7 @@ class OffsetRuns:
 
     @classmethod
     def from_text(cls, text: str | bytes, *, where: str) -> OffsetRuns:
-        """Read the text. Raises `CorruptDataError` naming ``where``."""
+        """Parse the text. Raises `CorruptDataError` naming ``where``."""
         try:
             header = json.loads(text)
             version, rows = header["version"], header["rows"]

@@ -1,7 +1,7 @@
-"""Parsers of texts for options and table properties.
+"""Parsers of option and property texts.
 
-Every function takes the name that the user wrote, so that its `InvalidOptionError` can name it, beside the found and
-the expected value.
+Every function takes the name that the user wrote, so that its `InvalidOptionError` shows it with the found and the
+expected value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECRET_VALUE: Final = re.compile(
     r"""
       \b(?:AKIA|ASIA)[0-9A-Z]{16}\b      # an AWS access key id
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
-    | (?<=[a-z0-9+.-])://[^/\s:@]*:[^/\s@]+@   # a URL with a password; only its end, or a long word takes minutes
+    | (?<=[a-z0-9+.-])://[^/\s:@]*:[^/\s@]+@   # a URL with a password; only its end: long words take minutes
     | \b(?:password|passwd|secret|token|api[_-]?key)\s*[=:]\s*\S
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -73,7 +73,7 @@ def parse_int(name: str, text: str, *, minimum: int, maximum: int = _INT64_MAX) 
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """Parse a duration such as ``3min``, ``7d``, ``500ms`` or ``30 s`` to milliseconds; a bare number is
+    """Parse a duration such as ``3min``, ``7d``, ``500ms`` or ``30 s`` to milliseconds; a plain number is
     milliseconds.
     """
     value = _with_unit(text, _DURATION_MS)
@@ -83,7 +83,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def parse_size_bytes(name: str, text: str) -> int:
-    """Parse a size such as ``64mb`` or ``1g`` to bytes (of 1024); a bare number is bytes. At least 1."""
+    """Parse a size such as ``64mb`` or ``1g`` to bytes (base 1024); a plain number is bytes. At least 1."""
     value = _with_unit(text, _SIZE_BYTES)
     if not value:
         reject(name, text, "a size above zero such as 1048576, 512kb, 64mb or 1gb")
@@ -91,10 +91,10 @@ def parse_size_bytes(name: str, text: str) -> int:
 
 
 def parse_timestamp_ms(name: str, text: str, *, round_up: bool) -> int:
-    """Parse a moment to milliseconds since 1970-01-01 UTC: a number of them, or ISO-8601 with a zone.
+    """Parse a timestamp to milliseconds since 1970-01-01 UTC: a number of them, or ISO-8601 with a zone.
 
-    Commit times are whole milliseconds. ``round_up`` chooses the neighbour of a finer moment: up for the bounds of a
-    half-open range, down for "as of".
+    Commit times are whole milliseconds. ``round_up`` determines the rounding of finer timestamps: up for the bounds of
+    a half-open range, down for "as of".
     """
     stripped = text.strip()
     if re.fullmatch(r"-?[0-9]{1,18}", stripped):
@@ -114,16 +114,16 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Parse names separated by commas, without the blanks around them. Empty text is no name.
+    """Parse comma-separated names, without surrounding blanks. An empty text has no names.
 
-    A name in backticks may hold commas and blanks; a backtick in it is doubled.
+    A name in backticks may contain commas and blanks; backticks in it are doubled.
     """
     pieces = _NAMES.findall(text) if text.strip() else []
     return tuple(quoted[1:-1].replace("``", "`") if quoted else plain.strip() for quoted, plain in pieces)
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Join names to a text that `parse_names` reads back."""
+    """Join names to a text that `parse_names` can parse."""
     return ", ".join(f"`{name.replace('`', '``')}`" if _NEEDS_QUOTES.search(name) else name for name in names)
 
 
@@ -132,26 +132,26 @@ _NEEDS_QUOTES: Final = re.compile(r"[,`]|^\s|\s\Z|^\Z")
 
 
 def looks_like_secret(name: str, value: str) -> bool:
-    """Tell whether a value may be a credential. A reference (``env:NAME``, ``file:PATH``) is none."""
+    """Return whether a value may be a credential. References (``env:NAME``, ``file:PATH``) are not."""
     if _REFERENCE.fullmatch(value.strip()):
         return False
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with ``***`` for all in it that looks like a credential: rather too much than too little."""
+    """Return a text with ``***`` for everything that looks like a credential: rather too much than too little."""
     return _SECRET_PARTS.sub("***", text)
 
 
-def nearest(name: str, known: Collection[str], similarity: float = 0.5) -> str | None:
-    """Return the known name that was probably meant, without regard to case; None if none is as similar."""
-    folded = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
-    return folded[near[0]] if near else None
+def nearest(name: str, names: Collection[str], similarity: float = 0.5) -> str | None:
+    """Return the most similar known name, case-insensitively; None if none is similar enough."""
+    folded = {candidate.casefold(): candidate for candidate in names}
+    matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
+    return folded[matches[0]] if matches else None
 
 
 def reject(name: str, text: str, expected: str) -> NoReturn:
-    """Raise the error for a wrong value."""
+    """Raise the error for an invalid value."""
     shown = "***" if looks_like_secret(name, text) else repr(text[:100])
     raise InvalidOptionError(f"{name} is {shown}, expected {expected}")
 

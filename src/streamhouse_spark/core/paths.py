@@ -1,28 +1,28 @@
-"""The layout of a warehouse. Every key is built and parsed here and nowhere else.
+"""Layout of a warehouse. Every key is built and parsed only here.
 
 ::
 
     streamhouse.json                                 format version and id of the warehouse, and where it was written
-    relocation.json                                  the ids that a copy gets; only while it is relocated
+    relocation.json                                  the ids of a copy; only during relocation
     <database>/database.json                         the database exists
-    <database>/database-00000002.json                it was dropped, or made again, or its comment changed
-    <database>/<table>/names/00000001.json           this name now means table <uuid>, or nothing
+    <database>/database-00000002.json                it was dropped, recreated, or its comment changed
+    <database>/<table>/names/00000001.json           the name refers to table <uuid>, or to none
     tables/<uuid>/commits/00000000000000000042.json  the table's commit log, put-if-absent, never rewritten
     tables/<uuid>/checkpoints/00000000000000000500   the table's state at a commit
     tables/<uuid>/checkpoints/hint                   number of a recent checkpoint; only a hint
     tables/<uuid>/floors/00000000000000000400        records below are void and may be deleted
-    tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it, or a page of
+    tables/<uuid>/manifests/<uuid>.json              the actions of a record that is too large, or a page of
                                                      the change archive
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
-    tables/<uuid>/tags/<uuid>                        the state that a tag names, in the form of a checkpoint
+    tables/<uuid>/tags/<uuid>                        the state of a tag, in the format of a checkpoint
     tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
     tables/<uuid>/refresh-claim.json                 which service refreshes the view now; only a hint
-    tables/<uuid>/tiering-failures.json              rounds of the table that failed; only a hint
-    tables/<uuid>/location.json                      all of the above lies at this other URL, for a placed table
-    tables/<uuid>/owner.json                         there, beside it: the warehouse that it belongs to
-    lake/<database>/<table>/                         default place of the lake table
+    tables/<uuid>/tiering-failures.json              failed rounds of the table; only a hint
+    tables/<uuid>/location.json                      the URL of all of the above, for a placed table
+    tables/<uuid>/owner.json                         next to a placed log: its warehouse
+    lake/<database>/<table>/                         default location of the lake table
 
-Keys are relative to the warehouse; names follow a strict grammar, so that no name can leave its folder.
+Keys are relative to the warehouse. Names follow a strict grammar, so that no name can escape its folder.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ RELOCATION_KEY = "relocation.json"
 TABLES_PREFIX = "tables/"
 LAKE_PREFIX = "lake/"
 VIRTUAL_PREFIX = f"{LAKE_PREFIX}.virtual/"
-"""Folder of the tables that continue lake tables with rows of the hot log, for engines that only read. No database has
-such a name."""
+"""Folder of virtual tables, which extend lake tables by rows of the hot log for read-only engines. No database has this
+name.
+"""
 LOCATION_NAME = "location.json"
 OWNER_NAME = "owner.json"
 DEFAULT_DATABASE = "default"
@@ -65,8 +66,9 @@ def parse_database(text: object) -> str:
 
 
 def parse_table_name(text: object) -> TableName:
-    """Parse ``[<database>.]<table>[$branch_<name>][$<suffix>]``; a bare name means database ``default``. Raises
-    `InvalidNameError`.
+    """Parse ``[<database>.]<table>[$branch_<name>][$<suffix>]``; the default database is ``default``.
+
+    Raises `InvalidNameError`.
     """
     if not isinstance(text, str) or not text:
         raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_quote(text)}")
@@ -89,19 +91,19 @@ def parse_table_name(text: object) -> TableName:
 
 
 def parse_branch(text: object) -> str:
-    """Return the name of a branch in lower case. Raises `InvalidNameError`."""
+    """Return the branch name in lower case. Raises `InvalidNameError`."""
     name = _validate_name(text, "branch")
     if name == "main":
         raise InvalidNameError("branch name 'main' means the table itself; choose another name")
     return name
 
 
-def _validate_name(text: object, what: str) -> str:
-    # Some letters beyond ASCII have a lower case within it.
+def _validate_name(text: object, kind: str) -> str:
+    # Some non-ASCII letters have an ASCII lower case.
     name = text.lower() if isinstance(text, str) and text.isascii() else ""
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
-            f"{what} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
+            f"{kind} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
             "not beginning with a digit; choose such a name",
         )
     return name
@@ -119,7 +121,7 @@ def database_key(database: str, number: int = 1) -> str:
 
 
 def is_table_name(name: str) -> bool:
-    """Tell whether a folder of a database can be a table's."""
+    """Return whether a folder of a database can be a table's."""
     return _NAME.match(name) is not None
 
 
@@ -132,7 +134,7 @@ def name_key(path: TablePath, number: int) -> str:
 
 
 def parse_name_key(key: str) -> tuple[TablePath, int] | None:
-    """Return the name and number of a pointer's key; None for the key of anything else."""
+    """Return the name and number of a pointer's key; None for any other key."""
     match = _NAME_KEY.fullmatch(key)
     return (TablePath(match[1], match[2]), int(match[3])) if match else None
 
@@ -144,19 +146,20 @@ def table_prefix(table_uuid: str) -> str:
 
 
 def make_placed_uuid(uuid: str) -> str:
-    """Return the uuid that a table gets whose log lies elsewhere. Its form, version 8 of RFC 9562, says so: who has
-    only the uuid knows whether to ask for a location.
+    """Return the UUID of a table whose log is in another store.
+
+    Its form, version 8 of RFC 9562, marks it: the UUID alone tells whether to look up a location.
     """
     return uuid[:_PLACED_AT] + _PLACED + uuid[_PLACED_AT + len(_PLACED) :]
 
 
 def is_placed(table_uuid: str) -> bool:
-    """Tell whether the log of a table may lie elsewhere. Those of other tables never do."""
+    """Return whether the log of a table may be in another store. Logs of other tables never are."""
     return table_uuid.startswith(_PLACED, _PLACED_AT)
 
 
 def parse_placed_uuid(key: str) -> str | None:
-    """Return the uuid of the table whose log the object belongs to, if that may lie elsewhere; else None."""
+    """Return the UUID of the table whose log contains the object, if the log may be in another store; else None."""
     if not key.startswith(TABLES_PREFIX) or not key.startswith(_PLACED, len(TABLES_PREFIX) + _PLACED_AT):
         return None
     uuid, slash, name = key[len(TABLES_PREFIX) :].partition("/")
@@ -164,17 +167,17 @@ def parse_placed_uuid(key: str) -> str | None:
 
 
 def location_key(table_uuid: str) -> str:
-    """Return the key of the object in the warehouse that says where the table's log lies."""
+    """Return the key of the object in the warehouse with the location of the table's log."""
     return f"{table_prefix(table_uuid)}{LOCATION_NAME}"
 
 
 def owner_key(table_uuid: str) -> str:
-    """Return the key of the object beside a log elsewhere that says whose it is."""
+    """Return the key of the object next to a placed log that names its warehouse."""
     return f"{table_prefix(table_uuid)}{OWNER_NAME}"
 
 
 def is_in_a_log(location: str) -> bool:
-    """Tell whether a path or URL is the folder of a table's log, or lies in one."""
+    """Return whether a path or URL is the folder of a table's log, or inside one."""
     return _LOG_FOLDER.search(f"{location}/") is not None
 
 
@@ -231,13 +234,13 @@ def tag_key(table_uuid: str, tag_uuid: str) -> str:
 
 
 def parse_number(key: str) -> int | None:
-    """Return the number that a commit, checkpoint or floor key ends with; None for any other key."""
+    """Return the number at the end of a commit, checkpoint or floor key; None for any other key."""
     match = _NUMBER.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
 
 
 def parse_numbers(keys: Iterable[str]) -> list[int]:
-    """Return the numbers of those keys that have one, ascending."""
+    """Return the ascending numbers of those keys that have one."""
     return sorted(number for number in map(parse_number, keys) if number is not None)
 
 
@@ -253,13 +256,13 @@ def tiering_failures_key(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}tiering-failures.json"
 
 
-def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format: str = "iceberg") -> str:
-    """Return the default location of a table's lake table: ``lake/<database>/<table>``, with a short uuid if that is
-    taken.
+def lake_location(path: TablePath, table_uuid: str, *, has_conflict: bool, lake_format: str = "iceberg") -> str:
+    """Return the default location of a table's lake table: ``lake/<database>/<table>``, with a short UUID on a
+    conflict.
 
-    Paimon's catalogs of files look for databases in folders that end with ``.db``.
+    Paimon's file system catalog expects databases in folders that end with ``.db``.
     """
-    name = f"{path.table}-{table_uuid[:8]}" if taken else path.table
+    name = f"{path.table}-{table_uuid[:8]}" if has_conflict else path.table
     return _lake_key(path, name, lake_format)
 
 
@@ -269,15 +272,15 @@ def rebuilt_lake_location(path: TablePath, table_uuid: str, number: int, *, lake
 
 
 def virtual_location(table_uuid: str, epoch: int, name: str) -> str:
-    """Return the location of a virtual table: its folder may be deleted some time after the epoch."""
+    """Return the location of a virtual table, whose folder may be deleted some time after the epoch."""
     return f"{VIRTUAL_PREFIX}{table_uuid}-{epoch}-{name}"
 
 
 def virtual_epoch(name: str) -> int | None:
-    """Return the epoch in the name of a virtual table's folder; None for a name that is none."""
+    """Return the epoch in a virtual table's folder name; None for any other name."""
     parts = name.split("-")
-    is_one = len(parts) >= 3 and _UUID.match(parts[0]) is not None and parts[1].isascii() and parts[1].isdigit()
-    return int(parts[1]) if is_one else None
+    is_virtual = len(parts) >= 3 and _UUID.match(parts[0]) is not None and parts[1].isascii() and parts[1].isdigit()
+    return int(parts[1]) if is_virtual else None
 
 
 def _lake_key(path: TablePath, name: str, lake_format: str) -> str:

@@ -1,7 +1,7 @@
 """Arrow values as Python values and as ISO text, over the whole range of Arrow's dates and timestamps.
 
-Python's ``datetime`` ends at the years 1 and 9999. A date or timestamp beyond is an ISO text with a sign, as Java and
-Spark print it: ``+294247-01-10T04:00:54.775807Z``. Comparisons use the integers: days, or microseconds, since 1970.
+Python's ``datetime`` covers the years 1 to 9999. A date or timestamp beyond that is a signed ISO text, as Java and
+Spark print it: ``+294247-01-10T04:00:54.775807Z``. Comparisons use integers: days, or microseconds, since 1970.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 
 Values = TypeVar("Values", pa.Scalar, pa.Array, pa.ChunkedArray, pa.Array | pa.ChunkedArray)
 
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of times without zone
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times without a zone
 _EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 DAYS: Final = (1 - _EPOCH_DAY, dt.date.max.toordinal() - _EPOCH_DAY)
-"""Days since 1970 of the first and the last date that Python has."""
+"""The first and the last date of Python, in days since 1970."""
 _DAY_MICROS: Final = 86_400_000_000
 MICROS: Final = (DAYS[0] * _DAY_MICROS, (DAYS[1] + 1) * _DAY_MICROS - 1)
-"""Microseconds since 1970 of the first and the last ``datetime``."""
+"""The first and the last ``datetime`` of Python, in microseconds since 1970."""
+_YEAR_DIGITS: Final = 4
 _BEYOND_PYTHON: Final = (OverflowError, ValueError)
 _ISO: Final = re.compile(
     r"(?P<date>[+-]?[0-9]{4,7}-[0-9]{2}-[0-9]{2})"
@@ -31,20 +32,20 @@ _ISO: Final = re.compile(
 
 
 def to_ticks(values: Values) -> Values:
-    """Convert dates to days and timestamps to their unit since 1970; return all else as it is."""
+    """Convert dates to days and timestamps to their unit since 1970; return other values unchanged."""
     if pa.types.is_date32(values.type):
         return values.cast(pa.int32())
     return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
 
 
 def ticks_of(scalar: pa.Scalar) -> Any:
-    """Return the number that `to_ticks` gives, which ``pa.scalar`` takes; any other value as Python has it."""
+    """Return the integer of `to_ticks` for a date or timestamp, which ``pa.scalar`` accepts; else the Python value."""
     is_time = pa.types.is_date32(scalar.type) or pa.types.is_timestamp(scalar.type)
     return scalar.value if is_time else scalar.as_py()
 
 
 def python_value(scalar: pa.Scalar) -> Any:
-    """Return the value as Python has it; a date or timestamp that Python lacks, or one inside it, as ISO text."""
+    """Return the value in Python. Dates and timestamps beyond Python's range, also nested ones, become ISO text."""
     try:
         return scalar.as_py()
     except _BEYOND_PYTHON:
@@ -63,20 +64,20 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """Return rows as dicts of `python_value`."""
     try:
-        found: list[dict[str, Any]] = rows.to_pylist()
+        dicts: list[dict[str, Any]] = rows.to_pylist()
     except _BEYOND_PYTHON:
         columns = [python_values(column) for column in rows.columns]
         return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return found
+    return dicts
 
 
 def is_beyond_python(column: pa.Array | pa.ChunkedArray) -> bool:
-    """Tell whether the column is one of dates or timestamps with a value that Python lacks."""
+    """Return whether the column has a date or timestamp beyond Python's range."""
     return first_beyond_python(column) is not None
 
 
 def first_beyond_python(column: pa.Array | pa.ChunkedArray) -> pa.Scalar | None:
-    """Return the first date or timestamp of a column that Python lacks; None without one."""
+    """Return the first date or timestamp of a column beyond Python's range, or None."""
     if not (pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type)):
         return None
     least, greatest = pc.min_max(to_ticks(column)).values()
@@ -97,28 +98,32 @@ def _limits(kind: pa.DataType) -> tuple[int, int]:
 
 
 def python_date(days: int) -> dt.date | str:
-    """Return the date of a number of days, as ISO text beyond Python's range."""
+    """Return the date of a number of days since 1970, as ISO text beyond Python's range."""
     return dt.date.fromordinal(_EPOCH_DAY + days) if DAYS[0] <= days <= DAYS[1] else iso_date(days)
 
 
 def python_timestamp(micros: int, *, zoned: bool) -> dt.datetime | str:
-    """Return the timestamp of a number of microseconds, in UTC if it has a zone; as ISO text beyond Python's range."""
+    """Return the timestamp of a number of microseconds since 1970, in UTC if zoned; ISO text beyond Python's range."""
     if MICROS[0] <= micros <= MICROS[1]:
         return dt.datetime(1970, 1, 1, tzinfo=dt.UTC if zoned else None) + dt.timedelta(microseconds=micros)
     return iso_timestamp(micros) + ("Z" if zoned else "")
 
 
 def iso_date(days: int) -> str:
-    """Return the date as ISO text, with a sign outside the years 0 to 9999."""
-    month = np.datetime64(days, "D").astype("datetime64[M]")
-    year, month_of_year = divmod(int(month.astype(np.int64)) + 1970 * 12, 12)
-    day = days - int(month.astype("datetime64[D]").astype(np.int64)) + 1
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04}-{month_of_year + 1:02}-{day:02}"
+    """Return the date as ISO text, signed outside the years 0 to 9999."""
+    return signed_year(str(np.datetime64(days, "D")))
+
+
+def signed_year(text: str) -> str:
+    """Add the sign of ISO 8601 and Java to a year outside 0000 to 9999 in NumPy's text of a date or timestamp."""
+    if text[_YEAR_DIGITS] == "-" and text[0] != "-":
+        return text
+    year, _, remainder = text.removeprefix("-").partition("-")
+    return f"{'-' if text[0] == '-' else '+'}{year:0>4}-{remainder}"
 
 
 def iso_timestamp(micros: int) -> str:
-    """Return the timestamp in UTC as ISO text, without a zone; microseconds stand there unless they are 0."""
+    """Return the UTC timestamp as ISO text without a zone. Microseconds are omitted if they are 0."""
     days, micros_of_day = divmod(micros, _DAY_MICROS)
     time = (_EPOCH + dt.timedelta(microseconds=micros_of_day)).time()
     return f"{iso_date(days)}T{time.isoformat()}"
@@ -139,7 +144,7 @@ def from_text(text: str, data_type: pa.DataType) -> pa.Scalar:
 
 
 def _parsed_ticks(text: str, data_type: pa.DataType) -> int | None:
-    """Parse ISO text of any year; None for another text, and beyond the type."""
+    """Parse ISO text of any year; None for other text, and outside the range of the type."""
     match = _ISO.fullmatch(text.strip())
     is_date = pa.types.is_date32(data_type)
     if match is None or not (is_date or pa.types.is_timestamp(data_type)):
@@ -160,7 +165,7 @@ def _parsed_ticks(text: str, data_type: pa.DataType) -> int | None:
 
 
 def _beyond_python(scalar: pa.Scalar) -> Any:
-    """Convert a value that Arrow itself does not convert, and the values inside a nested one."""
+    """Convert a value that Arrow does not convert, including nested values."""
     kind, types = scalar.type, pa.types
     if types.is_date32(kind):
         return iso_date(ticks_of(scalar))

@@ -1,4 +1,4 @@
-"""The values that every layer speaks of. Frozen, half-open, without I/O."""
+"""Value types shared by all layers. Frozen, half-open, without I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, quote
 
 IDENTITY_NUMBERS: Final = "streamhouse.identity."
-"""The beginning of the application ids under which a log remembers how many numbers were handed out."""
+"""Prefix of the application ids under which a log records allocated identity numbers."""
 PUBLICATIONS: Final = "streamhouse.branch."
-"""The beginning of the application ids under which a log remembers the publications of branches."""
+"""Prefix of the application ids under which a log records the publications of branches."""
 REQUESTS: Final = "streamhouse.request."
 """Prefix of the application ids of requests with an idempotency key; the digest of the key follows."""
 ROLLBACKS: Final = "streamhouse.rollback."
-"""The beginning of the application ids of rollbacks; the version is that of the restored state."""
+"""Prefix of the application ids of rollbacks; the version is that of the restored state."""
 _RESERVED: Final = {
     IDENTITY_NUMBERS: "say how many numbers of an identity column were handed out",
     PUBLICATIONS: "say which branches were published",
@@ -28,7 +28,7 @@ _DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
-    """Two numbers that are not a range of offsets. Also a `ValueError`, so that readers of files take it for damage."""
+    """Two numbers are not an offset range. Also a `ValueError`, so that file readers treat it as corruption."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,7 +56,7 @@ class OffsetRange:
         return self.end > self.start
 
     def intersect(self, other: OffsetRange) -> OffsetRange:
-        """Return the offsets that both ranges have, which may be none."""
+        """Return the intersection, which may be empty."""
         start = max(self.start, other.start)
         return OffsetRange(start, max(start, min(self.end, other.end)))
 
@@ -65,16 +65,16 @@ class OffsetRange:
 
 
 class BucketOffsets(Mapping[int, OffsetRange]):
-    """Bucket → half-open `OffsetRange`. `append` returns the offsets that the rows got.
+    """Bucket → half-open `OffsetRange`. `append` returns the offsets of its rows.
 
-    Buckets that got no row are absent. `num_rows` is the total.
+    Buckets without rows are absent. `num_rows` is the total.
     """
 
     __slots__ = ("_ranges",)
 
     def __init__(self, ranges: Mapping[int, OffsetRange]) -> None:
-        given: object = ranges
-        if not isinstance(given, Mapping) or not all(isinstance(r, OffsetRange) for r in given.values()):
+        unchecked: object = ranges
+        if not isinstance(unchecked, Mapping) or not all(isinstance(r, OffsetRange) for r in unchecked.values()):
             raise InvalidOptionError(f"offsets are {quote(ranges)}, expected a mapping bucket → OffsetRange")
         try:
             self._ranges = dict(sorted(ranges.items()))
@@ -100,28 +100,28 @@ class BucketOffsets(Mapping[int, OffsetRange]):
 
 
 BRANCH_PREFIX: Final = "branch_"
-"""Begins the part of a name behind ``$`` that makes it a branch's: ``sales.orders$branch_audit``."""
+"""Prefix of the part after ``$`` in a branch's name: ``sales.orders$branch_audit``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TablePath:
-    """``<database>.<table>``, both in lower case: names are unique without regard to case."""
+    """``<database>.<table>``, both in lower case, because names are case-insensitive."""
 
     database: str
     table: str
-    """The table's name; of a branch of it ``<table>$branch_<name>``."""
+    """The table's name; for a branch ``<table>$branch_<name>``."""
 
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
     @property
     def branch(self) -> str | None:
-        """The name of the branch that it is; None for a table."""
+        """The name of the branch; None for a table."""
         return self.table.partition(f"${BRANCH_PREFIX}")[2] or None
 
     @property
     def base(self) -> TablePath:
-        """The path of the table, of a branch that of the table that it is a branch of."""
+        """The path of the table, or of the branch's table."""
         return self if self.branch is None else TablePath(self.database, self.table.partition("$")[0])
 
     def of_branch(self, name: str) -> TablePath:
@@ -133,7 +133,7 @@ class TablePath:
 class TableName:
     """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``.
 
-    The name of a branch is a path of its own, and may have a suffix as well.
+    A branch has its own path, and may have a suffix as well.
     """
 
     path: TablePath
@@ -143,7 +143,7 @@ class TableName:
         return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
 
     def require_table(self, doing: str) -> TablePath:
-        """Return the path of a table, and refuse a name with a suffix, and a branch."""
+        """Return the path of a table. Rejects suffixes and branches."""
         if (path := self.require_rows(doing)).branch is not None:
             raise InvalidNameError(
                 f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
@@ -152,9 +152,7 @@ class TableName:
         return path
 
     def require_rows(self, doing: str) -> TablePath:
-        """Return the path of a table or a branch, which can be written, and refuse a name with a suffix: suffixed names
-        are read-only.
-        """
+        """Return the path of a writable table or branch. Rejects suffixes, which are read-only."""
         if self.suffix is not None:
             raise InvalidNameError(
                 f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",
@@ -164,25 +162,24 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """The facts that a streaming query knows of the batch whose number is the version of its transaction."""
+    """Metadata of a streaming query's batch, whose number is its transaction's version."""
 
     fingerprint: str | None = None
-    """Fingerprint of the offsets that the query's checkpoint planned for the number; None if the checkpoint cannot be
-    read from here."""
+    """Fingerprint of the offsets planned in the query's checkpoint; None if the checkpoint cannot be read from here."""
     is_each_recorded: bool = False
-    """Whether the query stores every batch, also one without rows: then a missing number means missing rows."""
+    """Whether the query stores every batch, also an empty one, so that a missing number means missing rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The durable identity of a write: ``version`` of ``app_id`` is stored at most once.
 
-    ``app_id`` names a writer over restarts (a streaming query's id, or the option ``txnAppId``), ``version`` grows
-    (its batch id, or ``txnVersion``). ``owner`` is the query that the application id belongs to, when it has one:
-    another owner for a known ``app_id`` is an error, never a silent skip.
+    ``app_id`` identifies a writer across restarts (a streaming query's id, or the option ``txnAppId``); ``version``
+    grows (its batch id, or ``txnVersion``). ``owner`` is the query of the application id, if any: another owner of a
+    known ``app_id`` is an error, never a silent skip.
 
-    With ``batch`` the version is the number of a streaming query's batch. Then only the last one that is stored can
-    come again, and an older one is an error; without it, as for explicit ``txnVersion``, older versions are skipped.
+    With ``batch``, the version is a streaming query's batch number. Then only the last stored one may be repeated, and
+    an older one is an error. Without it, as for an explicit ``txnVersion``, older versions are skipped.
     """
 
     app_id: str
@@ -190,13 +187,16 @@ class Transaction:
     owner: str | None = None
     batch: StreamBatch | None = None
     follows: int | None = None
-    """The version that has to be the stored one, -1 for an unknown ``app_id``; None where any older one may be. Not
-    stored: it is judged by each attempt to commit."""
+    """The version that must be the stored one, -1 for an unknown ``app_id``; None if any older one is acceptable. Not
+    stored: each commit attempt checks it.
+    """
 
     @classmethod
     def of_request(cls, key: str, fingerprint: str) -> Transaction:
-        """Return the identity of one request: the digest of its idempotency key, and its fingerprint, as hexadecimal
-        texts of 16 bytes. Under the same key, a request with another fingerprint is an error.
+        """Return the identity of a request: the digest of its idempotency key, and its fingerprint, as 16 bytes in
+        hexadecimal.
+
+        A request with the same key but another fingerprint is an error.
         """
         return cls(REQUESTS + key, 0, batch=StreamBatch(fingerprint))
 
@@ -209,8 +209,8 @@ class Transaction:
         return key if _DIGEST.fullmatch(key) and _DIGEST.fullmatch(fingerprint or "") else None
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOptionError` for a transaction that a record could not keep, or later versions not be compared
-        with.
+        """Raise `InvalidOptionError` for a transaction that a record cannot store, or that is not comparable with later
+        versions.
         """
         for text in (self.app_id, self.owner):
             if not _is_identity(text) and not (text is None and self.app_id is not None):
@@ -228,9 +228,7 @@ class Transaction:
 
 
 def check_transaction(value: object) -> None:
-    """Raise `InvalidOptionError` for a value that is no transaction, or for one of an application id that the log uses
-    itself.
-    """
+    """Raise `InvalidOptionError` for a value that is not a transaction, and for a reserved application id."""
     if not isinstance(value, Transaction | None):
         raise InvalidOptionError(f"transaction is {quote(value)}, expected a Transaction(app_id, version) or None")
     if value is not None and value.request_key is None:
@@ -238,7 +236,7 @@ def check_transaction(value: object) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise `InvalidOptionError` for an application id that the package keeps for its own records."""
+    """Raise `InvalidOptionError` for a reserved application id."""
     for prefix, purpose in _RESERVED.items():
         if app_id.startswith(prefix):
             raise InvalidOptionError(
@@ -248,7 +246,7 @@ def check_app_id(app_id: str) -> None:
 
 
 def is_text_list(value: object) -> bool:
-    """Tell whether the value holds names, and is not one name by mistake."""
+    """Return whether the value is a list of names, and not a single name by mistake."""
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
 
 
@@ -261,7 +259,7 @@ def _is_int64(value: object) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether the text can be stored: Python's texts may hold halves of surrogate pairs."""
+    """Return whether the text can be stored: Python's texts may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

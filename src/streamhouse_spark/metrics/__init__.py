@@ -1,1 +1,1 @@
-"""Numbers about a process and what it works on: for Prometheus, and for OpenTelemetry."""
+"""Metrics of a process and its work, for Prometheus and OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""Metrics as values, whoever asks for them: names, base units and texts are those of Prometheus' own guide."""
+"""Metrics as values, independent of the exporter. Names, base units and texts follow Prometheus' guidelines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from streamhouse_spark.log.commits.commit_counter import COMMITS
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 
 Point = tuple[tuple[str, ...], float]
-"""The values of the labels, and the number."""
+"""Label values, and the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One metric at one moment. A counter only grows while the process lives."""
+    """A metric at one moment. A counter only grows while the process lives."""
 
     name: str
     """Without ``_total``, which Prometheus' format adds to counters."""
@@ -26,7 +26,7 @@ class Measure:
 
 
 Measures = Callable[[], Iterable[Measure]]
-"""Gives the metrics of this moment. Their names are always the same."""
+"""Returns the current metrics. Their names never change."""
 
 
 def counter(name: str, text: str, value: float) -> Measure:
@@ -34,7 +34,7 @@ def counter(name: str, text: str, value: float) -> Measure:
 
 
 def store_measures(sent: RequestCounts) -> list[Measure]:
-    """Return requests to object stores, and their bytes."""
+    """Return the requests to object stores, and their bytes."""
     kinds = [((kind,), float(getattr(sent, kind))) for kind in ("gets", "heads", "puts", "lists", "deletes")]
     moved = [(("sent",), float(sent.sent_bytes)), (("received",), float(sent.received_bytes))]
     return [
@@ -46,7 +46,7 @@ def store_measures(sent: RequestCounts) -> list[Measure]:
 
 
 def process_measures() -> list[Measure]:
-    """Return what this process did since its start: its commits, and its requests to object stores."""
+    """Return the activity of this process since its start: its commits, and its requests to object stores."""
     commits = COMMITS.now()
     return [
         counter("streamhouse_commits", "Commits, each visible to everybody.", commits.commits),

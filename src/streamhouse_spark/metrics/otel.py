@@ -1,6 +1,6 @@
-"""Metrics through OpenTelemetry's API, for whatever SDK the process has. The only importer of opentelemetry.
+"""Metrics export through OpenTelemetry's API, for any SDK. Only this module imports opentelemetry.
 
-An instrument asks for its numbers when an SDK collects, and not before: a process without an SDK pays nothing.
+Instruments are observed only when an SDK collects, so a process without an SDK has no cost.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SCOPE: Final = "streamhouse_spark"
 
 
 def export_metrics(meter_provider: MeterProvider | None = None) -> None:
-    """Give the metrics of this process to OpenTelemetry: its commits, and its requests to object stores.
+    """Export the metrics of this process through OpenTelemetry: its commits, and its requests to object stores.
 
-    Without ``meter_provider`` it is the process's own one, which may also be set later. Repeating it changes nothing.
-    Raises `MissingExtraError` without the extra ``otel``, `InvalidOptionError` for what is no provider.
+    By default it uses the process's ``meter_provider``, which may also be set later. Repeated calls have no effect.
+    Raises `MissingExtraError` without the extra ``otel``, `InvalidOptionError` for an invalid provider.
     """
     if meter_provider is not None:
         require_part("meter_provider", meter_provider, "a MeterProvider of OpenTelemetry", "get_meter")
@@ -45,7 +45,7 @@ def export_metrics(meter_provider: MeterProvider | None = None) -> None:
 
 @contextmanager
 def export_until_exit(measures: Measures, meter_provider: MeterProvider | None = None) -> Iterator[None]:
-    """Give metrics, and those of the process, to OpenTelemetry until the block ends, if its API is installed."""
+    """Export metrics, and those of the process, through OpenTelemetry until the block ends, if its API is installed."""
     try:
         exports = _exports_to(meter_provider)
     except ModuleNotFoundError:
@@ -60,7 +60,7 @@ def export_until_exit(measures: Measures, meter_provider: MeterProvider | None =
 
 
 class _Exports:
-    """The sources of metrics that one provider is given. Safe for threads."""
+    """The metric sources registered with one provider. Safe for threads."""
 
     def __init__(self, meter: Any) -> None:
         self._meter = meter
@@ -73,33 +73,33 @@ class _Exports:
             if source in self._sources:
                 return
             self._sources = [*self._sources, source]
-        for one in _collect_metrics(source):
+        for metric in _collect_metrics(source):
             with self._lock:
-                if one.name in self._known:
+                if metric.name in self._known:
                     continue
-                self._known.add(one.name)
+                self._known.add(metric.name)
             create = {
                 "counter": self._meter.create_observable_counter,
                 "gauge": self._meter.create_observable_gauge,
-            }[one.kind]
-            create(one.name, callbacks=[partial(self._observe, one.name)], description=one.text)
+            }[metric.kind]
+            create(metric.name, callbacks=[partial(self._observe, metric.name)], description=metric.text)
 
     def remove(self, source: Measures) -> None:
         with self._lock:
-            self._sources = [one for one in self._sources if one != source]
+            self._sources = [registered for registered in self._sources if registered != source]
 
-    def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the API's form
+    def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - required by the API
         from opentelemetry.metrics import Observation
 
         for source in self._sources:
-            for one in _collect_metrics(source):
-                if one.name == name:
-                    for values, number in one.points:
-                        yield Observation(number, dict(zip(one.labels, values, strict=True)))
+            for metric in _collect_metrics(source):
+                if metric.name == name:
+                    for values, number in metric.points:
+                        yield Observation(number, dict(zip(metric.labels, values, strict=True)))
 
 
 def _collect_metrics(source: Measures) -> list[Measure]:
-    """Return the metrics of a source; none where it cannot tell them now, so that the others are still exported."""
+    """Return the metrics of a source, or none if it fails, so that the others are still exported."""
     try:
         return list(source())
     except StreamhouseError as error:
@@ -109,7 +109,7 @@ def _collect_metrics(source: Measures) -> list[Measure]:
 
 _lock = new_lock()
 _exports: dict[int, tuple[object, _Exports]] = {}
-"""By the identity of the provider, which is kept so that no other gets its identity."""
+"""By the id of the provider, which is kept alive so that the id is not reused."""
 
 
 def _exports_to(provider: MeterProvider | None) -> _Exports:

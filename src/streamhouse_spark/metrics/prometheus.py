@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format. The only importer of prometheus_client."""
+"""Metrics in Prometheus' text format. Only this module imports prometheus_client."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def as_prometheus(measures: Iterable[Measure]) -> tuple[str, bytes]:
 
 
 class _Collected:
-    """The metrics of one moment, as the library asks for them."""
+    """Current metrics in the form that the library collects."""
 
     def __init__(self, measures: Iterable[Measure]) -> None:
         self._measures = list(measures)
 
     def collect(self) -> Iterable[Metric]:
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        for one in self._measures:
-            family = families[one.kind](one.name, one.text, labels=one.labels)
-            for values, number in one.points:
+        for metric in self._measures:
+            family = families[metric.kind](metric.name, metric.text, labels=metric.labels)
+            for values, number in metric.points:
                 family.add_metric(values, number)
             yield family

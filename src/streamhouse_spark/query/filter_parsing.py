@@ -1,10 +1,10 @@
 """Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
 
-An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
-integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
-wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), dates
-and timestamps as integers of any size, and null equals nothing, as in SQL. Dates and timestamps that Python lacks are
-given as Arrow scalars.
+An expression means the same as in Arrow. Predicates guarantee more: column names are case-insensitive, and null equals
+nothing, as in SQL. Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares
+decimals of different scales and does not compare large integers with floats; next to a decimal, a float has its decimal
+notation's value. Dates and timestamps compare as integers of any size, and those beyond Python's range are given as
+Arrow scalars.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import nearest
 from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.query.arrow_expressions import ArrowFilter
 from streamhouse_spark.query.predicates import (
+    ANYTHING,
+    FALSE,
+    NULL,
     UNKNOWN,
     And,
+    Bounds,
     Compare,
     In,
     IsNull,
     Node,
     Not,
     OfNumbers,
+    family_of,
 )
 
 Predicate = tuple[str, str, Any]
@@ -56,12 +61,12 @@ _UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter as the user gave it; `bound` makes it one for the columns of a read."""
+    """A filter as given by the user. `bound` converts it for the columns of a read."""
 
     given: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
     columns: tuple[str, ...] | None = None
-    """The columns that the given expression looks at, for who knows them; None if unknown."""
+    """The columns of the given expression, if the caller knows them; None if unknown."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names in its spelling, values compared as its types.
@@ -69,12 +74,16 @@ class Filter:
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
-        asked = [(f, o, _operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
-        terms = [_term(*one) for one in asked]
+        comparisons = [(f, o, _parse_operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        terms = [_to_expression(*comparison) for comparison in comparisons]
         if self.given is not None:
             terms.append(self.given)
         columns = tuple(f.name for f in fields) if self.given is None else self.columns
-        node = And(tuple(_node(*one) for one in asked)) if self.given is None else ArrowFilter(self.given, schema)
+        node = (
+            And(tuple(_to_node(*comparison) for comparison in comparisons))
+            if self.given is None
+            else ArrowFilter(self.given, schema)
+        )
         bound = BoundFilter(reduce(operator.and_, terms), node, columns)
         _check(bound.expression, schema)
         return bound
@@ -84,14 +93,14 @@ class Filter:
 class BoundFilter:
     expression: pc.Expression
     node: Node
-    """Tree that all rows of the answer satisfy: it says which files and segments can hold some."""
+    """Predicate that all matching rows satisfy, for skipping files and segments."""
     columns: tuple[str, ...] | None = None
     """The columns that it needs; None if unknown."""
 
 
 def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
-    """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
-    value).
+    """Parse a filter: an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything
+    else.
     """
     if value is None or isinstance(value, Filter):
         return value
@@ -104,14 +113,14 @@ def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter
 
 
 def find_field(schema: pa.Schema, name: str) -> pa.Field:
-    """Find the field of that name, without regard to case. Raises `SchemaMismatchError` with the nearest name."""
+    """Return the field with that name, case-insensitively. Raises `SchemaMismatchError` with the nearest name."""
     for field in schema:
         if field.name == name or field.name.casefold() == str(name).casefold():
             return field
-    near = nearest(str(name), schema.names)
-    hint = f"; did you mean '{near}'?" if near else ";"
-    shown = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
-    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {shown}")
+    nearest_name = nearest(str(name), schema.names)
+    hint = f"; did you mean '{nearest_name}'?" if nearest_name else ";"
+    listed = ", ".join(schema.names[:30]) + (", …" if len(schema.names) > 30 else "")
+    raise SchemaMismatchError(f"there is no column '{name}'{hint} The columns are {listed}")
 
 
 def _parse_term(item: Any) -> Predicate:
@@ -131,8 +140,8 @@ def _refuse(item: Any) -> NoReturn:
     )
 
 
-def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
-    """The predicate as an expression over a column of this type."""
+def _to_expression(field: pa.Field, name: str, value: Any) -> pc.Expression:
+    """Return the predicate as an expression over a column of this type."""
     column = pc.field(field.name)
     if name == "is null":
         return column.is_null()
@@ -141,10 +150,10 @@ def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
     if name != "in" and (number := _exact(value, field.type)) is not None:
         return _exact_comparison(column, field.type, name, number)
     if pa.types.is_timestamp(field.type) and _is_time(value):
-        _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
+        _to_member(field, value)  # Arrow rejects zoned against plain times only when it reads rows
     try:
         if name == "in":
-            members = [_member(field, v) for v in _members(field.name, value) if v is not None]
+            members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
             return column.isin(pa.array([m for m in members if m is not None], field.type))
         return _COMPARISONS[name](column, value)
     except _ARROW_ERRORS as error:
@@ -153,43 +162,43 @@ def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
         ) from error
 
 
-def _members(column: str, value: Any) -> list[Any]:
+def _parse_members(column: str, value: Any) -> list[Any]:
     if isinstance(value, pa.Array | pa.ChunkedArray) and not pa.types.is_temporal(value.type):
         value = value.to_pylist()
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidOptionError(f"filter ({column!r}, 'in', {quote(value)}): expected a list of values")
-    return [_operand(member) for member in value]
+    return [_parse_operand(member) for member in value]
 
 
-def _operand(value: Any) -> Any:
-    """Return an Arrow scalar as Python has it, but for dates and timestamps, of which Python does not have all."""
+def _parse_operand(value: Any) -> Any:
+    """Convert an Arrow scalar to Python, except dates and timestamps, which may be beyond Python's range."""
     is_plain = isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type)
     return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
 
 
-def _node(field: pa.Field, name: str, value: Any) -> Node:
-    """Make a tree that all rows of the predicate satisfy, with values of the column's type: rounding loses no row.
+def _to_node(field: pa.Field, name: str, value: Any) -> Node:
+    """Return a tree that all rows of the predicate satisfy, with values of the column's type; rounding loses no row.
 
-    Bounds do not speak reliably of infinities.
+    Bounds are unreliable for infinities.
     """
     kind = field.type
     if name in ("is null", "not null"):
         return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
     if name == "in":
-        members = [_member(field, v) for v in _members(field.name, value) if v is not None]
-        known = [m for m in members if m is not None]
-        return In(field.name, tuple(known), has_null=False) if all(_has_bounds(m) for m in known) else UNKNOWN
+        members = [_to_member(field, v) for v in _parse_members(field.name, value) if v is not None]
+        non_null = [m for m in members if m is not None]
+        return In(field.name, tuple(non_null), has_null=False) if all(_has_bounds(m) for m in non_null) else UNKNOWN
     if (number := _exact(value, kind)) is not None:
         floor = number if number.is_nan() else _floor(number, kind)
         scalar = None if floor.is_nan() else _number(floor, kind)
         folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
         return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, ticks_of(scalar))
     if pa.types.is_floating(kind):
-        found = _float(value) if _is_number(value) else None
-        return _compare(field.name, name, found) if found is not None and math.isfinite(found) else UNKNOWN
+        finite = _float(value) if _is_number(value) else None
+        return _compare(field.name, name, finite) if finite is not None and math.isfinite(finite) else UNKNOWN
     try:
-        return _compare(field.name, name, _member(field, value))
-    except InvalidOptionError:  # Arrow may know how to compare them
+        return _compare(field.name, name, _to_member(field, value))
+    except InvalidOptionError:  # Arrow may be able to compare them
         return UNKNOWN
 
 
@@ -205,9 +214,9 @@ def _has_bounds(value: Any) -> bool:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Tell whether values of the type are compared as `_exact` numbers."""
+    """Return whether values of the type are compared as `_exact` numbers."""
     types = pa.types
-    return any(is_one(kind) for is_one in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
+    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
 
 
 def _is_time(value: Any) -> bool:
@@ -219,9 +228,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Return the number that the value is among those of an exact type, None if it is none.
+    """Return the value as an exact number for a column of this type, or None if it is not a number.
 
-    A float beside decimals is the number that it is written as; dates and timestamps are `ticks_of`.
+    Next to a decimal, a float has its decimal notation's value. Dates and timestamps are `ticks_of`.
     """
     if pa.types.is_date32(kind):
         return _days(value)
@@ -249,7 +258,9 @@ def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
         if (value.tzinfo is None) is not (kind.tz is None):
             return None
         since_1970 = value - (_EPOCH if value.tzinfo is None else _EPOCH.replace(tzinfo=dt.UTC))
-        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(value, "nanosecond", 0)  # of pandas
+        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(
+            value, "nanosecond", 0
+        )  # pandas has nanoseconds
     elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
         nanos = ticks_of(value) * _UNIT_NANOS[value.type.unit]
     else:
@@ -258,7 +269,7 @@ def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
 
 
 def _float(value: Any) -> float | None:
-    """Return the number as a float; None for a number that is larger than all floats."""
+    """Return the number as a float; None if it exceeds all floats."""
     try:
         return float(value)
     except OverflowError:
@@ -270,7 +281,7 @@ def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value
         return column == column if name == "!=" else column != column  # noqa: PLR0124 - null for null
     floor = _floor(value, kind)
     scalar = _number(floor, kind)
-    if scalar is None:  # beyond all values of the type
+    if scalar is None:  # outside the range of the type
         always = name in (("!=", "<", "<=") if value > 0 else ("!=", ">", ">="))
         return column == column if always else column != column  # noqa: PLR0124 - null for null
     if floor == value:
@@ -286,12 +297,12 @@ def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value
 
 
 _EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added where there is one
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added if the value has one
 _UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
-    """Return the largest number of the type's scale that is not above the value."""
+    """Return the largest number of the type's scale that is not greater than the value."""
     scale = kind.scale if pa.types.is_decimal(kind) else 0
     exponent = value.as_tuple().exponent
     if value.adjusted() > 300 or not isinstance(exponent, int) or exponent >= -scale:
@@ -308,7 +319,7 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-def _member(field: pa.Field, value: Any) -> Any:
+def _to_member(field: pa.Field, value: Any) -> Any:
     """Return the value in the column's type, None if no value of the type equals it; dates and times are `ticks_of`."""
     kind, types = field.type, pa.types
     if _is_exact(kind):
@@ -324,8 +335,8 @@ def _member(field: pa.Field, value: Any) -> Any:
         if value is not None and types.is_float32(kind) and not _is_float32(value):
             value = None
     else:
-        wanted = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
-        fits = wanted is not None and isinstance(value, wanted)
+        python_type = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
+        fits = python_type is not None and isinstance(value, python_type)
     if not fits:
         raise InvalidOptionError(
             f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
@@ -340,7 +351,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
-    """Bind the expression as a read would, so that an impossible one is refused before anything is read."""
+    """Bind the expression as a read would, so that an invalid one is rejected before anything is read."""
     import pyarrow.dataset as ds  # loads pandas, where there is one
 
     try:
@@ -351,3 +362,84 @@ def _check(expression: pc.Expression, schema: pa.Schema) -> None:
             find_field(schema, unknown[1])
         first = str(error).splitlines()[0]
         raise InvalidOptionError(f"filter {expression}: {first}; compare columns with values of their types") from error
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowFilter:
+    """A `Node` for an opaque Arrow expression, evaluated the way Arrow prunes Parquet row groups.
+
+    Arrow simplifies the expression under the guarantee that the bounds give, if possible to one that is never true.
+    """
+
+    expression: pc.Expression
+    schema: pa.Schema
+
+    def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
+        named_bounds = {name: column_bounds for name, column_bounds in bounds.items() if name in self._column_names}
+        guarantee = _make_guarantees(named_bounds, self.schema)
+        return FALSE | NULL if guarantee is not None and self._is_excluded_by(guarantee) else ANYTHING
+
+    def _is_excluded_by(self, guarantee: pc.Expression) -> bool:
+        import pyarrow.dataset as ds  # loads pandas, where there is one
+
+        file_format = ds.IpcFileFormat()
+        fragment = file_format.make_fragment(pa.py_buffer(b""), partition_expression=guarantee)
+        dataset = ds.FileSystemDataset([fragment], self.schema, file_format)
+        try:
+            return next(iter(dataset.get_fragments(filter=self.expression)), None) is None
+        except pa.ArrowInvalid:  # a bound does not fit the type of the comparison; only pruning needs that cast
+            return False
+
+    def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
+        return None
+
+    def columns(self) -> frozenset[str]:
+        return self._column_names
+
+    @cached_property
+    def _column_names(self) -> frozenset[str]:
+        """Columns whose names occur in the expression's text: all that it references, perhaps more.
+
+        Arrow simplifies comparisons with NaN wrongly, so an expression with NaN does not prune by float columns.
+        """
+        text = str(self.expression)
+        has_nan = "nan" in text.casefold()
+        named = (field for field in self.schema if field.name in text)
+        return frozenset(field.name for field in named if not (has_nan and pa.types.is_floating(field.type)))
+
+
+def _make_guarantees(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expression | None:
+    combined: pc.Expression | None = None
+    for name, column_bounds in bounds.items():
+        index = schema.get_field_index(name)
+        part = _make_guarantee(pc.field(name), column_bounds, schema.field(index).type) if index >= 0 else None
+        if part is not None:
+            combined = part if combined is None else combined & part
+    return combined
+
+
+def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType) -> pc.Expression | None:
+    """Return the guarantee that bounds give; None without one, such as for NaN, which Arrow cannot express."""
+    if not bounds.may_have_value:
+        return field.is_null()
+    low, high = _to_scalar(bounds.low, data_type), _to_scalar(bounds.high, data_type)
+    if low is None or high is None or bounds.may_be_nan:
+        return None
+    above, below = field >= low, field <= high
+    if bounds.may_be_null:  # repeated for each bound, because Arrow does not look deeper
+        above, below = above | field.is_null(), below | field.is_null()
+    return above & below
+
+
+def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
+    """Return a bound in the column's type; None without a bound, or if it does not fit the type."""
+    if value is None or family_of(data_type) is None:
+        return None
+    if isinstance(value, tuple):
+        is_nan, value = value
+        if is_nan:
+            return None
+    try:
+        return pa.scalar(value, data_type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None

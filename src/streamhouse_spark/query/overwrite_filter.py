@@ -1,4 +1,4 @@
-"""The rows of a table that an operation replaces: those of a condition, or those of some partitions. Pure."""
+"""Overwrite filters: the rows that an operation replaces, chosen by a condition or by partition. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 Bools = npt.NDArray[np.bool_]
 
 _TESTED_MAX: Final = 256
-"""Partitions of which more than these are looked for in all files: the tests would take longer."""
+"""Above this number of partitions, files are not pruned by partition, because the tests would take longer."""
 
 
 class OverwriteFilter(Protocol):
@@ -29,27 +29,27 @@ class OverwriteFilter(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it looks at; None if that is not known."""
+        """The columns that the filter needs; None if unknown."""
 
     @property
     def node(self) -> Node:
-        """Tree that all chosen rows satisfy: it says which files and segments can hold some."""
+        """Predicate that all chosen rows satisfy, for skipping files and segments."""
 
     @property
     def expression(self) -> pc.Expression | None:
-        """True for exactly the chosen rows; None where only `mask` says which these are."""
+        """True for exactly the chosen rows; None if only `mask` can tell."""
 
     def mask(self, rows: pa.Table) -> Bools:
         """Return which of the rows are chosen. They have at least `columns`."""
 
 
 Choose = Callable[[TableSchema], OverwriteFilter]
-"""Makes the choice for the columns of a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if it cannot be."""
+"""Creates the filter for a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionOverwriteFilter:
-    """The rows for which a condition is true; a row for which it is null is not chosen."""
+    """The rows for which a condition is true; null does not match."""
 
     expression: pc.Expression
     node: Node
@@ -62,26 +62,26 @@ class ConditionOverwriteFilter:
         return cls(bound.expression, bound.node, bound.columns)
 
     def mask(self, rows: pa.Table) -> Bools:
-        from pyarrow import acero  # loads pandas, where there is one
+        from pyarrow import acero  # imports pandas if installed
 
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-        said = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
-        column = said.to_table(use_threads=False).column("chosen")
-        found: Bools = pc.fill_null(column, False).to_numpy()
-        return found
+        projection = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
+        column = projection.to_table(use_threads=False).column("chosen")
+        matches: Bools = pc.fill_null(column, False).to_numpy()
+        return matches
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverwriteFilter:
-    """The rows of some partitions, by the values of all fields. Null is a value, and so is NaN."""
+    """The rows of some partitions, by the values of all fields. Null and NaN are values."""
 
     partitions: pa.Table
-    """The partitions, each once: a column for each field."""
+    """The distinct partitions: one column per field."""
     fields: tuple[PartitionField, ...]
 
     @classmethod
     def of(cls, rows: pa.Table, fields: Sequence[PartitionField]) -> PartitionOverwriteFilter:
-        """Choose the partitions that the rows are of."""
+        """Choose the partitions of the rows."""
         return cls(partitions_of(rows, fields), tuple(fields))
 
     @property
@@ -100,32 +100,34 @@ class PartitionOverwriteFilter:
     def mask(self, rows: pa.Table) -> Bools:
         if not self.partitions.num_rows or not rows.num_rows:
             return np.zeros(rows.num_rows, np.bool_)
-        wanted = np.zeros(self.partitions.num_rows, np.int64)
-        found, is_known = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
+        partition_codes = np.zeros(self.partitions.num_rows, np.int64)
+        codes, is_in_partition = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
         for field, column in zip(self.fields, self.partitions.columns, strict=True):
             values = pc.unique(column)
-            wanted = wanted * len(values) + _places(column, values)
-            places = _places(field.values(rows.column(field.column)), values)
-            is_known &= places >= 0
-            found = found * len(values) + places
-            known, wanted = np.unique(wanted, return_inverse=True)  # small again, however many columns there are
-            at = np.minimum(np.searchsorted(known, found), len(known) - 1)
-            is_known &= known[at] == found
-            found = at
-        return is_known
+            partition_codes = partition_codes * len(values) + _value_indices(column, values)
+            places = _value_indices(field.values(rows.column(field.column)), values)
+            is_in_partition &= places >= 0
+            codes = codes * len(values) + places
+            distinct_codes, partition_codes = np.unique(
+                partition_codes, return_inverse=True
+            )  # keeps codes small for any number of columns
+            at = np.minimum(np.searchsorted(distinct_codes, codes), len(distinct_codes) - 1)
+            is_in_partition &= distinct_codes[at] == codes
+            codes = at
+        return is_in_partition
 
 
 def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
-    """Return the partitions of the rows, each once: a column of values for each field."""
+    """Return the distinct partitions of the rows: one column of values per field."""
     values = [field.values(rows.column(field.column)) for field in fields]
     return distinct(pa.table(values, names=[str(field) for field in fields]))
 
 
-def _places(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the place of each value among ``values``, -1 where it is none of them."""
+def _value_indices(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the index of each value in ``values``, or -1."""
     places = pc.fill_null(pc.index_in(column, value_set=values), -1)
-    found: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)
-    return found
+    indices: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)
+    return indices
 
 
 def _in_node(name: str, column: pa.ChunkedArray) -> Node:
@@ -134,8 +136,8 @@ def _in_node(name: str, column: pa.ChunkedArray) -> Node:
     values = pc.unique(column)
     if len(values) > _TESTED_MAX:
         return UNKNOWN
-    known = tuple(ticks_of(value) for value in values.drop_null())
-    of_values = In(name, known, has_null=False)
+    ticks = tuple(ticks_of(value) for value in values.drop_null())
+    of_values = In(name, ticks, has_null=False)
     if not values.null_count:
         return of_values
-    return Or((of_values, IsNull(name))) if known else IsNull(name)
+    return Or((of_values, IsNull(name))) if ticks else IsNull(name)

@@ -1,12 +1,12 @@
-"""Filters as trees, and the one answer to "may any row match?" before a row is read. Pure.
+"""Predicate trees and data skipping: one evaluator for "may any row match?" before a row is read. Pure.
 
-The filters that Spark pushes and those of the Python interface become such trees. Segments, lake files and manifests of
-lake files say of each column an interval; whoever plans a read asks `may_match` of these, and of nothing else.
+Filters pushed by Spark and filters of the Python interface are converted to such trees. Segments, lake files and
+manifests provide bounds for each column. Every scan planner passes these to `may_match`.
 
-A filter on rows whose columns are known only as intervals may be true, false or null: `Node.outcomes` says which of the
-three it can be for at least one such row, never too few. Rows for which the filter cannot be true need not be read.
-Values compare as in Spark: NaN equals itself and is above every number, and -0.0 equals 0.0. Dates are days, timestamps
-microseconds.
+For rows known only by bounds, a filter may be true, false or null. `Node.outcomes` returns which of the three are
+possible for at least one such row; it may return too many, never too few. Rows for which the filter cannot be true need
+not be read. Values compare as in Spark: NaN equals itself and is greater than every number, and -0.0 equals 0.0. Dates
+are days, timestamps microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bounds:
     """The possible values of a column in some rows: values within ``[low, high]`` (None: unbounded), nulls, both or
     neither.
 
-    The interval may be too wide, and values have the form of `to_comparable`.
+    The interval may be too wide. Values have the form of `to_comparable`.
     """
 
     low: Any = None
@@ -38,30 +38,30 @@ class Bounds:
     may_be_null: bool = True
     may_have_value: bool = True
     may_be_nan: bool = False
-    """Whether there may be NaN besides, of which the interval then says nothing."""
+    """Whether NaN may occur in addition, which the interval does not cover."""
 
 
 _NAN: Final = (1, 0.0)
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is taken away where there is one
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - zones are removed before use
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 UNKNOWN_BOUNDS = Bounds()
 ONLY_NULLS = Bounds(may_have_value=False)
 
 
 def exactly(value: Any) -> Bounds:
-    """Return the bounds of a column with one value everywhere; None is null."""
+    """Return the bounds of a column with the same value in every row; None is null."""
     return ONLY_NULLS if value is None else Bounds(to_comparable(value), to_comparable(value), may_be_null=False)
 
 
 def to_comparable(value: Any) -> Any:
-    """Return the value in a form that compares as Spark does: floats with NaN above all numbers."""
+    """Return the value in a form that compares as in Spark: floats with NaN above all numbers."""
     if isinstance(value, float):
         return _NAN if value != value else (0, value)  # noqa: PLR0124 - NaN
     return value
 
 
 def to_plan_value(value: Any) -> Any:
-    """Give days and microseconds as integers, all else as it is."""
+    """Convert dates to days and timestamps to microseconds; return other values unchanged."""
     if isinstance(value, dt.datetime):
         return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     if isinstance(value, dt.date):
@@ -70,7 +70,7 @@ def to_plan_value(value: Any) -> Any:
 
 
 def family_of(column: pa.DataType) -> str | None:
-    """Name the kind of values that a column of the type compares with; None for types whose order is not used."""
+    """Return the kind of values that a column of the type compares with; None for types whose order is not used."""
     types = pa.types
     if types.is_integer(column) or types.is_decimal(column):
         return "number"
@@ -83,15 +83,18 @@ def family_of(column: pa.DataType) -> str | None:
 
 
 class Node(Protocol):
-    """A filter, or a part of one."""
+    """A predicate, or a part of one."""
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        """Return the possible outcomes for a row within the bounds: a set of `TRUE`, `FALSE`, `NULL`. Absent columns
-        are unknown.
+        """Return the possible outcomes for a row within the bounds, as a set of `TRUE`, `FALSE`, `NULL`.
+
+        Columns without bounds may have any value.
         """
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        """Return the values that the column must have (None is null) if the filter is true; None if it can have any."""
+        """Return the values that the column must have (None is null) for the filter to be true; None if
+        unrestricted.
+        """
 
     def columns(self) -> frozenset[str]:
         """Return the columns whose bounds are needed."""
@@ -99,7 +102,7 @@ class Node(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A part that is the same for every row, or of which nothing is known."""
+    """A part with the same outcomes for every row, or of which nothing is known."""
 
     possible: int = ANYTHING
 
@@ -122,8 +125,8 @@ class Not:
     child: Node
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = self.child.outcomes(bounds)
-        return (found & NULL) | (FALSE if found & TRUE else 0) | (TRUE if found & FALSE else 0)
+        outcomes = self.child.outcomes(bounds)
+        return (outcomes & NULL) | (FALSE if outcomes & TRUE else 0) | (TRUE if outcomes & FALSE else 0)
 
     def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002
         return None
@@ -137,14 +140,14 @@ class And:
     children: tuple[Node, ...]
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = TRUE
+        outcomes = TRUE
         for child in self.children:
-            found = _AND[found][child.outcomes(bounds)]
-        return found
+            outcomes = _AND[outcomes][child.outcomes(bounds)]
+        return outcomes
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        known = [values for child in self.children if (values := child.values_of(column)) is not None]
-        return frozenset.intersection(*known) if known else None
+        value_sets = [values for child in self.children if (values := child.values_of(column)) is not None]
+        return frozenset.intersection(*value_sets) if value_sets else None
 
     def columns(self) -> frozenset[str]:
         return frozenset[str]().union(*(child.columns() for child in self.children))
@@ -155,16 +158,16 @@ class Or:
     children: tuple[Node, ...]
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = FALSE
+        outcomes = FALSE
         for child in self.children:
-            found = _OR[found][child.outcomes(bounds)]
-        return found
+            outcomes = _OR[outcomes][child.outcomes(bounds)]
+        return outcomes
 
     def values_of(self, column: str) -> frozenset[Any] | None:
-        known = [child.values_of(column) for child in self.children]
-        if any(values is None for values in known):
+        value_sets = [child.values_of(column) for child in self.children]
+        if any(values is None for values in value_sets):
             return None
-        return frozenset[Any]().union(*(values for values in known if values is not None))
+        return frozenset[Any]().union(*(values for values in value_sets if values is not None))
 
     def columns(self) -> frozenset[str]:
         return frozenset[str]().union(*(child.columns() for child in self.children))
@@ -175,8 +178,8 @@ class IsNull:
     column: str
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.column, UNKNOWN_BOUNDS)
-        return (TRUE if found.may_be_null else 0) | (FALSE if found.may_have_value else 0)
+        column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
+        return (TRUE if column_bounds.may_be_null else 0) | (FALSE if column_bounds.may_have_value else 0)
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return frozenset([None]) if column == self.column else None
@@ -187,18 +190,20 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """``column operator value`` with one of ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``; never against null."""
+    """``column operator value`` with one of ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``; the value is never
+    null.
+    """
 
     operator: str
     column: str
     value: Any
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.column, UNKNOWN_BOUNDS)
+        column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
         of_null = FALSE if self.operator == "<=>" else NULL
-        possible = of_null if found.may_be_null else 0
-        if found.may_have_value:
-            possible |= _compare_outcomes(self.operator, found, to_comparable(self.value))
+        possible = of_null if column_bounds.may_be_null else 0
+        if column_bounds.may_have_value:
+            possible |= _compare_outcomes(self.operator, column_bounds, to_comparable(self.value))
         return possible
 
     def values_of(self, column: str) -> frozenset[Any] | None:
@@ -215,9 +220,9 @@ class OfNumbers:
     child: Compare
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.child.column, UNKNOWN_BOUNDS)
-        of_numbers = self.child.outcomes({self.child.column: replace(found, may_be_nan=False)})
-        return of_numbers | (FALSE if found.may_have_value else 0)
+        column_bounds = bounds.get(self.child.column, UNKNOWN_BOUNDS)
+        of_numbers = self.child.outcomes({self.child.column: replace(column_bounds, may_be_nan=False)})
+        return of_numbers | (FALSE if column_bounds.may_have_value else 0)
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return self.child.values_of(column)
@@ -230,12 +235,10 @@ class OfNumbers:
 class In:
     column: str
     values: tuple[Any, ...]
-    """The values without null; ``has_null`` stands for that."""
+    """The values without null, for which ``has_null`` stands."""
     has_null: bool
     ascending: tuple[Any, ...] | None = field(init=False, repr=False, compare=False)
-    """The values as `to_comparable`, so that each question costs the logarithm of their number; None if they do not
-    compare with each other.
-    """
+    """The sorted `to_comparable` values, for binary search; None if they are not mutually comparable."""
 
     def __post_init__(self) -> None:
         try:
@@ -245,30 +248,30 @@ class In:
         object.__setattr__(self, "ascending", ascending)
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        found = bounds.get(self.column, UNKNOWN_BOUNDS)
-        of_null = NULL if self.values or self.has_null else NULL | FALSE  # of no values, a setting decides
-        possible = of_null if found.may_be_null else 0
-        if found.may_have_value:
-            possible |= TRUE if self._may_have(found) else 0
-            if not self._has_all(found):
+        column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
+        of_null = NULL if self.values or self.has_null else NULL | FALSE  # for an empty list, a Spark setting decides
+        possible = of_null if column_bounds.may_be_null else 0
+        if column_bounds.may_have_value:
+            possible |= TRUE if self._may_have(column_bounds) else 0
+            if not self._has_all(column_bounds):
                 possible |= NULL if self.has_null else FALSE
         return possible
 
-    def _may_have(self, found: Bounds) -> bool:
+    def _may_have(self, bounds: Bounds) -> bool:
         if self.ascending is None:
             return True
-        place = bisect_left(self.ascending, found.low) if found.low is not None else 0
-        is_inside = place < len(self.ascending) and (found.high is None or self.ascending[place] <= found.high)
-        return is_inside or (found.may_be_nan and self.ascending[-1:] == (_NAN,))
+        place = bisect_left(self.ascending, bounds.low) if bounds.low is not None else 0
+        is_inside = place < len(self.ascending) and (bounds.high is None or self.ascending[place] <= bounds.high)
+        return is_inside or (bounds.may_be_nan and self.ascending[-1:] == (_NAN,))
 
-    def _has_all(self, found: Bounds) -> bool:
-        """Tell whether each value within the bounds is among these."""
-        is_one = found.low is not None and found.low == found.high
+    def _has_all(self, bounds: Bounds) -> bool:
+        """Return whether every value within the bounds is in the list."""
+        is_constant = bounds.low is not None and bounds.low == bounds.high
         return (
-            is_one
+            is_constant
             and self.ascending is not None
-            and self._may_have(replace(found, may_be_nan=False))
-            and (not found.may_be_nan or found.low == _NAN)
+            and self._may_have(replace(bounds, may_be_nan=False))
+            and (not bounds.may_be_nan or bounds.low == _NAN)
         )
 
     def values_of(self, column: str) -> frozenset[Any] | None:
@@ -282,20 +285,20 @@ class In:
 
 
 def _combine_outcomes(dominant: int, neutral: int) -> list[list[int]]:
-    """Combine two sets of outcomes: those of AND (dominant `FALSE`) or OR (dominant `TRUE`) of one of each."""
+    """Return the table that combines two sets of outcomes by AND (dominant `FALSE`) or OR (dominant `TRUE`)."""
 
-    def one(a: int, b: int) -> int:
+    def combine(a: int, b: int) -> int:
         if dominant in (a, b):
             return dominant
         return NULL if NULL in (a, b) else neutral
 
     def of_sets(first: int, second: int) -> int:
-        found = 0
+        outcomes = 0
         for a in (TRUE, FALSE, NULL):
             for b in (TRUE, FALSE, NULL):
                 if first & a and second & b:
-                    found |= one(a, b)
-        return found
+                    outcomes |= combine(a, b)
+        return outcomes
 
     return [[of_sets(first, second) for second in range(ANYTHING + 1)] for first in range(ANYTHING + 1)]
 
@@ -308,9 +311,9 @@ _OR = _combine_outcomes(TRUE, FALSE)
 
 
 def _equals(low: Any, high: Any, value: Any) -> int:
-    inside = (low is None or low <= value) and (high is None or value <= high)
-    only = low is not None and high is not None and low == high == value
-    return (TRUE if inside else 0) | (0 if only else FALSE)
+    may_equal = (low is None or low <= value) and (high is None or value <= high)
+    is_constant = low is not None and high is not None and low == high == value
+    return (TRUE if may_equal else 0) | (0 if is_constant else FALSE)
 
 
 def _less(low: Any, high: Any, value: Any) -> int:
@@ -321,13 +324,14 @@ def _less_or_equal(low: Any, high: Any, value: Any) -> int:
     return (TRUE if low is None or low <= value else 0) | (FALSE if high is None or high > value else 0)
 
 
-def _invert_outcomes(found: int) -> int:
-    return (TRUE if found & FALSE else 0) | (FALSE if found & TRUE else 0)
+def _invert_outcomes(outcomes: int) -> int:
+    return (TRUE if outcomes & FALSE else 0) | (FALSE if outcomes & TRUE else 0)
 
 
 def _starts_with(low: Any, high: Any, prefix: str) -> int:
-    """Return the possible outcomes of a prefix test. Texts with the prefix follow each other, from the prefix itself
-    on.
+    """Return the possible outcomes of a prefix test.
+
+    Texts with the prefix are contiguous in the order, starting with the prefix itself.
     """
     is_below = high is not None and high < prefix
     is_above = low is not None and low > prefix and not low.startswith(prefix)
@@ -360,10 +364,10 @@ _INTERVALS = {
 }
 
 
-def _compare_outcomes(operator: str, found: Bounds, value: Any) -> int:
-    """The outcomes for values, which are there, against a value that is `to_comparable`."""
-    possible = _INTERVALS[operator](found.low, found.high, value)
-    return possible | _INTERVALS[operator](_NAN, _NAN, value) if found.may_be_nan else possible
+def _compare_outcomes(operator: str, bounds: Bounds, value: Any) -> int:
+    """Return the outcomes of comparing non-null values with a `to_comparable` value."""
+    possible = _INTERVALS[operator](bounds.low, bounds.high, value)
+    return possible | _INTERVALS[operator](_NAN, _NAN, value) if bounds.may_be_nan else possible
 
 
 def may_match(node: Node, bounds: Mapping[str, Bounds]) -> bool:

@@ -1,4 +1,4 @@
-"""Columns and filters of a read: the columns to read, the place of each filter, the columns of the result."""
+"""Projection of a read: the columns to read, the filters to apply, and the columns of the result."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ __all__ = ["Filter", "Projection", "filter_and_project", "parse_filter"]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The columns of a read: ``columns`` of the result, and ``read_columns`` (None: all), which include those of the
-    filter.
-    """
+    """The ``columns`` of the result, and ``read_columns`` (None: all), which include those of the filter."""
 
     schema: pa.Schema
     columns: tuple[str, ...]
     read_columns: tuple[str, ...] | None
     filter: pc.Expression | None = None
     node: Node = ALWAYS_TRUE
-    """The filter for whoever leaves out files and segments."""
+    """The filter for skipping files and segments."""
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
-        """Make the projection of a read.
+        """Create the projection of a read.
 
-        Raises `SchemaMismatchError` for an unknown or repeated column, `InvalidOptionError` for a filter that does not
+        Raises `SchemaMismatchError` for an unknown or duplicate column, `InvalidOptionError` for a filter that does not
         fit the columns' types.
         """
         names = schema.names if columns is None else _names(schema.arrow, columns)
@@ -43,23 +41,23 @@ class Projection:
         out = pa.schema([schema.arrow.field(n) for n in names])
         needed = bound.columns if bound is not None else ()
         if columns is None or needed is None:
-            read: tuple[str, ...] | None = None  # an expression does not say which columns it needs
+            read: tuple[str, ...] | None = None  # the columns of an expression are unknown
         else:
             read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
         return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
 
     @property
     def mask(self) -> RowMask | None:
-        """The filter for whoever leaves out rows before it is applied."""
+        """The pre-filter for rows."""
         return mask_of(self.node)
 
     def finish(self, table: pa.Table) -> pa.Table:
-        """Return the columns that were asked for, in their order."""
+        """Return the requested columns, in order."""
         return table if table.schema.equals(self.schema) else table.select(list(self.columns))
 
     def joined(self, parts: Sequence[pa.Table]) -> pa.Table:
-        """Join finished tables."""
-        if not self.columns:  # Arrow forgets the number of rows when it joins tables without columns
+        """Concatenate finished tables."""
+        if not self.columns:  # Arrow loses the row count of tables without columns
             return pa.table([pa.nulls(sum(part.num_rows for part in parts))], names=[""]).select([])
         return pa.concat_tables([self.empty(), *parts])
 
@@ -68,7 +66,7 @@ class Projection:
 
 
 def filter_and_project(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
-    """Filter rows of any schema and return the columns asked for. Raises as `Projection.of` does."""
+    """Filter rows of any schema and return the requested columns. Raises as `Projection.of` does."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
         rows = select_matching_rows(rows, filter_.bound(rows.schema).expression)

@@ -1,4 +1,4 @@
-"""Rows for which a filter may be true, found before they go to whoever applies the filter itself: never too few."""
+"""Row masks: a pre-filter before an engine applies the filter itself. It may keep too many rows, never too few."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from streamhouse_spark.query.row_selection import without
 Bools = npt.NDArray[np.bool_]
 
 _KEPT_SHARE_MAX: Final = 0.75
-"""Share of a batch above which all rows are kept: a copy of so many costs more than the others do."""
+"""If more than this share of a batch may match, all rows are kept, because a copy costs more than filtering the
+rest.
+"""
 _OPERATORS: Final[Mapping[str, str]] = {
     "=": "equal",
     "<=>": "equal",
@@ -33,27 +35,27 @@ _TEXT_TESTS: Final[Mapping[str, str]] = {
     "CONTAINS": "match_substring",
 }
 _UNCOMPARED = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""Errors of Arrow on a constant that the column's type does not hold, or a type that it does not compare."""
+"""Arrow errors for a constant that the column's type does not hold, or a type that it does not compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowMask:
-    """Tells rows of batches that no filter wants. Columns that a batch has not may have any value."""
+    """Finds rows of batches that surely do not match a filter. Columns missing in a batch may have any value."""
 
     node: Node
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it looks at."""
+        """The columns of the filter."""
         return self.node.columns()
 
     def of(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all of them."""
-        return _possible(self.node, batch, TRUE)
+        """Return the rows for which the filter may be true; None for all rows."""
+        return _possible_mask(self.node, batch, TRUE)
 
     def wanted(self, batch: pa.RecordBatch) -> Bools | None:
-        """Return the rows for which the filter may be true; None for all of them, also where the others are so few that
-        a copy without them is not worth while.
+        """Return the rows for which the filter may be true; None for all, or if too few others exist to justify a
+        copy.
         """
         possible = self.of(batch)
         if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
@@ -61,59 +63,59 @@ class RowMask:
         return possible
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch without rows for which the filter cannot be true, where that is worth a copy."""
+        """Return the batch without rows for which the filter cannot be true, if that justifies a copy."""
         possible = self.wanted(batch)
         return batch if possible is None else without(batch, ~possible)
 
 
 def mask_of(node: Node) -> RowMask | None:
-    """Return the mask of a filter; None for one that says nothing of any column."""
+    """Return the mask of a filter; None if it references no column."""
     return RowMask(node) if node.columns() else None
 
 
-def _possible(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
-    """Return the rows for which the node may have the outcome, `TRUE` or `FALSE`; None for all of them."""
+def _possible_mask(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
+    """Return the rows for which the node may have the outcome, `TRUE` or `FALSE`; None for all rows."""
     match node:
         case Constant(possible):
             return None if possible & outcome else np.zeros(batch.num_rows, np.bool_)
         case Not(child):
-            return _possible(child, batch, TRUE if outcome == FALSE else FALSE)
+            return _possible_mask(child, batch, TRUE if outcome == FALSE else FALSE)
         case And(children):
-            parts = [_possible(child, batch, outcome) for child in children]
-            return _of_all(parts) if outcome == TRUE else _of_any(parts)
+            parts = [_possible_mask(child, batch, outcome) for child in children]
+            return _all_masks(parts) if outcome == TRUE else _any_mask(parts)
         case Or(children):
-            parts = [_possible(child, batch, outcome) for child in children]
-            return _of_any(parts) if outcome == TRUE else _of_all(parts)
+            parts = [_possible_mask(child, batch, outcome) for child in children]
+            return _any_mask(parts) if outcome == TRUE else _all_masks(parts)
         case IsNull(column) | Compare(_, column) | In(column):
             index = batch.schema.get_field_index(column)
-            return None if index < 0 else _of_column(node, batch.column(index), outcome)
+            return None if index < 0 else _column_mask(node, batch.column(index), outcome)
     return None
 
 
-def _of_all(parts: list[Bools | None]) -> Bools | None:
-    known = [part for part in parts if part is not None]
-    return reduce(np.logical_and, known) if known else None
+def _all_masks(parts: list[Bools | None]) -> Bools | None:
+    masks = [part for part in parts if part is not None]
+    return reduce(np.logical_and, masks) if masks else None
 
 
-def _of_any(parts: list[Bools | None]) -> Bools | None:
-    known = [part for part in parts if part is not None]
-    return reduce(np.logical_or, known) if known and len(known) == len(parts) else None
+def _any_mask(parts: list[Bools | None]) -> Bools | None:
+    masks = [part for part in parts if part is not None]
+    return reduce(np.logical_or, masks) if masks and len(masks) == len(parts) else None
 
 
-def _of_column(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> Bools | None:
+def _column_mask(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> Bools | None:
     try:
-        found = _answers(node, column)
+        answers = _evaluate(node, column)
     except _UNCOMPARED:
         return None
-    if found is None:
+    if answers is None:
         return None
-    wanted = found if outcome == TRUE else pc.invert(found)
-    result: Bools = pc.fill_null(wanted, False).to_numpy(zero_copy_only=False)
+    mask = answers if outcome == TRUE else pc.invert(answers)
+    result: Bools = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     return result
 
 
-def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray | None:
-    """Return the node's answer for each row, null where it is null; None if that is not known."""
+def _evaluate(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray | None:
+    """Return the node's result for each row, which may be null; None if unknown."""
     match node:
         case IsNull():
             return pc.is_null(column)
@@ -122,41 +124,41 @@ def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray |
         case Compare(operator, _, value):
             return _compare_values(operator, column, value)
         case In(_, _, has_null):
-            values = None if has_null else _constants(node, column.type)
+            values = None if has_null else _to_values(node, column.type)
             return None if values is None else _is_in_values(column, values)
 
 
 def _compare_values(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
-    constant = _constant(value, column.type)
+    constant = _to_value(value, column.type)
     if constant is None:
         return None
-    found = pc.call_function(_OPERATORS[operator], [column, constant])
-    if pa.types.is_floating(column.type) and operator in (">", ">="):  # to Spark NaN is above all numbers
-        found = pc.or_(found, pc.is_nan(column))
-    return pc.fill_null(found, False) if operator == "<=>" else found
+    matches = pc.call_function(_OPERATORS[operator], [column, constant])
+    if pa.types.is_floating(column.type) and operator in (">", ">="):  # in Spark, NaN is greater than all numbers
+        matches = pc.or_(matches, pc.is_nan(column))
+    return pc.fill_null(matches, False) if operator == "<=>" else matches
 
 
 def _is_in_values(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
-    """Return whether each value is one of ``values``, null for null; floats compare as numbers, so 0.0 equals -0.0."""
+    """Return whether each value is in ``values``, null for null. Floats compare as numbers, so 0.0 equals -0.0."""
     if pa.types.is_floating(column.type):
-        column, values = (pc.add(found, pa.scalar(0.0, column.type)) for found in (column, values))
-    found = pc.is_in(column, value_set=values)
-    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+        column, values = (pc.add(is_member, pa.scalar(0.0, column.type)) for is_member in (column, values))
+    is_member = pc.is_in(column, value_set=values)
+    return pc.if_else(column.is_valid(), is_member, None) if column.null_count else is_member
 
 
 @lru_cache(maxsize=16)
-def _constants(node: In, column: pa.DataType) -> pa.Array | None:
-    """Return the values in the column's type; None without values, or if one is not known there."""
-    found = [_constant(value, column) for value in node.values]
-    return pa.array(found, column) if found and all(one is not None for one in found) else None
+def _to_values(node: In, column: pa.DataType) -> pa.Array | None:
+    """Return the values in the column's type; None without values, or if one has no exact form there."""
+    scalars = [_to_value(value, column) for value in node.values]
+    return pa.array(scalars, column) if scalars and all(scalar is not None for scalar in scalars) else None
 
 
-def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:
-    """Return the value in the column's type; None for one that is rounded there, or compares otherwise."""
+def _to_value(value: Any, column: pa.DataType) -> pa.Scalar | None:
+    """Return the value in the column's type; None if it would be rounded, or compares differently."""
     types = pa.types
     if types.is_floating(column):
-        found = pa.scalar(value, column)
-        return found if found.as_py() == value else None
+        scalar = pa.scalar(value, column)
+        return scalar if scalar.as_py() == value else None
     if types.is_integer(column):
         return pa.scalar(int(value), column) if int(value) == value else None
     return pa.scalar(value, column)

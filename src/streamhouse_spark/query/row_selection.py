@@ -1,4 +1,4 @@
-"""Selection of rows by a filter, and removal of a few rows from many."""
+"""Row selection: rows that match a filter, and removal of a few rows from many."""
 
 from __future__ import annotations
 
@@ -10,69 +10,68 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Places = npt.NDArray[np.int64]
-"""Numbers of rows, ascending, each once."""
+"""Ascending, distinct row numbers."""
 NO_PLACES: Final[Places] = np.zeros(0, np.int64)
 _SLICE_ROWS_MIN: Final = 4096
-"""Parts of so many rows, on average, are cheaper as they are than copied."""
+"""Slices of at least this many rows on average are cheaper than a copy."""
 
 
-def select_matching_rows(rows: pa.Table, filter_: pc.Expression, gone: Places = NO_PLACES) -> pa.Table:
-    """Return the rows for which the filter is true, in their order, without those at the places ``gone``. They are
-    found by the calling thread, and copied once.
+def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
+    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
 
-    `pyarrow.Table.filter` takes Arrow's threads for it, and one of those may hold on to rows for a moment longer. Rows
-    in Python's memory are freed under Python's lock, and a thread that asks for the lock while the interpreter ends
-    aborts the process: so a command ended with code 134 after it had printed everything (Arrow issue 34314).
+    The calling thread evaluates the filter, and rows are copied once. `pyarrow.Table.filter` would use Arrow's threads,
+    one of which may release rows in Python's memory late. A thread that requests the GIL during interpreter shutdown
+    aborts the process: a command exited with code 134 after it had printed everything (Arrow issue 34314).
     """
-    from pyarrow import acero  # loads pandas, where there is one
+    from pyarrow import acero  # imports pandas if installed
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-    told = acero.Declaration("project", acero.ProjectNodeOptions([filter_], ["is_wanted"]), [source])
-    wanted = _one_array(told.to_table(use_threads=False).column(0))
-    if not pa.types.is_boolean(wanted.type):
-        raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {wanted.type}")
-    if len(gone):
-        wanted = pc.and_(wanted, live_bits(rows.num_rows, gone))
-    found, begin = [], 0
+    plan = acero.Declaration("project", acero.ProjectNodeOptions([filter_], ["is_wanted"]), [source])
+    matches = _one_array(plan.to_table(use_threads=False).column(0))
+    if not pa.types.is_boolean(matches.type):
+        raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {matches.type}")
+    if len(deleted_places):
+        matches = pc.and_(matches, live_bits(rows.num_rows, deleted_places))
+    selected, begin = [], 0
     for batch in rows.to_batches():
-        found.append(_select_batch(batch, wanted.slice(begin, batch.num_rows)))
+        selected.append(_select_batch(batch, matches.slice(begin, batch.num_rows)))
         begin += batch.num_rows
-    return pa.Table.from_batches(found, rows.schema)
+    return pa.Table.from_batches(selected, rows.schema)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def live_parts(batch: pa.RecordBatch, gone: Places) -> list[pa.RecordBatch] | None:
-    """Return the rows that are not at the places ``gone`` as parts of the batch, which share its memory; None where the
-    parts are so short that a copy of the rows is cheaper.
+def live_parts(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:
+    """Return the rows not at ``deleted_places`` as zero-copy slices, or None if these are so short that a copy is
+    cheaper.
     """
-    if not len(gone):
+    if not len(deleted_places):
         return [batch] if batch.num_rows else []
-    starts = np.concatenate([NO_PLACES, [0], gone + 1])
-    ends = np.concatenate([gone, [batch.num_rows]])
-    kept = ends > starts
-    if np.count_nonzero(kept) * _SLICE_ROWS_MIN > batch.num_rows:
+    starts = np.concatenate([NO_PLACES, [0], deleted_places + 1])
+    ends = np.concatenate([deleted_places, [batch.num_rows]])
+    is_nonempty = ends > starts
+    if np.count_nonzero(is_nonempty) * _SLICE_ROWS_MIN > batch.num_rows:
         return None
-    parts = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
+    parts = zip(starts[is_nonempty].tolist(), ends[is_nonempty].tolist(), strict=True)
     return [batch.slice(start, end - start) for start, end in parts]
 
 
-def live(batch: pa.RecordBatch, gone: Places) -> pa.RecordBatch:
-    """Return a copy of the rows that are not at the places ``gone``, in their order."""
-    return _select_batch(batch, live_bits(batch.num_rows, gone)) if len(gone) else batch
+def live(batch: pa.RecordBatch, deleted_places: Places) -> pa.RecordBatch:
+    """Return a copy of the rows not at ``deleted_places``, in order."""
+    return _select_batch(batch, live_bits(batch.num_rows, deleted_places)) if len(deleted_places) else batch
 
 
-def live_bits(num_rows: int, gone: Places) -> pa.BooleanArray:
-    """Tell for each row whether it is not at the places ``gone``."""
-    kept = np.ones(num_rows, np.bool_)
-    kept[gone] = False
-    return _bits(kept)
+def live_bits(num_rows: int, deleted_places: Places) -> pa.BooleanArray:
+    """Return for each row whether it is not at ``deleted_places``."""
+    is_live = np.ones(num_rows, np.bool_)
+    is_live[deleted_places] = False
+    return _bits(is_live)
 
 
 def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """Return the rows that are not ``dropped``, in their order."""
+    """Return the rows that are not ``dropped``, in order."""
     if not dropped.any():
         return batch
     return _select_batch(batch, _bits(~dropped))
@@ -83,7 +82,7 @@ def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch.filter(mask)
 
 
-def _bits(kept: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Do the same as `pyarrow.array`, in a tenth of its time."""
-    data = pa.py_buffer(np.packbits(kept, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(kept), [None, data], 0)
+def _bits(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Return a boolean array, as `pyarrow.array` does but ten times faster."""
+    data = pa.py_buffer(np.packbits(is_live, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(is_live), [None, data], 0)

@@ -1,4 +1,4 @@
-"""``where``: a small part of SQL's conditions, as a filter that reads can use to skip files and segments.
+"""Parser of ``where`` conditions: a subset of SQL, as a filter with which reads can skip files and segments.
 
 ::
 
@@ -41,25 +41,24 @@ _DEPTH_MAX: Final = 50
 def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression:
     """Parse a condition to a filter for `Table.to_arrow`: predicates if all of them must hold, else an expression.
 
-    Raises `InvalidOptionError` naming the position of a condition that it does not understand; `SchemaMismatchError`
-    for an unknown column.
+    Raises `InvalidOptionError` with the position of unsupported syntax, `SchemaMismatchError` for an unknown column.
     """
     tree = _Parser(text, schema).parse()
     if _is_predicate(tree):
         return [tree]
     if tree[0] == "and" and all(_is_predicate(t) for t in tree[1]):
         return list(tree[1])
-    return _expression(tree, schema)
+    return _to_expression(tree, schema)
 
 
 def _is_predicate(tree: Any) -> bool:
     return len(tree) == 3
 
 
-def _expression(tree: Any, schema: pa.Schema) -> pc.Expression:
+def _to_expression(tree: Any, schema: pa.Schema) -> pc.Expression:
     if _is_predicate(tree):
         return Filter(None, (tree,)).bound(schema).expression
-    parts = [_expression(t, schema) for t in tree[1]]
+    parts = [_to_expression(t, schema) for t in tree[1]]
     if tree[0] == "not":
         return ~parts[0]
     result = parts[0]
@@ -146,20 +145,24 @@ class _Parser:
         self._position += 1
         folded = {field.name.casefold(): field for field in self._schema}
         if name.casefold() not in folded:
-            near = nearest(name, self._schema.names)
-            hint = f"; did you mean '{near}'?" if near else f"; the columns are {', '.join(self._schema.names[:30])}"
+            nearest_name = nearest(name, self._schema.names)
+            hint = (
+                f"; did you mean '{nearest_name}'?"
+                if nearest_name
+                else f"; the columns are {', '.join(self._schema.names[:30])}"
+            )
             raise SchemaMismatchError(f"where names a column '{name}' that is not there{hint}")
         return folded[name.casefold()]
 
     def _literals(self, column: pa.Field) -> list[Any]:
         if not self._take_operator("("):
             self._refuse("a list such as (1, 2)")
-        found = [self._literal(column)]
+        values = [self._literal(column)]
         while self._take_operator(","):
-            found.append(self._literal(column))
+            values.append(self._literal(column))
         if not self._take_operator(")"):
             self._refuse("a comma or a closing parenthesis")
-        return found
+        return values
 
     def _literal(self, column: pa.Field) -> Any:
         kind, value, _ = self._peek()
@@ -178,37 +181,37 @@ class _Parser:
     def _convert_literal(self, value: str, column: pa.Field) -> Any:
         if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
             try:
-                return decimal.Decimal(value)  # compared exactly, whatever fits the column
+                return decimal.Decimal(value)  # is compared exactly with any numeric column
             except decimal.InvalidOperation:
                 self._refuse(f"a number, because column {column.name} has type {column.type},")
         try:
-            found = from_text(value, column.type)
+            scalar = from_text(value, column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
                 f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is no such "
                 f"value ({str(error).splitlines()[0]})",
             ) from error
-        return found if pa.types.is_temporal(column.type) else found.as_py()
+        return scalar if pa.types.is_temporal(column.type) else scalar.as_py()
 
     def _peek(self) -> tuple[str, str, int]:
         return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "", len(self._text))
 
     def _take_word(self, word: str) -> bool:
         kind, value, _ = self._peek()
-        found = kind == "word" and value.lower() == word
-        self._position += found
-        return found
+        is_match = kind == "word" and value.lower() == word
+        self._position += is_match
+        return is_match
 
     def _take_operator(self, operator: str) -> bool:
         kind, value, _ = self._peek()
-        found = kind == "operator" and value == operator
-        self._position += found
-        return found
+        is_match = kind == "operator" and value == operator
+        self._position += is_match
+        return is_match
 
     def _refuse(self, expected: str, position: int | None = None) -> NoReturn:
         at = self._peek()[2] if position is None else position
-        found = repr(self._text[at : at + 20]) if self._text[at:].strip() else "the end"
+        context = repr(self._text[at : at + 20]) if self._text[at:].strip() else "the end"
         raise InvalidOptionError(
-            f"where {self._text!r}: expected {expected} at character {at + 1}, found {found}; an example is "
+            f"where {self._text!r}: expected {expected} at character {at + 1}, found {context}; an example is "
             "\"amount > 5 AND customer = 'ann'\"",
         )

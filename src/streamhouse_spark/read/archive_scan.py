@@ -1,4 +1,4 @@
-"""Reads of the change archive: the changes of pieces, and the offsets of times."""
+"""Reads of the change archive: changes by offset, and offsets by commit time."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _TRIES: Final = 3
 
 
 class ArchiveReader:
-    """Reads the pieces of one read that are in the archive. Each page is read once. Safe for use by several threads."""
+    """Reads the archived scan tasks of one read. Each page is read once. Safe for use by several threads."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
         self._pages: dict[str, PageContent] = {}
         self._lock = new_lock()
 
-    def batches(self, piece: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
-        """Read the changes of a piece: the kind of change, and then the columns of the schema.
+    def batches(self, task: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
+        """Read the changes of a scan task: the change type, then the columns of the schema.
 
         Raises `CorruptDataError` and `SnapshotExpiredError` as `read_page` and `read_segment` do.
         """
-        wanted = TableSchema((CHANGE_COLUMN, *schema.columns))
+        read_schema = TableSchema((CHANGE_COLUMN, *schema.columns))
         try:
-            yield from read_split(self._table.storage, self._split(piece), wanted)
+            yield from read_split(self._table.storage, self._split(task), read_schema)
         except SnapshotExpiredError as error:
             state = self._table.refresh()
-            if any(page.uuid == piece.page for page in state.archive.pages):
+            if any(page.uuid == task.page for page in state.archive.pages):
                 raise CorruptDataError(
                     f"the change archive of {state.name} names a file that is missing; restore it ({error})"
                 ) from error
             raise
 
-    def _split(self, piece: ArchiveScanTask) -> LogSplit:
+    def _split(self, task: ArchiveScanTask) -> LogSplit:
         with self._lock:
-            content = self._pages.get(piece.page)
+            content = self._pages.get(task.page)
             if content is None:
-                content = self._pages[piece.page] = read_page(self._table.storage, self._table.state, piece.page)
-        return content.split(self._table.uuid, piece.bucket, piece.offsets)
+                content = self._pages[task.page] = read_page(self._table.storage, self._table.state, task.page)
+        return content.split(self._table.uuid, task.bucket, task.offsets)
 
 
 def count_archived_bytes(table: TableHandle, state: TableState) -> int:
-    """Return the bytes of the archive's changes, without those that the log itself holds. Reads each page.
+    """Return the size of the archived changes in bytes, without those that the log still holds. Reads every page.
 
-    Of a state whose pages were joined since, it is the newest state's. Raises `CorruptDataError`,
+    If the pages of the state were compacted since, counts those of the latest state. Raises `CorruptDataError`,
     `SnapshotExpiredError`.
     """
     for attempt in range(_TRIES):
@@ -74,7 +74,7 @@ def count_archived_bytes(table: TableHandle, state: TableState) -> int:
 
 
 class ArchiveTimeIndex:
-    """The offsets at which times begin, of a state whose hot log does not go back so far. Each page is read once."""
+    """Offsets by commit time for a state whose hot log does not reach back far enough. Each page is read once."""
 
     def __init__(self, storage: Storage, state: TableState) -> None:
         self._storage = storage
@@ -83,9 +83,9 @@ class ArchiveTimeIndex:
         self._pages: dict[str, PageContent] = {}
 
     def offset_at(self, bucket: int, timestamp_ms: int) -> int | None:
-        """Return the first offset of the bucket committed at ``timestamp_ms`` or later, at most the hot log's start.
+        """Return the bucket's first offset committed at or after ``timestamp_ms``, at most the hot log's start.
 
-        None where that is not known: changes before those of the archive may have been.
+        None if unknown, because earlier changes may have been dropped from the archive.
         """
         log = self._state.buckets[bucket]
         first = self._held.starts.get(bucket, log.start)
@@ -94,19 +94,19 @@ class ArchiveTimeIndex:
             if start >= log.start or page.last_ms < timestamp_ms:
                 continue
             segments = [s for s in self._content(page.uuid).segments if s.bucket == bucket]
-            found = offset_at(BucketLog(start, end, tuple(segments)), timestamp_ms)
-            if found < min(end, log.start):
-                return found if found > first or reaches_first else None
+            offset = offset_at(BucketLog(start, end, tuple(segments)), timestamp_ms)
+            if offset < min(end, log.start):
+                return offset if offset > first or reaches_first else None
         return log.start if first < log.start or reaches_first else None
 
     def offset_or_start(self, bucket: int, timestamp_ms: int) -> int:
-        """Return the first kept offset of the bucket committed at ``timestamp_ms`` or later, or the bucket's end."""
+        """Return the bucket's first retained offset committed at or after ``timestamp_ms``, or the bucket's end."""
         log = self._state.buckets[bucket]
-        found = offset_at(log, timestamp_ms)
-        if found > log.start or not self._held:
-            return found
-        known = self.offset_at(bucket, timestamp_ms)
-        return min(self._held.starts.get(bucket, log.start), log.start) if known is None else known
+        offset = offset_at(log, timestamp_ms)
+        if offset > log.start or not self._held:
+            return offset
+        archived_offset = self.offset_at(bucket, timestamp_ms)
+        return min(self._held.starts.get(bucket, log.start), log.start) if archived_offset is None else archived_offset
 
     def _content(self, uuid: str) -> PageContent:
         if uuid not in self._pages:

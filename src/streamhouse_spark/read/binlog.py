@@ -1,4 +1,4 @@
-"""``<table>$binlog``: each change of a table with a primary key as one row, with its row before and after."""
+"""``<table>$binlog``: each change of a primary-key table as one row, with its pre-image and post-image."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def binlog_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Pair the changes, given as ``$changelog`` has them: each bucket in the order of its offsets and in one piece.
+    """Pair pre-images and post-images of changes in the form of ``$changelog``: each bucket complete and in offset
+    order.
 
-    An update has the offset of its row after. ``before`` is null for inserts, and for updates of a table whose
-    changelog has no rows before (``table.changelog.image`` WAL); ``after`` is null for deletions. ``schema`` is the
+    An update has the offset of its post-image. ``before`` is null for inserts, and for updates of a table whose
+    changelog has no pre-images (``table.changelog.image`` WAL). ``after`` is null for deletes. ``schema`` is the
     table's.
     """
     waiting: pa.RecordBatch | None = None
@@ -60,20 +61,20 @@ def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     before = np.where(is_delete[shown], shown, shown - 1)
     deleted = is_delete[shown]
     columns = rows.columns[len(CHANGELOG_FIELDS) :]
-    taken = kinds.take(pa.array(shown))
+    shown_kinds = kinds.take(pa.array(shown))
     metadata = [
-        pa.array(_KINDS).take(pc.index_in(taken, value_set=pa.array(_SHOWN))).cast(CHANGE_TYPE.type),
+        pa.array(_KINDS).take(pc.index_in(shown_kinds, value_set=pa.array(_SHOWN))).cast(CHANGE_TYPE.type),
         *(column.take(pa.array(shown)) for column in rows.columns[1 : len(CHANGELOG_FIELDS)]),
     ]
     out = binlog_schema(schema)
     images = [
-        _struct(columns, before, has_before | deleted, out.field("before").type),
-        _struct(columns, shown, ~deleted, out.field("after").type),
+        _make_struct(columns, before, has_before | deleted, out.field("before").type),
+        _make_struct(columns, shown, ~deleted, out.field("after").type),
     ]
     return pa.RecordBatch.from_arrays([*metadata, *images], schema=out)
 
 
-def _struct(columns: list[pa.Array], places: Places, there: Bools, struct: pa.StructType) -> pa.StructArray:
-    chosen = pa.array(np.where(there, places, 0), mask=~there)
+def _make_struct(columns: list[pa.Array], places: Places, is_present: Bools, struct: pa.StructType) -> pa.StructArray:
+    indices = pa.array(np.where(is_present, places, 0), mask=~is_present)
     fields = [struct.field(i) for i in range(struct.num_fields)]
-    return pa.StructArray.from_arrays([c.take(chosen) for c in columns], fields=fields, mask=pa.array(~there))
+    return pa.StructArray.from_arrays([c.take(indices) for c in columns], fields=fields, mask=pa.array(~is_present))

@@ -1,6 +1,6 @@
-"""Lake snapshots that a read may name: of a table any that is kept, of a branch the one that it began with.
+"""Lake snapshots visible to a read: any retained one for a table, and the initial one for a branch.
 
-The lake is the table's. A snapshot that came after the branch began has rows of the table that the branch never had.
+The lake belongs to the table. Later snapshots have rows of the table that the branch never had.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from streamhouse_spark.read.read_snapshot import require_recorded
 
 
 def require_visible(state: TableState, snapshot_id: int | None) -> None:
-    """Require that a lake snapshot, None for the newest, is one that the table or branch of this state sees.
+    """Require that the table or branch sees a lake snapshot, None for the latest.
 
-    Raises `InvalidOptionError` for another one of a branch, which names the one that it sees.
+    Raises `InvalidOptionError` for a branch, with the snapshot that it sees.
     """
     if BRANCH not in state.properties:
         return
     if snapshot_id is None:
         require_no_branch(state, "reading the newest lake snapshot")
-    seen = [pair.snapshot_id for pair in state.lake_history]
-    if snapshot_id not in seen:
+    visible_ids = [tiered.snapshot_id for tiered in state.lake_history]
+    if snapshot_id not in visible_ids:
+        visible = f"lake snapshot {visible_ids[-1]}" if visible_ids else "no lake snapshot"
         raise InvalidOptionError(
-            f"{state.name} is a branch and sees {f'lake snapshot {seen[-1]}' if seen else 'no lake snapshot'}, with "
-            f"which it began; snapshot {snapshot_id} is of the lake of its table: read it there"
+            f"{state.name} is a branch and sees {visible}, with which it began; "
+            f"snapshot {snapshot_id} is of the lake of its table: read it there"
         )
 
 
-def require_found(state: TableState, found: LakeSnapshot | None) -> None:
-    """Require that a branch's lake snapshot, which `require_visible` let pass, still is the one that it began with.
+def require_found(state: TableState, snapshot: LakeSnapshot | None) -> None:
+    """Require that a branch's lake snapshot, already accepted by `require_visible`, still is the one it started with.
 
-    Raises `SnapshotExpiredError` where another engine gave its number to other rows.
+    Raises `SnapshotExpiredError` if another engine reused its id for other rows.
     """
-    if BRANCH not in state.properties or found is None:
+    if BRANCH not in state.properties or snapshot is None:
         return
-    pair = next((pair for pair in state.lake_history if pair.snapshot_id == found.id), None)
-    if pair is not None:
-        require_recorded(state, pair, found)
+    tiered = next((tiered for tiered in state.lake_history if tiered.snapshot_id == snapshot.id), None)
+    if tiered is not None:
+        require_recorded(state, tiered, snapshot)

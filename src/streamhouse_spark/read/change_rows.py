@@ -1,7 +1,7 @@
-"""Rows of the log in the form of Spark's ``CHANGES``: each with its kind of change, and the commit that made it.
+"""Rows of the log in the form of Spark's ``CHANGES``: each with its change type and commit.
 
-A key has at most one change in a commit. Several writers may share a record, and each changes the key: then the row
-before the first of them and the row after the last are its change.
+A key has at most one change per commit. If several writers that share a record change the same key, the net change has
+the pre-image of the first and the post-image of the last.
 """
 
 from __future__ import annotations
@@ -42,88 +42,87 @@ _OF_ADDED = (ChangeType.INSERT, ChangeType.UPDATE_AFTER)
 _OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
 
 
-def split_changes(piece: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
-    """Cut a large piece in parts, but never between changes of which only the net one counts."""
-    if not isinstance(piece.rows, LogScanTask) or piece.size_bytes <= target_bytes * 3 // 2:
-        yield piece
+def split_changes(task: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
+    """Split a large task, but never between changes that are reduced to a net change."""
+    if not isinstance(task.rows, LogScanTask) or task.size_bytes <= target_bytes * 3 // 2:
+        yield task
         return
-    split, commits = piece.rows.split, piece.commits
+    split, commits = task.rows.split, task.commits
     start = split.offsets.start
     for part in split_by_size(split, target_bytes):
         run = int(commits.find(np.array([part.offsets.end - 1], np.int64))[0])
         end = int(commits.ends[run]) if run >= 0 and commits.is_grouped[run] else part.offsets.end
         offsets = OffsetRange(start, max(start, end))
-        if held := commits.within(offsets):
+        if in_part := commits.within(offsets):
             segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
-            yield replace(piece, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=held)
+            yield replace(task, rows=LogScanTask(replace(split, offsets=offsets, segments=segments)), commits=in_part)
         start = offsets.end
 
 
 def change_batches(
-    piece: ChangesScanTask, found: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
+    task: ChangesScanTask, placed_batches: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the changes of a piece with the metadata columns before their own. A row without an offset, and a net
-    change, has the offset `NO_PLACE`.
+    """Yield the changes of a task, metadata columns first. A row without an offset and a net change have the offset
+    `NO_PLACE`.
 
-    ``found`` has rows with their offsets, in the order of these. Of a table with a primary key the first column is the
-    kind of change, and the columns of the piece's ``key`` are among the others.
+    ``placed_batches`` has rows with their offsets, in ascending order. For a primary-key table the first column is the
+    change type, and the columns of the task's ``key`` are included.
     """
-    commits = piece.commits
+    commits = task.commits
     waiting: list[tuple[int, pa.RecordBatch]] = []
-    for offsets, batch in found:
+    for offsets, batch in placed_batches:
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
-            yield from _net(piece, waiting, fields)
-            yield from _rows_of_commit(piece, runs, batch, fields, offsets)
+            yield from _take_net_changes(task, waiting, fields)
+            yield from _commit_rows(task, runs, batch, fields, offsets)
             continue
         versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
         borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
         for first, last in pairwise(borders):
             version, part = int(versions[first]), batch.slice(first, last - first)
             if waiting and waiting[0][0] != version:
-                yield from _net(piece, waiting, fields)
+                yield from _take_net_changes(task, waiting, fields)
             if version >= 0:
                 waiting.append((version, part))
             else:
-                yield from _rows_of_commit(piece, runs[first:last], part, fields, offsets[first:last])
-    yield from _net(piece, waiting, fields)
+                yield from _commit_rows(task, runs[first:last], part, fields, offsets[first:last])
+    yield from _take_net_changes(task, waiting, fields)
 
 
-def _rows_of_commit(
-    piece: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
+def _commit_rows(
+    task: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows that a commit is known of, as they are."""
-    there = runs >= 0
-    if not there.all():
-        batch, runs, offsets = batch.filter(pa.array(there)), runs[there], offsets[there]
+    is_in_commit = runs >= 0
+    if not is_in_commit.all():
+        batch, runs, offsets = batch.filter(pa.array(is_in_commit)), runs[is_in_commit], offsets[is_in_commit]
     if batch.num_rows:
-        commits = piece.commits
-        if isinstance(piece.rows, FileRowsScanTask | VersionRowsScanTask):
+        commits = task.commits
+        if isinstance(task.rows, FileRowsScanTask | VersionRowsScanTask):
             offsets = np.full(batch.num_rows, NO_PLACE, np.int64)
         of_rows = commits.versions[runs], commits.times_us[runs]
-        yield _with_fields(piece, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
+        yield _with_fields(task, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
 
 
-def _net(
-    piece: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
+def _take_net_changes(
+    task: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the net change of each key of the one commit whose changes are ``waiting``, and forget these."""
+    """Yield the net change of each key of the one commit whose changes are ``waiting``, and clear them."""
     if not waiting:
         return
     version = waiting[0][0]
-    rows = net_changes([batch for _, batch in waiting], piece.key)
+    rows = net_changes([batch for _, batch in waiting], task.key)
     waiting.clear()
-    time_us = piece.commits.times_us[np.argmax(piece.commits.versions == version)]
+    time_us = task.commits.times_us[np.argmax(task.commits.versions == version)]
     for batch in rows.to_batches():
-        filled = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
-        yield _with_fields(piece, batch, *filled, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
+        numbers = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
+        yield _with_fields(task, batch, *numbers, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
-    """Return the net change of each key, in the order of the keys, from changes in the order of the log: their kind is
-    the first column.
+    """Return the net change of each key, in key order, from changes in log order with the change type as first column.
 
-    A row that is again as it was counts as changed.
+    A row that ends up unchanged still counts as changed.
     """
     rows = pa.Table.from_batches(changes)
     kinds = rows.column(0).to_numpy()
@@ -132,17 +131,17 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
     first, last = order[starts], order[np.append(starts[1:], len(order))[: len(starts)] - 1]
     was = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
     stays = np.isin(kinds[last], (ChangeType.UPDATE_AFTER, ChangeType.INSERT))
-    both = was & stays
-    before = np.where(both, ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
-    after = np.where(both, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
-    shown = np.column_stack([was, stays]).reshape(-1)
-    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[shown]
-    chosen = take_rows(rows, np.column_stack([first, last]).reshape(-1)[shown])
-    return chosen.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
+    is_update = was & stays
+    before = np.where(is_update, ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
+    after = np.where(is_update, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
+    is_shown = np.column_stack([was, stays]).reshape(-1)
+    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[is_shown]
+    net_rows = take_rows(rows, np.column_stack([first, last]).reshape(-1)[is_shown])
+    return net_rows.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
 
 
 def _with_fields(
-    piece: ChangesScanTask,
+    task: ChangesScanTask,
     batch: pa.RecordBatch,
     versions: Int64Array,
     times_us: Int64Array,
@@ -152,14 +151,14 @@ def _with_fields(
     updated: Bools | None = None,
 ) -> pa.RecordBatch:
     columns, schema = batch.columns, batch.schema
-    plain, of_update = _OF_DELETED if piece.is_deleted else _OF_ADDED
-    kinds = np.full(batch.num_rows, plain, np.int8)
+    default_kind, of_update = _OF_DELETED if task.is_deleted else _OF_ADDED
+    kinds = np.full(batch.num_rows, default_kind, np.int8)
     if updated is not None:
         kinds[updated] = of_update
     if schema.names[:1] == [CHANGE_TYPE.name]:
         kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
     values = {
-        CHANGE_TYPE.name: lambda: (change_types() if piece.is_changelog else _names()).take(pa.array(kinds)),
+        CHANGE_TYPE.name: lambda: (change_types() if task.is_changelog else _change_type_names()).take(pa.array(kinds)),
         LOG_OFFSET.name: lambda: pa.array(offsets),
         COMMIT_VERSION.name: lambda: pa.array(versions),
         COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),
@@ -169,5 +168,5 @@ def _with_fields(
 
 
 @cache
-def _names() -> pa.Array:
+def _change_type_names() -> pa.Array:
     return pa.array([_NAMES[kind] for kind in sorted(ChangeType)])

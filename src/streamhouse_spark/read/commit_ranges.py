@@ -1,4 +1,4 @@
-"""Offsets of one bucket by the commit that added their rows, or took them away."""
+"""Offset ranges of a bucket, each with the commit that added or deleted its rows."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class CommitRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitRanges:
-    """Ascending, disjoint runs ``[starts[i], ends[i])``, each of one commit. A commit may have several."""
+    """Ascending, disjoint ranges ``[starts[i], ends[i])``, each of one commit. A commit may have several."""
 
     starts: Int64Array
     ends: Int64Array
     versions: Int64Array
-    """Number of the commit of each run."""
+    """Commit number of each range."""
     times_us: Int64Array
     is_grouped: Bools
-    """Whether the commit may have changed a key of the bucket several times: several writers share its record."""
+    """Whether the commit may have changed a key of the bucket several times, since several writers share its record."""
     is_updated: Bools
-    """Whether the rows are those before or behind an update, of a table without a primary key."""
+    """Whether the rows are pre-images or post-images of an update of a log table."""
 
     @classmethod
     def of(cls, parts: Iterable[CommitRange]) -> CommitRanges:
-        """Join the offsets of commits, in any order."""
-        found = [part for part in parts if part.rows]
-        starts = np.concatenate([_NONE, *(part.rows.starts for part in found)])
-        lengths = np.concatenate([_NONE, *(part.rows.lengths for part in found)])
-        counts = [len(part.rows.starts) for part in found]
-        columns = zip(*(part[1:] for part in found), strict=True) if found else [[]] * 4
+        """Combine the offsets of commits, given in any order."""
+        nonempty = [part for part in parts if part.rows]
+        starts = np.concatenate([_NONE, *(part.rows.starts for part in nonempty)])
+        lengths = np.concatenate([_NONE, *(part.rows.lengths for part in nonempty)])
+        counts = [len(part.rows.starts) for part in nonempty]
+        columns = zip(*(part[1:] for part in nonempty), strict=True) if nonempty else [[]] * 4
         versions, times_us, grouped, updated = (np.repeat(column, counts) for column in columns)
-        every = cls(
+        unsorted = cls(
             starts,
             starts + lengths,
             versions.astype(np.int64),
@@ -57,14 +57,14 @@ class CommitRanges:
             grouped.astype(np.bool_),
             updated.astype(np.bool_),
         )
-        return every.taken(np.argsort(starts, kind="stable"))
+        return unsorted.taken(np.argsort(starts, kind="stable"))
 
-    def taken(self, which: Int64Array | Bools) -> CommitRanges:
-        """Return some of the runs."""
-        return CommitRanges(*(getattr(self, name)[which] for name in _COLUMNS))
+    def taken(self, selection: Int64Array | Bools) -> CommitRanges:
+        """Return the selected ranges."""
+        return CommitRanges(*(getattr(self, name)[selection] for name in _COLUMNS))
 
     def _cut(self, starts: Int64Array, ends: Int64Array) -> CommitRanges:
-        """Return the runs with other bounds, without those that are empty then."""
+        """Return the ranges with other bounds, without those that become empty."""
         return replace(self, starts=starts, ends=ends).taken(ends > starts)
 
     def __bool__(self) -> bool:
@@ -76,12 +76,12 @@ class CommitRanges:
 
     @property
     def range(self) -> OffsetRange:
-        """The range from the first offset to behind the last. Raises `IndexError` if there is none."""
+        """The range from the first to the last offset. Raises `IndexError` if there is none."""
         return OffsetRange(int(self.starts[0]), int(self.ends[-1]))
 
-    def within(self, wanted: OffsetRange) -> CommitRanges:
-        """Return the part that lies in ``wanted``."""
-        return self._cut(np.maximum(self.starts, wanted.start), np.minimum(self.ends, wanted.end))
+    def within(self, offsets_range: OffsetRange) -> CommitRanges:
+        """Return the intersection with ``offsets_range``."""
+        return self._cut(np.maximum(self.starts, offsets_range.start), np.minimum(self.ends, offsets_range.end))
 
     @property
     def offsets(self) -> OffsetRuns:
@@ -89,26 +89,26 @@ class CommitRanges:
         return OffsetRuns.concat([OffsetRuns(self.starts, self.ends - self.starts)])
 
     def since(self, time_us: int) -> CommitRanges:
-        """Return the part of commits that are shown with this time or a later one."""
+        """Return the ranges of commits with this display time or a later one."""
         return self.taken(self.times_us >= time_us)
 
     def of_commit(self, number: int) -> OffsetRuns:
         """Return the offsets of one commit."""
-        own = self.versions == number
-        return OffsetRuns.concat([OffsetRuns(self.starts[own], (self.ends - self.starts)[own])])
+        is_of_commit = self.versions == number
+        return OffsetRuns.concat([OffsetRuns(self.starts[is_of_commit], (self.ends - self.starts)[is_of_commit])])
 
     def among(self, rows: OffsetRuns) -> CommitRanges:
-        """Return the part at these offsets."""
-        own, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
-        return replace(self.taken(own), starts=shared.starts, ends=shared.starts + shared.lengths)
+        """Return the intersection with these offsets."""
+        indices, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
+        return replace(self.taken(indices), starts=shared.starts, ends=shared.starts + shared.lengths)
 
-    def reaches(self, offsets: OffsetRange) -> bool:
-        """Tell whether a run has one of the offsets."""
+    def overlaps(self, offsets: OffsetRange) -> bool:
+        """Return whether a range contains one of the offsets."""
         place = int(np.searchsorted(self.ends, offsets.start, side="right"))
         return place < len(self.starts) and int(self.starts[place]) < offsets.end
 
     def find(self, offsets: Int64Array) -> Int64Array:
-        """Return for each offset the index of its run, or -1."""
+        """Return the index of the range of each offset, or -1."""
         place: Int64Array = np.searchsorted(self.starts, offsets, side="right") - 1
         place[(place >= 0) & (offsets >= self.ends[np.maximum(place, 0)])] = -1
         return place

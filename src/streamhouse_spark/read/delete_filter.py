@@ -1,8 +1,8 @@
-"""Deletions of rows as a reader of the log meets them: those that it was told of stay left out, later ones may be news.
+"""Row deletions in reads of the log: rows deleted before they are read are skipped, later deletions are an error.
 
-A reader of plain rows cannot take back a row that it handed out. So a deletion that came after a position, of rows
-before it, is an error to all who go on from there; rows that are deleted before they are read are left out. Rows of
-partitions that are dropped before they are read are left out, too, and nobody is told of those dropped later.
+A reader of plain rows cannot retract a row that it returned. So a deletion of rows before a reader's position,
+committed after it read them, fails every reader that continues from there. Rows of dropped partitions are skipped as
+well if the drop came first, and ignored if it came later.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from streamhouse_spark.storage.base import Storage
 
 
 def deletions_as_of(storage: Storage, state: TableState, commit: int) -> TableState:
-    """Return the state with the deletions up to a commit alone, so that a read of it can be repeated.
+    """Return the state with the deletions up to a commit only, so that a read can be repeated.
 
-    Where the state has one of several commits before and behind it as one, their records tell which rows are whose, as
-    long as they are kept.
+    If the state has merged deletions of several commits before and after ``commit``, their records tell them apart as
+    long as they are retained.
     """
     if not state.deletions or state.deletions[-1].commit <= commit:
         return state
-    known = [deletion for deletion in state.deletions if deletion.first_commit <= commit]
-    if known and known[-1].commit > commit:
-        known[-1] = _up_to(storage, state, known[-1], commit)
-    return replace(state, deletions=Deletions(known))
+    deletions = [deletion for deletion in state.deletions if deletion.first_commit <= commit]
+    if deletions and deletions[-1].commit > commit:
+        deletions[-1] = _deletion_up_to(storage, state, deletions[-1], commit)
+    return replace(state, deletions=Deletions(deletions))
 
 
-def _up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
-    """Return the part of a deletion that is of commits up to one."""
+def _deletion_up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
+    """Return the part of a deletion that commits up to ``commit`` made."""
     later, reached = [], state.version + 1
     for record in newest_first(storage, state):
         if record.number <= commit:
@@ -54,8 +54,8 @@ def _up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int)
 
 
 def has_lost_rows(state: TableState) -> bool:
-    """Tell whether rows of a table without a primary key were deleted, or went with a partition: then its changes are
-    more than its appended rows.
+    """Return whether rows of a log table were deleted, or dropped with a partition, so that it has changes other than
+    appends.
     """
     dropped = state.lake is not None and state.lake.dropped_rows > 0
     return not state.primary_key and (dropped or bool(state.deletions))
@@ -63,18 +63,19 @@ def has_lost_rows(state: TableState) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedRows:
-    """Rows that a reader of the log leaves out, besides those that the state knows to be deleted."""
+    """Rows that a reader of the log skips, in addition to the deletions in the state."""
 
     rows: Mapping[int, OffsetRuns]
-    """Bucket → those of dropped partitions that the log still holds."""
+    """Bucket → rows of dropped partitions that the log still holds."""
     lake_may_lack: bool
-    """Whether all rows that the lake lacks below the log's start are to be left out."""
+    """Whether rows below the log start offset may be missing in the lake and are then skipped."""
 
 
 def partition_drops_as_of(state: TableState, commit: int) -> ExcludedRows:
-    """Return the rows of partitions that were dropped up to a commit, so that a read of it can be repeated.
+    """Return the rows of partitions dropped up to a commit, so that a read can be repeated.
 
-    The lake may lack these and deleted ones, but none that was deleted or dropped later: a repeated read has it.
+    The lake may miss these and deleted rows, but none that was deleted or dropped later, because a repeated read
+    returns it.
     """
     named = union_deleted_offsets(deletion for deletion in state.dropped_rows.named if deletion.first_commit <= commit)
     newest = max(state.dropped_rows.newest, state.deletions[-1].commit if state.deletions else 0)
@@ -82,8 +83,10 @@ def partition_drops_as_of(state: TableState, commit: int) -> ExcludedRows:
 
 
 def deletions_without_drops(state: TableState) -> ExcludedRows:
-    """Return what a batch leaves out: rows of dropped partitions are given as long as the log holds them, and an error
-    after that. So the lake may lack rows only where no partition was dropped.
+    """Return the rows that a batch read skips.
+
+    It returns rows of dropped partitions while the log holds them, and fails after that. So the lake may miss rows only
+    if no partition was dropped.
     """
     return ExcludedRows({}, bool(state.deletions) and not state.dropped_rows.newest)
 

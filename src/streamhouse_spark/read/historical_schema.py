@@ -1,8 +1,8 @@
-"""Reads as of a time show the columns that the table had then, as reads as of a version do.
+"""Historical schemas: a read as of a time returns the columns that the table had then, as a read of a version does.
 
-Where columns were only added since, the newest state says all else, so that such a read reaches as far back as log and
-lake do. Where they were renamed, dropped or widened, names in properties and filters mean other columns by now: then
-the state before that change is read, as long as its records are kept.
+If columns were only added since, the latest state is sufficient, and the read reaches as far back as log and lake do.
+If columns were renamed, dropped or widened, names in properties and filters have changed their meaning. Then the state
+before that change is read, provided that its records are retained.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 def state_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> TableState:
-    """Return the state by which rows of ``timestamp_ms`` or before are read, with the columns of that time: this one,
-    this one with an earlier schema, or an earlier one.
+    """Return the state for reading rows committed at or before ``timestamp_ms``, with the columns of that time.
 
-    Raises `SnapshotExpiredError` where records are no longer kept that say what the columns were.
+    It is this state, this state with an earlier schema, or an earlier state. Raises `SnapshotExpiredError` if the
+    records with the earlier columns are no longer retained.
     """
     change = first_after(state.schema_changes, state.time_ms, timestamp_ms)
     if change is None:
@@ -39,44 +39,44 @@ def state_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> T
         ) from error
 
 
-def pin_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> ReadSnapshot:
-    """Pin the rows committed at ``timestamp_ms`` or before, with the columns of that time.
+def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms: int) -> ReadSnapshot:
+    """Return the read snapshot of the rows committed at or before ``timestamp_ms``, with the columns of that time.
 
     Raises as `state_of_time` and `take_snapshot_as_of`.
     """
-    pin = take_snapshot_as_of(state_of_time(table, state, timestamp_ms), timestamp_ms)
-    if pin.state.version != state.version:
+    snapshot = take_snapshot_as_of(state_of_time(table, state, timestamp_ms), timestamp_ms)
+    if snapshot.state.version != state.version:
         require_kept(
             table.log,
-            pin.state,
+            snapshot.state,
             (
                 segment
-                for bucket, offsets in pin.hot.items()
-                for segment in pin.state.buckets[bucket].segments
+                for bucket, offsets in snapshot.hot.items()
+                for segment in snapshot.state.buckets[bucket].segments
                 if segment.base_offset < offsets.end and offsets.start < segment.end_offset
             ),
         )
-    return pin
+    return snapshot
 
 
 def with_schema(state: TableState, schema_id: int) -> TableState:
-    """Return the state as one of its former schemas shows it."""
+    """Return the state with one of its earlier schemas."""
     return state if schema_id == state.schema_id else replace(state, schema_id=schema_id)
 
 
-def same_columns(one: TableSchema, other: TableSchema) -> bool:
-    """Tell whether two schemas show the same columns in the same order, whatever else they say of them."""
-    return one.names == other.names and _has_columns(one, other)
+def same_columns(schema: TableSchema, other: TableSchema) -> bool:
+    """Return whether two schemas have the same columns in the same order, regardless of defaults and comments."""
+    return schema.names == other.names and _has_columns(schema, other)
 
 
 def _has_columns(schema: TableSchema, earlier: TableSchema) -> bool:
-    """Tell whether a schema has all columns of an earlier one, as they were."""
-    known = {column.id: (column.name, column.type, column.inner_ids) for column in schema.columns}
-    return all(known.get(c.id) == (c.name, c.type, c.inner_ids) for c in earlier.columns)
+    """Return whether a schema has all columns of an earlier one, unchanged."""
+    columns_by_id = {column.id: (column.name, column.type, column.inner_ids) for column in schema.columns}
+    return all(columns_by_id.get(c.id) == (c.name, c.type, c.inner_ids) for c in earlier.columns)
 
 
 def _is_consistent(state: TableState) -> bool:
-    """Tell whether the properties speak of columns of the state alone, and not of one that came later."""
+    """Return whether the properties refer only to columns of the state's schema."""
     try:
         _ = state.parsed, state.primary_key
     except (InvalidOptionError, SchemaMismatchError):

@@ -1,4 +1,4 @@
-"""The history of a table: its commits as `$history` shows them, derived from the records that are still kept."""
+"""History of a table: its commits as `$history` shows them, derived from the retained records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG
 from streamhouse_spark.storage.base import Storage
 
-_UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
+_MAINTENANCE: Final[Sequence[tuple[type[Any], str]]] = (
     (DeleteRows, "delete"),
     (act.Drop, "drop"),
     (act.Undrop, "undrop"),
@@ -42,18 +42,18 @@ _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
     (act.DropTag, "drop tag"),
     (SetArchive, "archive"),
 )
-"""Action → operation, for records without rows. The first one that a record has names it."""
+"""Action → operation, for records without rows. The first matching entry names the record."""
 
 
 def history_rows(storage: Storage, state: TableState, limit: int | None = None) -> Sequence[Sequence[Any]]:
-    """Return the rows of `$history`, oldest first: a row for each attempt, of the newest ``limit`` at most."""
+    """Return the rows of `$history`, oldest first: one per attempt, of the latest ``limit`` at most."""
     is_keyed = bool(state.primary_key)
-    found: list[Sequence[Any]] = []
+    rows: list[Sequence[Any]] = []
     for record in newest_first(storage, state):
-        found += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
-        if limit is not None and len(found) >= limit:
+        rows += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
+        if limit is not None and len(rows) >= limit:
             break
-    return found[:limit][::-1]
+    return rows[:limit][::-1]
 
 
 def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any]:
@@ -63,7 +63,7 @@ def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any
     return (
         record.number,
         record.time_ms,
-        _of_branch(part) or _of_rollback(part) or operation_of(part.actions, added, is_keyed=is_keyed),
+        _branch_operation(part) or _rollback_operation(part) or operation_of(part.actions, added, is_keyed=is_keyed),
         record.author.user if record.author else None,
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
@@ -75,23 +75,23 @@ def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any
     )
 
 
-def _of_branch(part: CommitAttempt) -> str | None:
-    """Return the name of what an attempt did with a branch of the table; None where it did nothing."""
+def _branch_operation(part: CommitAttempt) -> str | None:
+    """Return the name of a branch operation, or None if the attempt is none."""
     if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
         return "publish"
     if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
         return "branch"
-    gone = (name for action in part.actions if isinstance(action, act.DropTag) for name in action.names)
-    return "drop branch" if any(name.startswith(BRANCH_TAG) for name in gone) else None
+    dropped_tags = (name for action in part.actions if isinstance(action, act.DropTag) for name in action.names)
+    return "drop branch" if any(name.startswith(BRANCH_TAG) for name in dropped_tags) else None
 
 
-def _of_rollback(part: CommitAttempt) -> str | None:
+def _rollback_operation(part: CommitAttempt) -> str | None:
     is_rollback = part.transaction is not None and part.transaction.app_id.startswith(ROLLBACKS)
     return "rollback" if is_rollback else None
 
 
 def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
-    """Return the name of what an attempt with these actions did, which ``added`` segments."""
+    """Return the operation of an attempt with these actions, which ``added`` segments."""
     first = actions[0]
     if isinstance(first, act.Create):
         return "copy" if first.former_uuids else "create"
@@ -103,11 +103,11 @@ def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_
         return "overwrite"
     if any(isinstance(action, act.Append) for action in actions):
         return "upsert" if is_keyed else "append"
-    return next(name for kind, name in _UPKEEP if any(isinstance(action, kind) for action in actions))
+    return next(name for kind, name in _MAINTENANCE if any(isinstance(action, kind) for action in actions))
 
 
 def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool) -> bool:
-    """Tell whether rows may be gone that the record does not count: by changes of rows, or with all rows."""
+    """Return whether rows may have been removed that the record does not count: by upserts, or all rows at once."""
     if any(isinstance(action, act.Truncate) for action in actions):
         return True
     if any(isinstance(action, act.TieredSnapshot) and action.dropped_rows for action in actions):
@@ -118,36 +118,36 @@ def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool)
 
 
 def _count_deleted(actions: Sequence[act.Action]) -> int:
-    """Count the rows that are deleted by their offsets, or by their positions in lake files."""
+    """Count the rows deleted by offset, or by position in lake files."""
     return sum(action.num_rows for action in actions if isinstance(action, DeleteRows))
 
 
 def _details(part: CommitAttempt) -> str | None:
-    """Return the particulars of an attempt as JSON, or None."""
-    found: dict[str, Any] = {}
+    """Return the details of an attempt as JSON, or None."""
+    details: dict[str, Any] = {}
     for action in part.actions:
         match action:
             case act.Create(name=name) | act.Rename(name) | act.Undrop(name):
-                found["name"] = name
+                details["name"] = name
             case act.SetProperties(changed, removed):
-                found |= {"set": dict(changed), "unset": list(removed)}
+                details |= {"set": dict(changed), "unset": list(removed)}
             case act.SetSchema(schema_id):
-                found["schema_id"] = schema_id
+                details["schema_id"] = schema_id
             case SetPartitioning(schema_id, columns, fields):
-                found |= {"schema_id": schema_id, "partition_by": fields or join_names(columns)}
+                details |= {"schema_id": schema_id, "partition_by": fields or join_names(columns)}
             case act.TieredSnapshot(snapshot_id):
-                found["lake_snapshot_id"] = snapshot_id
+                details["lake_snapshot_id"] = snapshot_id
             case act.ResetLake(lake_location):
-                found["lake_location"] = lake_location
+                details["lake_location"] = lake_location
             case act.Tag(name, version):
-                found |= {"tag": name, "tagged_version": version}
+                details |= {"tag": name, "tagged_version": version}
             case act.DropTag(names):
-                found["tags"] = list(names)
+                details["tags"] = list(names)
             case act.CommitConsumerOffset(consumer_id):
-                found["consumer_id"] = consumer_id
+                details["consumer_id"] = consumer_id
             case _:
                 pass
     if part.transaction is not None:
-        name = "to_version" if _of_rollback(part) else "txn_version"
-        found[name] = part.transaction.version
-    return json.dumps(found, ensure_ascii=False) if found else None
+        name = "to_version" if _rollback_operation(part) else "txn_version"
+        details[name] = part.transaction.version
+    return json.dumps(details, ensure_ascii=False) if details else None

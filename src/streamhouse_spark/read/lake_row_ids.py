@@ -1,7 +1,8 @@
-"""Rows of lake files, as a statement names them: without offsets by file and position in the snapshot that it read.
+"""Row ids of lake rows in row-level statements: rows without offsets are identified by file and position in the
+snapshot that was read.
 
-Rows with offsets are looked for again where another lake snapshot was recorded since: another engine may have written
-their files again, without offsets.
+Rows with offsets are located again if another lake snapshot was recorded since, because another engine may have
+rewritten their files without offsets.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _WHERE: Final = "they were in the lake before it was the table's, or another eng
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Rows of a table without a primary key."""
+    """Rows of a log table."""
 
     rows: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
     files: FileRows = field(default_factory=dict)
-    """Name of a lake file → positions, of rows without offsets."""
+    """Lake file name → positions of rows without offsets."""
 
     @property
     def num_rows(self) -> int:
@@ -49,7 +50,9 @@ NO_ROWS: Final = Places({})
 
 
 def read_base(table: TableHandle, state: TableState) -> ReadVersion:
-    """Return the base of an operation that begins to read a state, by which `locate_rows` knows the files again."""
+    """Return the read version of a statement that starts to read a state, with which `locate_rows` recognises the
+    files.
+    """
     read = ReadVersion.of(state)
     if state.lake is None or state.primary_key:
         return read
@@ -57,15 +60,16 @@ def read_base(table: TableHandle, state: TableState) -> ReadVersion:
 
 
 def places_of_rows(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> Places:
-    """Return the rows of identities that were read in a state. ``read`` is its base from before the first of them was
-    read. Raises as `require_named` and `locate_rows` do.
+    """Return the rows with these ids. ``read`` is the read version from before the first of them was read.
+
+    Raises as `require_named` and `locate_rows` do.
     """
     require_named(state.name, ids)
     return Places(places_of(ids), locate_rows(table, state, read, file_places_of(ids)))
 
 
 def require_named(table: str, ids: Int64Array) -> None:
-    """Require that all identities tell their rows. Raises `InvalidOptionError`."""
+    """Require that every id identifies a row. Raises `InvalidOptionError`."""
     if (ids == NO_PLACE).any():
         raise InvalidOptionError(
             f"table {table}: some of these rows have no offsets, because {_WHERE}, and no other name in a snapshot "
@@ -75,36 +79,36 @@ def require_named(table: str, ids: Int64Array) -> None:
 
 
 def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places: Mapping[int, OffsetRuns]) -> FileRows:
-    """Return the rows of files by their names, from the places of files among all of the snapshot that was read. Raises
-    as `names_at`.
+    """Return rows by file name, given the positions of their files in the snapshot that was read. Raises as
+    `names_at`.
     """
     names = names_at(table, state, read, places)
     return {names[place]: positions for place, positions in places.items()}
 
 
 def names_at(table: TableHandle, state: TableState, read: ReadVersion, places: Collection[int]) -> Mapping[int, str]:
-    """Return the names of files from their places among all of the snapshot that was read.
+    """Return the names of files, given their positions among all files of the snapshot that was read.
 
-    Raises `SnapshotExpiredError`, and `CommitConflictError` where another engine's snapshot took the place of that one:
-    it may have other files in these places.
+    Raises `SnapshotExpiredError`, and `CommitConflictError` if another engine replaced the snapshot, since it may have
+    other files at these positions.
     """
     if not places:
         return {}
     snapshot_id = read.lake_snapshot_id
     assert snapshot_id is not None
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
-    every = lake.named_files(snapshot_id)
+    all_files = lake.named_files(snapshot_id)
     if lake.mark_of(snapshot_id) != read.lake_mark:
         raise changed_since_read_error(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
-    return {place: names.name_of(every[place]) for place in places}
+    return {place: names.name_of(all_files[place]) for place in places}
 
 
 def read_file(
     table: TableHandle, schema: TableSchema, snapshot_id: int, name: str
 ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-    """Read a data file of a lake snapshot, told by its name, in the columns of a schema: rows with their positions.
+    """Read a data file of a lake snapshot by name, in the columns of a schema: rows with their positions.
 
-    Raises `SnapshotExpiredError` where the snapshot, or the file in it, is gone.
+    Raises `SnapshotExpiredError` if the snapshot, or the file in it, no longer exists.
     """
     lake, names = table.open_lake().with_schema(schema), StorageFiles(table.storage)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=schema)
@@ -119,31 +123,29 @@ def read_file(
 
 
 def require_same_files(state: TableState, read: ReadVersion, files: FileRows) -> None:
-    """Require that these rows are still there, at the positions that they were read at. Pure.
+    """Require that these rows still exist, at the positions at which they were read. Pure.
 
-    Raises `CommitConflictError` where another deleted one of them, or the state's lake snapshot is not known to have
-    the files of the one that was read.
+    Raises `CommitConflictError` if a concurrent writer deleted one of them, or if the state's lake snapshot may have
+    other files than the one that was read.
     """
     lake = state.lake.snapshot_id if state.lake is not None else None
     if not have_same_files(state.lake_history, read.lake_snapshot_id, lake):
         raise changed_since_read_error(
             state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files"
         )
-    gone = union_deleted_file_rows(state.deletions)
+    deleted_rows = union_deleted_file_rows(state.deletions)
     for name, runs in files.items():
-        if name in gone and (common := gone[name].common(runs)):
+        if name in deleted_rows and (common := deleted_rows[name].common(runs)):
             raise changed_since_read_error(
                 state, f"the row at position {common.range.start} of {name} was deleted by another"
             )
 
 
-# -- rows with offsets, in a lake that others write --------------------------------------------------------------------
+# -- rows with offsets, in a lake with other writers ------------------------------------------------------------------
 
 
 class LakeSnapshotChangedError(CommitConflictError):
-    """Another lake snapshot was recorded since rows were read: whether they have their offsets there was not looked
-    at yet.
-    """
+    """Another lake snapshot was recorded since rows were read, and it is not yet known whether it has their offsets."""
 
     def __init__(self, state: TableState) -> None:
         super().__init__(f"{state.name}: another lake snapshot was recorded since its rows were read")
@@ -151,17 +153,18 @@ class LakeSnapshotChangedError(CommitConflictError):
 
 
 class OffsetsUnavailableError(CommitConflictError):
-    """Rows that were read by their offsets have none any more."""
+    """Rows that were read by their offsets no longer have any."""
 
 
 def require_looked_at(state: TableState, read: ReadVersion, rows: Mapping[int, OffsetRuns]) -> None:
-    """Require that rows of the recorded lake snapshot were read in it, or looked for. Pure. Raises
-    `LakeSnapshotChangedError`.
+    """Require that rows of the recorded lake snapshot were read from it, or located in it. Pure.
+
+    Raises `LakeSnapshotChangedError`.
     """
     lake = state.lake
     if lake is None or lake.snapshot_id == read.lake_snapshot_id or lake.snapshot_id in read.looked_at:
         return
-    if _of_lake(state, rows):
+    if _tiered_rows(state, rows):
         raise LakeSnapshotChangedError(state)
 
 
@@ -171,11 +174,11 @@ def retry_with_relocated_rows(
     read: ReadVersion,
     commit: Callable[[ReadVersion], _T],
 ) -> _T:
-    """Return the answer of a commit that deletes rows by their offsets, and that calls `require_looked_at`.
+    """Return the result of a commit that deletes rows by offset and calls `require_looked_at`.
 
-    It is called again, with another base, behind each look at a lake snapshot that others recorded since the rows were
-    read. ``rows`` are those of the last call. So nothing is looked at while others wait for their turn. Raises as
-    ``commit`` does, and `OffsetsUnavailableError`: then nothing was written.
+    After another lake snapshot was recorded, locates the rows in it and calls ``commit`` again with a new read version.
+    ``rows`` returns the rows of the last call. No rows are located while other writers wait for the commit. Raises as
+    ``commit`` does, and `OffsetsUnavailableError`; then nothing was written.
     """
     while True:
         try:
@@ -194,20 +197,21 @@ def retry_with_relocated_rows(
 
 
 def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> bool:
-    """Tell whether those of the rows that the recorded lake snapshot has are still found there by their offsets. Where
-    all files are the table's own, their names tell, and no file is opened. Raises `SnapshotExpiredError`.
+    """Return whether the recorded lake snapshot still has its share of the rows at their offsets.
+
+    If the table wrote all files, their names are sufficient and no file is opened. Raises `SnapshotExpiredError`.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    wanted = _of_lake(state, rows)
-    if state.lake is None or not wanted:
+    tiered_rows = _tiered_rows(state, rows)
+    if state.lake is None or not tiered_rows:
         return True
     lake = table.open_lake().with_state(state)
     if ADOPTED not in state.properties and all(map(parse_file_offsets, lake.named_files(state.lake.snapshot_id))):
         return True
-    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, wanted)) == num_rows_of(wanted)
+    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, tiered_rows)) == num_rows_of(tiered_rows)
 
 
-def _of_lake(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
-    found = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
-    return {bucket: runs for bucket, runs in found.items() if runs}
+def _tiered_rows(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
+    tiered_rows = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
+    return {bucket: runs for bucket, runs in tiered_rows.items() if runs}

@@ -1,11 +1,12 @@
-"""Looking for news of a table: often while rows come, seldom while none do, and once for all who wait in this process.
+"""Adaptive polling of a table's log: frequent while commits arrive, rare while none do, shared by all waiters of a
+process.
 
-A look is one request that somebody pays for. The time to the next one grows with the time since the last news: a
-`SHARE` of it, so that rows after a pause of a minute are seen within four seconds at most, and soon within milliseconds
-again. Nothing rests on it but when storage is asked: each answer is a state that was read.
+Every poll is a storage request with a cost. The poll interval grows with the time since the last commit, to 1/`SHARE`
+of it: rows after a pause of a minute are seen within four seconds, and the following ones within milliseconds. The
+interval affects latency only, since each poll returns a state that was read.
 
-Where requests take long, one who takes any newer state has the first record of the news in one round trip, and looks
-for those behind it at once, but behind the use of its rows. Only one who is far behind waits for all of them.
+If requests are slow, a caller that accepts any newer state gets the first new record in one round trip, and polls again
+after it has used its rows. Only a caller that is far behind waits for all new records.
 """
 
 from __future__ import annotations
@@ -22,104 +23,104 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 
 SHARE: Final = 16
-"""Part of the time without news that passes until the next look."""
+"""The poll interval is this fraction of the time without commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Bounds of the time between two looks."""
+    """Bounds of the poll interval."""
 
     busy_ms: float
     idle_ms: float
 
     def interval_ms(self, quiet_ms: float) -> float:
-        """Return the time between two looks, when the newest news are so long ago."""
+        """Return the poll interval if the latest commit is ``quiet_ms`` ago."""
         return min(self.idle_ms, max(self.busy_ms, quiet_ms / SHARE))
 
 
 LOCAL: Final = Pace(busy_ms=1.0, idle_ms=10.0)
-"""A look is a system call."""
+"""A poll is a system call."""
 REMOTE: Final = Pace(busy_ms=20.0, idle_ms=2_000.0)
-"""A look is a request: 0.5 a second of a table that has been quiet for half a minute."""
+"""A poll is a request: 0.5 per second for a table that has been quiet for half a minute."""
 
 
 FEW: Final = {1: 4, 4: None}
-"""Records that are asked for in one look, and how many in the next one, which is due at once, where all were there;
-None for all that there are.
+"""Records requested in one poll → records requested in the next, which is due at once if all were found. None stands
+for all records.
 """
 
 
 class LogPoller:
-    """Looks for news of one table on behalf of all who follow it. Safe for use by several threads."""
+    """Polls one table on behalf of all its followers. Safe for use by several threads."""
 
     def __init__(self, clock: Clock, pace: Pace) -> None:
         self._clock = clock
         self._pace = pace
         self._version = 0
         self._at_most: int | None = 1
-        self._news_ms = self._looked_ms = clock.boot_ms()
+        self._news_ms = self._polled_ms = clock.boot_ms()
         self._lock = new_lock()
 
     def wait_ms(self) -> float:
-        """Return the time until the next look; 0 where it is due."""
+        """Return the time until the next poll, 0 if it is due."""
         if self._at_most != 1:
             return 0
         now_ms = self._clock.boot_ms()
-        return max(0.0, self._looked_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
+        return max(0.0, self._polled_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
 
     def look(
         self, state: TableState, refresh: Callable[[], TableState], first: Callable[[int], TableState] | None = None
     ) -> TableState:
-        """Return the state that follows: after a look where one is due, or somebody saw news; else ``state`` again.
+        """Return the latest state: polled if a poll is due or another follower has seen a newer one, else ``state``.
 
-        ``first`` reads that many records at most, and is asked in place of ``refresh`` but by those who are behind
-        what was seen already. Raises the errors of both.
+        ``first`` reads at most that many records. It replaces ``refresh`` unless the caller is behind what the poller
+        has seen. Raises the errors of both.
         """
         with self._lock:
-            is_behind = self._version > state.version
-            if not is_behind and self.wait_ms() > 0:
+            has_newer_commits = self._version > state.version
+            if not has_newer_commits and self.wait_ms() > 0:
                 return state
-            self._looked_ms = self._clock.boot_ms()
+            self._polled_ms = self._clock.boot_ms()
             at_most, self._at_most = self._at_most, 1
-            if first is None or at_most is None or is_behind:
-                found = refresh()
+            if first is None or at_most is None or has_newer_commits:
+                latest = refresh()
             else:
-                found = first(at_most)
-                if found.version - state.version >= at_most:
+                latest = first(at_most)
+                if latest.version - state.version >= at_most:
                     self._at_most = FEW[at_most]
-            if found.version > max(self._version, state.version):
+            if latest.version > max(self._version, state.version):
                 self._news_ms = self._clock.boot_ms()
-            self._version = max(self._version, found.version)
-            return found
+            self._version = max(self._version, latest.version)
+            return latest
 
 
-class _Lookouts:
-    """The lookouts of this process: one a table, while somebody follows it."""
+class _PollerRegistry:
+    """The pollers of this process: one per table while it has followers."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._known: weakref.WeakValueDictionary[tuple[str, str, int], LogPoller] = weakref.WeakValueDictionary()
+        self._pollers: weakref.WeakValueDictionary[tuple[str, str, int], LogPoller] = weakref.WeakValueDictionary()
         renew_in_children(self)
 
     def renew_in_child(self) -> None:
-        """Forget the parent's: its threads do not look on behalf of a child."""
-        self._known = weakref.WeakValueDictionary()
+        """Discard the parent's pollers, whose threads do not run in the child."""
+        self._pollers = weakref.WeakValueDictionary()
 
-    def of(self, table: TableHandle) -> LogPoller:
+    def get(self, table: TableHandle) -> LogPoller:
         clock = table.world.clock
         pace = LOCAL if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE
-        time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has a time of its own
+        time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has its own time
         name = (table.storage.url, table.uuid, time)
         with self._lock:
-            found = self._known.get(name)
-            if found is None:
-                found = self._known[name] = LogPoller(clock, pace)
-            return found
+            poller = self._pollers.get(name)
+            if poller is None:
+                poller = self._pollers[name] = LogPoller(clock, pace)
+            return poller
 
 
-_LOOKOUTS: Final = _Lookouts()
+_POLLERS: Final = _PollerRegistry()
 
 
 def lookout_of(table: TableHandle) -> LogPoller:
-    """Return the table's lookout, which all who follow it in this process share, while one of them holds it."""
-    return _LOOKOUTS.of(table)
+    """Return the table's poller, which all followers in this process share while one of them holds it."""
+    return _POLLERS.get(table)

@@ -1,4 +1,4 @@
-"""Offset ranges of a state as pieces: from the hot log, and below its start from the archive of changes or the lake."""
+"""Scans of offset ranges: from the hot log, and below its start from the change archive or the lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 logger = logging.getLogger(__name__)
 
 LAKE_RANGE_ROWS = 1 << 20
-"""Offsets that one piece reads back from the lake, whose bytes are not known beforehand."""
+"""Offsets per scan task of the lake, whose size in bytes is unknown in advance."""
 _ROW_BYTES_UNKNOWN = 64
 
 
@@ -39,10 +39,10 @@ def plan_ranges(
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
 ) -> ScanPlan:
-    """Plan a read of offset ranges of a state. Raises as `range_pieces` does."""
+    """Plan a scan of offset ranges of a state. Raises as `range_pieces` does."""
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
-    pieces = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
-    return ScanPlan(table.name, table.uuid, schema, pieces)
+    tasks = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
+    return ScanPlan(table.name, table.uuid, schema, tasks)
 
 
 def range_pieces(
@@ -52,97 +52,104 @@ def range_pieces(
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
 ) -> tuple[Piece, ...]:
-    """Cut offset ranges of buckets into pieces, in the order of their offsets.
+    """Return the scan tasks of offset ranges, in offset order within each bucket.
 
-    ``dropped`` are rows to leave out besides those that the state knows to be deleted. None is what a batch leaves out.
+    ``dropped`` are rows to skip in addition to the deletions in the state; by default those that a batch read skips.
 
-    Raises `OffsetsTrimmedError` where neither log nor lake has them, or a truncation took them away; with
-    ``fail_on_data_loss`` False they are left out, with a warning.
+    Raises `OffsetsTrimmedError` if neither log nor lake has the offsets, or a truncation removed them. With
+    ``fail_on_data_loss`` False they are skipped with a warning.
     """
-    pieces: list[Piece] = []
-    held, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
-    for bucket, asked in ranges.items():
-        offsets = _not_truncated(state, bucket, asked, fail_on_data_loss=fail_on_data_loss)
+    tasks: list[Piece] = []
+    archive, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
+    for bucket, requested in ranges.items():
+        offsets = _skip_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
         if offsets.start < start:
             trimmed = OffsetRange(offsets.start, min(offsets.end, start))
-            kept = list(archive_pieces(held, bucket, trimmed))
-            if kept:
-                trimmed = OffsetRange(trimmed.start, kept[0].offsets.start)
+            archived = list(plan_archive_tasks(archive, bucket, trimmed))
+            if archived:
+                trimmed = OffsetRange(trimmed.start, archived[0].offsets.start)
             if trimmed:
                 snapshot_id = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
-                pieces.extend(
-                    _archive_tasks(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id)
+                tasks.extend(
+                    _plan_lake_tasks(
+                        state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id
+                    )
                 )
-            pieces.extend(kept)
+            tasks.extend(archived)
         if offsets.end > start:
             split = plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))
-            pieces.append(LogScanTask(without_rows(split, left_out.rows.get(bucket))))
-    return tuple(pieces)
+            tasks.append(LogScanTask(without_rows(split, left_out.rows.get(bucket))))
+    return tuple(tasks)
 
 
-def archive_pieces(held: Archive, bucket: int, wanted: OffsetRange) -> Iterator[ArchiveScanTask]:
-    """Cut the part of a range that the archive holds into pieces, in the order of their offsets."""
-    for page, first, end in pages_between(held, bucket):
-        inside = OffsetRange(first, end).intersect(wanted)
+def plan_archive_tasks(archive: Archive, bucket: int, requested: OffsetRange) -> Iterator[ArchiveScanTask]:
+    """Return the scan tasks of the archived part of a range, in offset order."""
+    for page, first, end in pages_between(archive, bucket):
+        in_page = OffsetRange(first, end).intersect(requested)
         row_bytes = max(1, page.memory_bytes // max(1, page.num_rows))
-        for start in range(inside.start, inside.end, LAKE_RANGE_ROWS):
-            part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, inside.end))
+        for start in range(in_page.start, in_page.end, LAKE_RANGE_ROWS):
+            part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, in_page.end))
             yield ArchiveScanTask(bucket, part, page.uuid, len(part) * row_bytes)
 
 
-def plan_archived_changes(state: TableState, held: Archive, bucket: int) -> tuple[ArchiveScanTask, ...]:
-    """Cut the changes of a bucket that only the archive holds into pieces."""
-    return tuple(archive_pieces(held, bucket, OffsetRange(0, state.buckets[bucket].start)))
+def plan_archived_changes(state: TableState, archive: Archive, bucket: int) -> tuple[ArchiveScanTask, ...]:
+    """Return the scan tasks of a bucket's changes that only the archive holds."""
+    return tuple(plan_archive_tasks(archive, bucket, OffsetRange(0, state.buckets[bucket].start)))
 
 
 def binlog_pieces(state: TableState) -> tuple[BinlogScanTask, ...]:
-    """Cut ``$binlog`` into a piece for each bucket that has changes."""
-    held = usable_archive(state)
-    pieces = (
-        BinlogScanTask(plan_range(state, bucket, log.offsets), state.schema, plan_archived_changes(state, held, bucket))
+    """Return the scan tasks of ``$binlog``, one per bucket with changes."""
+    archive = usable_archive(state)
+    tasks = (
+        BinlogScanTask(
+            plan_range(state, bucket, log.offsets), state.schema, plan_archived_changes(state, archive, bucket)
+        )
         for bucket, log in state.buckets.items()
     )
-    return tuple(piece for piece in pieces if piece.split.offsets or piece.archived)
+    return tuple(task for task in tasks if task.split.offsets or task.archived)
 
 
 def row_bytes(state: TableState, bucket: int) -> int:
-    """Estimate how many bytes a row of the bucket takes in memory."""
+    """Estimate the in-memory size of a row of the bucket in bytes."""
     segments = state.buckets[bucket].segments[-8:]
     rows = sum(s.num_rows for s in segments)
     return max(1, sum(s.memory_bytes for s in segments) // rows) if rows else _ROW_BYTES_UNKNOWN
 
 
-def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
-    """The part of a range that is still the table's."""
+def _skip_truncated(state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
+    """Return the part of a range after the last truncation."""
     try:
-        require_not_truncated(state, bucket, wanted.start)
+        require_not_truncated(state, bucket, requested.start)
     except OffsetsTrimmedError as error:
         if fail_on_data_loss:
             raise
         logger.warning("%s: skipping them", error)
     first = state.first_offset(bucket)
-    return OffsetRange(max(wanted.start, first), max(wanted.end, first))
+    return OffsetRange(max(requested.start, first), max(requested.end, first))
 
 
-def _archive_tasks(
-    state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
+def _plan_lake_tasks(
+    state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
 ) -> Iterator[Piece]:
-    in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
+    in_lake = state.has_lake and not state.primary_key  # a lake has no changes of primary-key tables
     tiered = state.lake_offset(bucket) if in_lake else 0
-    held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
-    if held != wanted:
+    in_lake_range = OffsetRange(requested.start, max(requested.start, min(requested.end, tiered)))
+    if in_lake_range != requested:
         text = (
-            f"{state.name}: offsets {OffsetRange(held.end, wanted.end)} of bucket {bucket} were trimmed from the hot "
-            "log and are not in the lake"
+            f"{state.name}: offsets {OffsetRange(in_lake_range.end, requested.end)} of bucket {bucket} were trimmed "
+            "from the hot log and are not in the lake"
         )
         if fail_on_data_loss:
             raise OffsetsTrimmedError(
                 f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
             )
         logger.warning("%s: skipping them", text)
-    if held and state.deletions and snapshot_id is None:  # the lake may lack rows that were deleted later
-        text = f"{state.name}: offsets {held} of bucket {bucket} are in the lake only, and rows were deleted since"
+    if in_lake_range and state.deletions and snapshot_id is None:  # the lake may lack rows that were deleted later
+        text = (
+            f"{state.name}: offsets {in_lake_range} of bucket {bucket} are in the lake only, and rows were "
+            "deleted since"
+        )
         if fail_on_data_loss:
             raise OffsetsTrimmedError(
                 f"{text}; read the table itself, begin at startingOffsets=earliest, or skip them with "
@@ -151,7 +158,7 @@ def _archive_tasks(
         logger.warning("%s: skipping them", text)
         return
     deleted = state.deleted.get(bucket)
-    for start in range(held.start, held.end, LAKE_RANGE_ROWS):
-        part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, held.end))
-        gone = None if deleted is None else deleted.within(part) or None
-        yield OffsetsScanTask(bucket, part, len(part) * row_bytes(state, bucket), snapshot_id, gone)
+    for start in range(in_lake_range.start, in_lake_range.end, LAKE_RANGE_ROWS):
+        part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, in_lake_range.end))
+        deleted_in_part = None if deleted is None else deleted.within(part) or None
+        yield OffsetsScanTask(bucket, part, len(part) * row_bytes(state, bucket), snapshot_id, deleted_in_part)

@@ -1,8 +1,8 @@
-"""Find the lake files and the pieces of the log that hold the rows of a pin. Every reader plans here.
+"""Scan planning: find the lake files and log ranges that hold the rows of a read snapshot. Every reader plans here.
 
-A plan follows the state of its pin alone: the table's own moves on under it, with each read and write of the process.
-Pruning may leave out files and segments that surely have no row of the answer. Of a table with a primary key it never
-leaves out changes: a newer row that nobody asked for still takes the place of an older one.
+A plan depends on the state of its read snapshot alone, because the table's own state advances with each read and write
+of the process. Pruning may skip files and segments that surely have no matching row. For a primary-key table it never
+skips changes, since a newer row that does not match the filter still replaces an older one.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Chooses among manifests, files and segments by their metadata. Without a filter it keeps all."""
+    """Skips manifests, files and segments by their metadata. Without a filter it skips none."""
 
     node: Node = ALWAYS_TRUE
-    """The filter, in the names that the state has; every row of the answer satisfies it."""
+    """The filter, in the column names of the state. Every row of the result satisfies it."""
     left_out: list[Segment] = field(default_factory=list, compare=False)
-    """The segments that were left out so far, for whoever counts them."""
+    """The segments skipped so far, for metrics."""
 
     @property
     def num_left_out(self) -> int:
-        """Count the segments that were left out, each once."""
+        """Count the distinct segments that were skipped."""
         return len({(segment.bucket, segment.base_offset) for segment in self.left_out})
 
     def buckets(self, state: TableState) -> frozenset[int] | None:
-        """Name the only buckets that can have rows of the answer, by equality on the bucket key; None for any."""
-        properties = state.parsed  # in this state the key may have another name than now
+        """Return the only buckets that can have matching rows, by equality on the bucket key; None for any bucket."""
+        properties = state.parsed  # the key may have another name in this state
         key = properties.bucket_key
         column = state.schema.find(key[0]) if len(key) == 1 else None
         return prune_buckets(self.node, column, state.num_buckets, properties.datalake_format)
@@ -70,15 +70,15 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """Columns and filter that a read asks of a pin."""
+    """The columns and the filter of a read."""
 
     columns: tuple[str, ...] | None
-    """The columns of the table that are read, at least one; None for all."""
+    """The table columns to read, at least one; None for all."""
     pruning: Pruning = Pruning()
     statistics_of: tuple[str, ...] = ()
-    """Columns whose statistics are wanted of lake files, besides those that the filter speaks of."""
+    """Columns whose lake file statistics are needed in addition to those of the filter."""
     names_rows: bool = False
-    """Whether the identities of rows are read, also of those that have no offset."""
+    """Whether row ids are read, including those of rows without an offset."""
 
     @classmethod
     def of(cls, projection: Projection) -> ScanRequest:
@@ -90,91 +90,102 @@ class ScanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All that can hold rows of an answer, each row once."""
+    """All files and log ranges that can hold rows of a result, each row exactly once."""
 
     state: TableState
     schema: TableSchema
-    """The columns of the table that are read, in the order of the result."""
+    """The table columns to read, in the order of the result."""
     lake: LakeScan | None = None
-    """Files whose rows are rows of the answer, but for those that are `ScanFile.gone`; an engine may read them itself.
-    """
+    """Files whose rows belong to the result, except those in `ScanFile.gone`. An engine may read them itself."""
     pieces: tuple[Piece, ...] = ()
-    """Everything else: lake files first, then snapshots by key, then the log."""
+    """Scan tasks of everything else: lake files first, then key-value snapshots, then the log."""
     are_exact: bool = True
-    """Whether exactly the rows of the pieces are read, unless reading fails."""
+    """Whether the tasks return exactly the rows that they count, unless reading fails."""
     keyed: MergeColumns | None = None
-    """For the rows of a table with a primary key."""
+    """Set for the rows of a primary-key table."""
 
     def common(self, table: TableHandle) -> ScanPlan:
-        """Give the plan without its pieces."""
+        """Return the plan without tasks."""
         projection = self.lake.projection if self.lake is not None else None
         return ScanPlan(table.name, table.uuid, self.schema, (), projection, self.keyed)
 
     def plan(self, table: TableHandle) -> ScanPlan:
-        """Give the plan of a read that takes all of it as pieces."""
+        """Return a plan that reads everything as scan tasks."""
         return replace(self.common(table), pieces=(*lake_pieces(self.lake.files if self.lake else ()), *self.pieces))
 
 
 def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
-    """Cut lake files into pieces."""
+    """Return the scan tasks of lake files."""
     return (LakeScanTask(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
-def plan_pin(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> Sources:
-    """Find what holds the rows of a pin.
+def plan_pin(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> Sources:
+    """Plan a scan of a read snapshot.
 
-    Raises `SnapshotExpiredError` where its lake snapshot is gone, or is not the one that was recorded.
+    Raises `SnapshotExpiredError` if its lake snapshot has expired or is not the recorded one.
     """
-    allowed = wanted.pruning.buckets(pin.state)
+    allowed = request.pruning.buckets(snapshot.state)
     if allowed is not None:
-        hot = {bucket: offsets for bucket, offsets in pin.hot.items() if bucket in allowed}
-        pin = replace(pin, hot=hot, bases={bucket: base for bucket, base in pin.bases.items() if bucket in allowed})
-    if pin.state.primary_key:
-        return _plan_keyed(table, pin, wanted)
-    lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
-    lake, holding = _without_masked(table, pin, lake, names_rows=wanted.names_rows)
-    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    pieces = prune_tasks(pin.state, map(LogScanTask, splits), wanted.pruning)
-    return Sources(pin.state, wanted.schema(pin.state), lake, (*holding, *pieces))
+        hot = {bucket: offsets for bucket, offsets in snapshot.hot.items() if bucket in allowed}
+        snapshot = replace(
+            snapshot, hot=hot, bases={bucket: base for bucket, base in snapshot.bases.items() if bucket in allowed}
+        )
+    if snapshot.state.primary_key:
+        return _plan_keyed(table, snapshot, request)
+    lake = scan_pinned(table, snapshot, request) if snapshot.lake is not None else None
+    lake, holding = _exclude_deleted_rows(table, snapshot, lake, names_rows=request.names_rows)
+    splits = [plan_range(snapshot.state, bucket, offsets) for bucket, offsets in snapshot.hot.items()]
+    tasks = prune_tasks(snapshot.state, map(LogScanTask, splits), request.pruning)
+    return Sources(snapshot.state, request.schema(snapshot.state), lake, (*holding, *tasks))
 
 
-def _without_masked(
-    table: TableHandle, pin: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
+def _exclude_deleted_rows(
+    table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
 ) -> tuple[LakeScan | None, tuple[LakeScanTask, ...]]:
-    """Note the deleted rows that the lake still has on the files that hold them. Take out the files of which the
-    positions of these rows are not known yet: only this package's reader leaves these out. So it does with files whose
-    rows are to be named by file and position.
+    """Attach pending deletes to the lake files that still hold the rows.
+
+    Returns separate scan tasks for files of which only offsets of the deleted rows are known, not positions, because
+    only this package's reader can skip these. With ``names_rows`` it does so for files whose rows are identified by
+    file and position, too.
     """
-    deleted, of_files = deleted_offsets(pin), deleted_file_rows(pin)
+    deleted, of_files = deleted_offsets(snapshot), deleted_file_rows(snapshot)
     if lake is None or not (deleted or of_files or names_rows):
         return lake, ()
     if of_files:
-        _require_files(table, pin, of_files)
+        _require_files(table, snapshot, of_files)
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few reads need to write files
 
-    places = file_places(table, pin, lake) if names_rows else {}
+    places = file_positions(table, snapshot, lake) if names_rows else {}
     names = StorageFiles(table.storage)
-    pieces, others = [], []
-    strange = _without_file(table, pin, lake, deleted)
-    folder = f"{names.name_of(pin.state.lake_location)}/"
+    tasks, files = [], []
+    strange = _deleted_without_offsets(table, snapshot, lake, deleted)
+    folder = f"{names.name_of(snapshot.state.lake_location)}/"
     for file in lake.files:
         name, place = names.name_of(file.location), places.get(file.location)
         rows = deleted if parse_file_offsets(file.location) is not None else strange
         of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
-        gone = of_files.get(name) if of_files else None
-        if of_bucket and ADOPTED not in pin.state.properties and name.startswith(folder):
-            of_bucket, positions = _positions_in(file, of_bucket)
-            gone = positions if gone is None else OffsetRuns.merged([gone, positions])
+        deleted_positions = of_files.get(name) if of_files else None
+        if of_bucket and ADOPTED not in snapshot.state.properties and name.startswith(folder):
+            of_bucket, positions = _split_deleted_rows(file, of_bucket)
+            deleted_positions = (
+                positions if deleted_positions is None else OffsetRuns.merged([deleted_positions, positions])
+            )
         if of_bucket or place is not None:
-            pieces += [LakeScanTask(split, file.bucket, of_bucket, gone or None, place) for split in file.splits()]
+            tasks += [
+                LakeScanTask(split, file.bucket, of_bucket, deleted_positions or None, place) for split in file.splits()
+            ]
         else:
-            others.append(replace(file, gone=gone) if gone else file)
-    return replace(lake, files=tuple(others)), tuple(pieces)
+            files.append(replace(file, gone=deleted_positions) if deleted_positions else file)
+    return replace(lake, files=tuple(files)), tuple(tasks)
 
 
-def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
-    """Return those of the deleted rows whose positions only the footer of a file of the table's own tells, and the
-    positions of the others. Its name says which offsets it may hold, and where these are as many as its rows, all.
+def _split_deleted_rows(
+    file: ScanFile, deleted: Mapping[int, OffsetRuns]
+) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
+    """Return the deleted rows whose positions only the file's footer tells, and the positions of all others.
+
+    The name of a file written by the table says which offset range it covers. If the range is as long as the file has
+    rows, positions follow from offsets.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
@@ -182,156 +193,165 @@ def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Ma
     if named is None:
         return deleted, OffsetRuns.merged([])
     bucket, offsets = named
-    inside = deleted[bucket].within(offsets) if bucket in deleted else OffsetRuns.merged([])
+    in_file = deleted[bucket].within(offsets) if bucket in deleted else OffsetRuns.merged([])
     if len(offsets) != file.num_rows or file.merge is not None:
-        return ({bucket: inside} if inside else {}), OffsetRuns.merged([])
-    return {}, OffsetRuns(inside.starts - offsets.start, inside.lengths)
+        return ({bucket: in_file} if in_file else {}), OffsetRuns.merged([])
+    return {}, OffsetRuns(in_file.starts - offsets.start, in_file.lengths)
 
 
-def _without_file(
-    table: TableHandle, pin: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
+def _deleted_without_offsets(
+    table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
-    """Return those of the deleted rows that are not in files with offsets, so that files of others may have them."""
+    """Return the deleted rows that are in no file with offsets, so that files of other engines may hold them."""
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    if pin.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
+    if snapshot.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
         return deleted
-    held = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
-    left = {bucket: runs.without(held[bucket]) for bucket, runs in deleted.items()}
+    in_lake = table.open_lake().with_state(snapshot.state).rows_with_offsets(snapshot.lake.snapshot_id, deleted)
+    left = {bucket: runs.without(in_lake[bucket]) for bucket, runs in deleted.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
 
 
-def file_places(table: TableHandle, pin: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
-    """Return location → place among all files of the pin's lake snapshot, of files whose rows are named so.
+def file_positions(table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
+    """Return location → position among all files of the lake snapshot, for files whose rows are identified by it.
 
-    There are none where each file of the scan has offsets, or the lake's format has no such names. Nor where another
-    snapshot stands in for the one of the state, which the names would be taken for.
+    Empty if every file of the scan has offsets or if the lake format has no such positions. Also empty for a fallback
+    snapshot, because row ids refer to the snapshot of the state.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
-    state, pair = pin.state, pin.lake
+    state, tiered = snapshot.state, snapshot.lake
     has_offsets = ADOPTED not in state.properties and all(parse_file_offsets(file.location) for file in lake.files)
-    if pair is None or state.lake is None or pair.snapshot_id != state.lake.snapshot_id or has_offsets:
+    if tiered is None or state.lake is None or tiered.snapshot_id != state.lake.snapshot_id or has_offsets:
         return {}
-    every = table.open_lake().with_state(state).named_files(pair.snapshot_id)
-    return {location: place for place, location in enumerate(every)}
+    all_files = table.open_lake().with_state(state).named_files(tiered.snapshot_id)
+    return {location: place for place, location in enumerate(all_files)}
 
 
-def deleted_file_rows(pin: ReadSnapshot) -> FileRows:
-    """Return rows of lake files that were deleted, and that the pin's lake snapshot still has.
+def deleted_file_rows(snapshot: ReadSnapshot) -> FileRows:
+    """Return deleted rows of lake files that the lake snapshot still has.
 
-    Raises `SnapshotExpiredError` where that is a snapshot whose files are not known to be those that had the rows.
+    Raises `SnapshotExpiredError` if the snapshot is not known to have the same files as the one from which the rows
+    were deleted.
     """
-    pair, state = pin.lake, pin.state
-    if pair is None or not state.deletions:
+    tiered, state = snapshot.lake, snapshot.state
+    if tiered is None or not state.deletions:
         return NO_FILE_ROWS
-    found = unapplied_file_deletes(state.deletions, pair.told)
-    for deletion in found:
-        if not have_same_files(state.lake_history, deletion.snapshot_id, pair.snapshot_id):
+    deletions = unapplied_file_deletes(state.deletions, tiered.told)
+    for deletion in deletions:
+        if not have_same_files(state.lake_history, deletion.snapshot_id, tiered.snapshot_id):
             raise SnapshotExpiredError(
                 f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
-                f"may lie in other files of snapshot {pair.snapshot_id}, because another engine rewrote some; tier the "
-                "table, which deletes them there"
+                f"may lie in other files of snapshot {tiered.snapshot_id}, because another engine rewrote some; tier "
+                "the table, which deletes them there"
             )
-    return union_deleted_file_rows(found)
+    return union_deleted_file_rows(deletions)
 
 
-def _require_files(table: TableHandle, pin: ReadSnapshot, files: FileRows) -> None:
-    """Require that the pin's lake snapshot has the files of deleted rows, where another engine's can take its number.
+def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) -> None:
+    """Require that the lake snapshot has the files of deleted rows, in case another engine reused its id.
 
-    Raises `SnapshotExpiredError`: the rows may lie in other files there.
+    Raises `SnapshotExpiredError`, since the rows may then be in other files.
     """
-    assert pin.lake is not None
-    lake, snapshot_id = table.open_lake().with_state(pin.state), pin.lake.snapshot_id
+    assert snapshot.lake is not None
+    lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
     if lake.mark_of(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)
     if lost := files.keys() - set(map(names.name_of, lake.named_files(snapshot_id))):
         raise SnapshotExpiredError(
-            f"{pin.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
+            f"{snapshot.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
             f"{snapshot_id} without this file in the place of the one that had them; tier the table, which deletes "
             "them there"
         )
 
 
-def deleted_offsets(pin: ReadSnapshot) -> Mapping[int, OffsetRuns]:
-    """Return bucket → rows that were deleted, and that the pin's lake snapshot still has."""
-    pair = pin.lake
-    if pair is None or not pin.state.deletions:
+def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetRuns]:
+    """Return bucket → deleted rows that the lake snapshot still has."""
+    tiered = snapshot.lake
+    if tiered is None or not snapshot.state.deletions:
         return {}
-    left = unapplied_deletes(pin.state.deletions, pair.told, pair.offsets)
-    below = {bucket: runs.within(OffsetRange(0, pair.offsets.get(bucket, 0))) for bucket, runs in left.items()}
+    left = unapplied_deletes(snapshot.state.deletions, tiered.told, tiered.offsets)
+    below = {bucket: runs.within(OffsetRange(0, tiered.offsets.get(bucket, 0))) for bucket, runs in left.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def prune_tasks(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
-    """Leave out the segments of pieces of the log that have no row of the answer, and pieces without segments."""
-    for piece in pieces:
-        if not isinstance(piece, LogScanTask):
-            yield piece
-        elif (split := _prune_split(state, piece.split, pruning)).segments:
+def prune_tasks(state: TableState, tasks: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
+    """Skip log segments without matching rows, and log tasks without segments."""
+    for task in tasks:
+        if not isinstance(task, LogScanTask):
+            yield task
+        elif (split := _prune_split(state, task.split, pruning)).segments:
             yield LogScanTask(split)
 
 
 def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
-    kept = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
-    if len(kept) == len(split.segments):
+    segments = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
+    if len(segments) == len(split.segments):
         return split
-    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})
+    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
-def _plan_keyed(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> Sources:
-    """Lake files of buckets without newer changes stay files. Rows of the others are read beside the changes."""
-    state, schema = pin.state, wanted.schema(pin.state)
-    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in pin.hot.items())
+def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> Sources:
+    """Plan a scan of a primary-key table.
+
+    Lake files of buckets without newer changes stay plain files. Files of all other buckets are merged with the
+    changes.
+    """
+    state, schema = snapshot.state, request.schema(snapshot.state)
+    tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in snapshot.hot.items())
     keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
-    lake = scan_pinned(table, pin, replace(wanted, columns=keyed.schema.names)) if pin.lake is not None else None
+    lake = (
+        scan_pinned(table, snapshot, replace(request, columns=keyed.schema.names))
+        if snapshot.lake is not None
+        else None
+    )
     changed: set[int | None] = {tail.bucket for tail in tails}
     if changed:
-        changed.add(None)  # a file whose bucket is not known may be of any
+        changed.add(None)  # a file of unknown bucket may belong to any of them
     older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
-    bases = [snapshot_split(state, base) for base in pin.bases.values()]
-    pieces = (
+    bases = [snapshot_split(state, base) for base in snapshot.bases.values()]
+    tasks = (
         *(KeyedScanTask(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
         *(KeyedScanTask(base.bucket, None, base.size_bytes, base) for base in bases),
         *(KeyedScanTask(tail.bucket, None, tail.size_bytes) for tail in tails),
     )
     if lake is not None:
         lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
-    return Sources(state, schema, lake, pieces, are_exact=not tails, keyed=keyed)
+    return Sources(state, schema, lake, tasks, are_exact=not tails, keyed=keyed)
 
 
 def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
-    """The columns of the schema and those of the primary key, in the table's order."""
-    chosen = {*schema.names, *state.primary_key}
-    if len(chosen) == len(state.schema.names):
+    """Return the columns of the schema and of the primary key, in the table's order."""
+    names = {*schema.names, *state.primary_key}
+    if len(names) == len(state.schema.names):
         return state.schema
-    return TableSchema(tuple(c for c in state.schema.columns if c.name in chosen))
+    return TableSchema(tuple(c for c in state.schema.columns if c.name in names))
 
 
 # -- the lake ---------------------------------------------------------------------------------------------------------
 
 
-def scan_pinned(table: TableHandle, pin: ReadSnapshot, wanted: ScanRequest) -> LakeScan:
-    """Find the files of a pin's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
-    assert pin.lake is not None
-    scan = scan_lake(table, pin.state, pin.lake.snapshot_id, wanted)
-    require_recorded(pin.state, pin.lake, scan.snapshot)
+def scan_pinned(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> LakeScan:
+    """Return the files of a read snapshot's lake snapshot. Raises `SnapshotExpiredError` as `plan_pin` does."""
+    assert snapshot.lake is not None
+    scan = scan_lake(table, snapshot.state, snapshot.lake.snapshot_id, request)
+    require_recorded(snapshot.state, snapshot.lake, scan.snapshot)
     return scan
 
 
-def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: ScanRequest) -> LakeScan:
-    """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
-    allowed = wanted.pruning.buckets(state)
+def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, request: ScanRequest) -> LakeScan:
+    """Return the files of a lake snapshot, by the columns of the state. Raises `SnapshotExpiredError`."""
+    allowed = request.pruning.buckets(state)
     scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
-        columns=wanted.schema(state).names,
+        columns=request.schema(state).names,
         schema=state.schema,
-        statistics_of=wanted.statistics_of,
-        node=wanted.pruning.node,
+        statistics_of=request.statistics_of,
+        node=request.pruning.node,
         buckets=allowed,
     )
     if allowed is None:
@@ -347,18 +367,18 @@ def plan_lake(
     as_of_snapshot: int | None = None,
     as_of_timestamp_ms: int | None = None,
 ) -> ScanPlan:
-    """Plan a read of the lake alone: of a snapshot, of the one at a time, or by default of the newest.
+    """Plan a read of the lake alone: a snapshot by id or by time, or by default the latest.
 
-    There are no pieces before the first tiering round. Raises `SnapshotExpiredError`.
+    The plan has no tasks before the first tiering round. Raises `SnapshotExpiredError`.
     """
-    wanted = ScanRequest.of(projection).schema(state)
+    schema = ScanRequest.of(projection).schema(state)
     lake = table.open_lake().with_state(state)
     if as_of_timestamp_ms is not None:
         as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
     require_visible(state, as_of_snapshot)
-    plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=wanted.names, node=projection.node, schema=state.schema)
+    plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=schema.names, node=projection.node, schema=state.schema)
     require_found(state, plan.snapshot)
     if as_of_snapshot is None:
         require_metadata(state, lake, plan.snapshot)
-    pieces = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)
-    return ScanPlan(table.name, table.uuid, wanted, pieces, plan.projection)
+    tasks = tuple(LakeScanTask(split, split.bucket) for split in plan.splits)
+    return ScanPlan(table.name, table.uuid, schema, tasks, plan.projection)

@@ -1,4 +1,6 @@
-"""Reads as of a time from before a table took the place of another one: they read the other one, while it is kept."""
+"""Time travel across CREATE OR REPLACE TABLE: a read as of a time before the replacement reads the replaced table, if
+it is still retained.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from streamhouse_spark.log.lifecycle.replace_table import find_replaced_table
 
 
 class PreviousTable(TableHandle):
-    """A table that was replaced, in its last state. It is read, and nothing else."""
+    """A replaced table in its last state, for reads only."""
 
     def __init__(self, table: TableHandle, log: CommitLog, last: TableState) -> None:
         super().__init__(table.storage, table.settings, table.path, log, table.world)
@@ -23,16 +25,16 @@ class PreviousTable(TableHandle):
     def refresh(self) -> TableState:
         return self._last
 
-    def look(self, at_most: int) -> TableState:  # noqa: ARG002 - nothing comes any more
+    def look(self, at_most: int) -> TableState:  # noqa: ARG002 - a replaced table has no new commits
         return self._last
 
 
 def table_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> tuple[TableHandle, TableState]:
-    """Return the table that the name meant at a time, and its state: this one, or one whose place it took since,
-    directly or not, and that one's last state.
+    """Return the table that the name referred to at a time, and its state.
 
-    Costs the look at the name's pointers, and where another table had the name before, at that table's log. Raises
-    `SnapshotExpiredError` where that table is being deleted.
+    It is this table, or a table that it replaced directly or indirectly, in that table's last state. Costs one listing
+    of the name's pointers, and a read of the log of each replaced table. Raises `SnapshotExpiredError` if that table is
+    being deleted.
     """
     if table.path.branch is not None:
         return table, state

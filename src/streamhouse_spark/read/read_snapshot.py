@@ -1,8 +1,8 @@
 """`ReadSnapshot`: one consistent state of a table, chosen once per read.
 
-A pin is a folded state, a lake snapshot S, and for each bucket the log range that S does not hold. Rows of S and rows
-of the ranges together are the table, each row once: the state's own record says which offsets S holds, and trimming
-never passes them.
+A read snapshot is a table state, a lake snapshot S, and for each bucket the log range that S does not hold. The rows of
+S and of the ranges are the table, each row exactly once: the state's own record says which offsets S holds, and
+trimming never passes them.
 """
 
 from __future__ import annotations
@@ -29,55 +29,56 @@ class ReadSnapshot:
     state: TableState
     lake: TieredSnapshot | None
     hot: Mapping[int, OffsetRange] = field(default_factory=dict)
-    """Bucket → offsets to read from the hot log; buckets without any are absent."""
+    """Bucket → offsets to read from the hot log. Buckets without any are absent."""
     bases: Mapping[int, KvSnapshot] = field(default_factory=dict)
-    """Bucket → its rows by key before these offsets, for a table with a primary key without a lake snapshot."""
+    """Bucket → key-value snapshot with its rows below `hot`, for a primary-key table without a lake snapshot."""
 
 
 def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) -> ReadSnapshot:
-    """Pin the whole table: without a lake snapshot, all that the log still holds.
+    """Return the read snapshot of the whole table. Without a lake snapshot it covers all that the log still holds.
 
-    ``lake`` overrides the recorded pair, for use when its snapshot was expired; a pair with rows from before the last
-    truncation does not count.
+    ``lake`` overrides the recorded tiered snapshot, for use after that expired. A tiered snapshot with rows from before
+    the last truncation is ignored.
     """
-    pair = lake if lake is not None and state.begins_at(lake.starts) else state.lake
-    if pair is None and state.snapshots:
-        begun = {
+    tiered = lake if lake is not None and state.begins_at(lake.starts) else state.lake
+    if tiered is None and state.snapshots:
+        starts = {
             b: state.snapshots[b].offset if b in state.snapshots else log.start for b, log in state.buckets.items()
         }
-        hot = {b: OffsetRange(begun[b], log.end) for b, log in state.buckets.items() if begun[b] < log.end}
+        hot = {b: OffsetRange(starts[b], log.end) for b, log in state.buckets.items() if starts[b] < log.end}
         return ReadSnapshot(state, None, hot, state.snapshots)
-    if pair is None:
+    if tiered is None:
         ranges = {bucket: log.offsets for bucket, log in state.buckets.items()}
     else:
-        ranges = {bucket: hot_range(log, pair.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
-    return ReadSnapshot(state, pair, {b: r for b, r in ranges.items() if r})
+        ranges = {bucket: hot_range(log, tiered.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
+    return ReadSnapshot(state, tiered, {b: r for b, r in ranges.items() if r})
 
 
-def require_recorded(state: TableState, pair: TieredSnapshot, found: LakeSnapshot | None) -> None:
-    """Check that the ``found`` snapshot is the recorded one: Paimon reuses the numbers of snapshots that were rolled
-    back.
+def require_recorded(state: TableState, tiered: TieredSnapshot, snapshot: LakeSnapshot | None) -> None:
+    """Require that ``snapshot`` is the recorded one, because Paimon reuses the ids of snapshots that were rolled back.
 
-    Raises `SnapshotExpiredError`, on which readers look for another.
+    Raises `SnapshotExpiredError`, after which readers try a fallback snapshot.
     """
     is_as_recorded = (
-        found is not None
-        and same_offsets(found.offsets, pair.offsets)
-        and same_offsets(found.starts, pair.starts)
-        and found.dropped_rows >= pair.dropped_rows  # older records do not say how many
+        snapshot is not None
+        and same_offsets(snapshot.offsets, tiered.offsets)
+        and same_offsets(snapshot.starts, tiered.starts)
+        and snapshot.dropped_rows >= tiered.dropped_rows  # older records lack this count
     )
     if is_as_recorded:
         return
+    offsets = dict(snapshot.offsets) if snapshot else "nothing"
     raise SnapshotExpiredError(
-        f"{state.name}: lake snapshot {pair.snapshot_id} holds {dict(found.offsets) if found else 'nothing'}, when it "
-        f"was recorded it held {dict(pair.offsets)}: another engine rolled the lake back; tier it, which says more"
+        f"{state.name}: lake snapshot {tiered.snapshot_id} holds {offsets}, when it was recorded it held "
+        f"{dict(tiered.offsets)}: another engine rolled the lake back; tier it, which says more"
     )
 
 
 def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
-    """Pin the rows committed at ``timestamp_ms`` or before.
+    """Return the read snapshot of the rows committed at or before ``timestamp_ms``.
 
-    Raises `OffsetsTrimmedError` if log and lake do not reach so far back, or the table was truncated or made later.
+    Raises `OffsetsTrimmedError` if log and lake do not reach back that far, or if the table was truncated or created
+    later.
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
         raise OffsetsTrimmedError(
@@ -86,13 +87,13 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
-    _require_made_before(state, timestamp_ms, ends)
-    deletions = _deletions_until(state, timestamp_ms)
-    pair = _newest_within(state, ends, timestamp_ms, deletions)
-    _require_deleted_in(state, pair, timestamp_ms, deletions)
+    _require_created_before(state, timestamp_ms, ends)
+    deletions = _deletions_as_of(state, timestamp_ms)
+    tiered = _find_tiered_snapshot(state, ends, timestamp_ms, deletions)
+    _require_applied_deletes(state, tiered, timestamp_ms, deletions)
     hot = {}
     for bucket, log in state.buckets.items():
-        start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
+        start = tiered.offsets.get(bucket, 0) if tiered else state.first_offset(bucket)
         if start < log.start:
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which holds "
@@ -107,29 +108,31 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
             )
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
-    return ReadSnapshot(replace(state, deletions=deletions), pair, hot)
+    return ReadSnapshot(replace(state, deletions=deletions), tiered, hot)
 
 
-def _deletions_until(state: TableState, timestamp_ms: int) -> Deletions:
-    """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
-    ahead.
+def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
+    """Return the deletions committed at or before ``timestamp_ms``.
+
+    A later record with a smaller time corrects a clock that ran ahead.
     """
-    latest_ms, kept = state.time_ms, []
+    latest_ms, deletions = state.time_ms, []
     for deletion in reversed(state.deletions):
         latest_ms = min(latest_ms, deletion.time_ms)
         if latest_ms <= timestamp_ms:
-            kept.append(deletion)
+            deletions.append(deletion)
         elif deletion.first_ms <= timestamp_ms and deletion.first_commit < deletion.commit:
             raise OffsetsTrimmedError(
                 f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
                 "are no longer told apart; choose a later time"
             )
-    return Deletions(reversed(kept))
+    return Deletions(reversed(deletions))
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """Raise unless a row that is known to be from that time or before was committed behind the truncation, whatever
-    clocks say.
+    """Raise if the table was truncated after ``timestamp_ms``.
+
+    It was not if a row after the truncation is known to be from that time or before, whatever the clocks say.
     """
     truncation = state.truncation
     if truncation is None or truncation.time_ms <= timestamp_ms:
@@ -142,65 +145,67 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
         )
 
 
-def _require_made_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
-    """Raise unless the table was made before. A clock that was ahead then is corrected by a later record, and by rows
-    known from then.
+def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
+    """Raise if the table was created after ``timestamp_ms``.
+
+    A clock that ran ahead at creation is corrected by a later record, or by rows known to be from that time.
     """
-    made_ms = min(state.created_ms, state.time_ms)
-    if timestamp_ms < made_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
+    created_ms = min(state.created_ms, state.time_ms)
+    if timestamp_ms < created_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {made_ms} ms; choose a later time"
+            f"{state.name} as of {timestamp_ms} ms: the table was made later, at {created_ms} ms; choose a later time"
         )
 
 
 def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Tell whether every row below the offset is known to have been committed at ``timestamp_ms`` or before."""
+    """Return whether every row below the offset is known to have been committed at or before ``timestamp_ms``."""
     if offset <= state.first_offset(bucket):
         return True
     log = state.buckets[bucket]
     if log.segments and log.segments[0].base_offset < offset:
-        whole = BucketLog(log.segments[0].base_offset, log.end, log.segments)
-        if offset_after(whole, timestamp_ms) >= offset:
+        log_with_first = BucketLog(log.segments[0].base_offset, log.end, log.segments)
+        if offset_after(log_with_first, timestamp_ms) >= offset:
             return True
-    pairs = state.lake_history
-    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
+    tiered_snapshots = state.lake_history
+    return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in tiered_snapshots)
 
 
-def _require_deleted_in(
-    state: TableState, pair: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
+def _require_applied_deletes(
+    state: TableState, tiered: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
-    """Require that the lake snapshot lacks the rows whose deletion only lake snapshots tell."""
-    told = pair.told if pair is not None else 0
-    if any(deletion.is_in_lake and deletion.commit > told for deletion in deletions):
+    """Require that the lake snapshot has applied all deletes whose rows are known only to the lake."""
+    applied_through = tiered.told if tiered is not None else 0
+    if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
             f"{state.name} as of {timestamp_ms} ms: rows had been deleted that no recorded lake snapshot of that time "
             f"lacks; read the lake as of that time ({state.name}$lake), or a later time"
         )
 
 
-def _newest_within(
+def _find_tiered_snapshot(
     state: TableState, ends: Mapping[int, int], timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> TieredSnapshot | None:
-    """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had, and
-    all rows but those of the ``deletions``.
+    """Return the latest recorded snapshot that matches the point in time, or None.
+
+    It has no rows at or after ``ends``, all partitions that the table had, and all rows except those of ``deletions``.
     """
     newest = deletions[-1].commit if deletions else 0
     later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
-    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
-    pairs = [pair for pair in pairs if later is None or pair.told < later]
-    known = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
-    dropped_rows = min((pair.dropped_rows for pair in known), default=0)
-    for pair in reversed(pairs):
-        has_all = pair.dropped_rows <= dropped_rows
-        if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in pair.offsets.items()):
-            return pair
+    tiered_snapshots = [tiered for tiered in state.lake_history if state.begins_at(tiered.starts)]
+    tiered_snapshots = [tiered for tiered in tiered_snapshots if later is None or tiered.told < later]
+    candidates = [tiered for tiered in tiered_snapshots if tiered.time_ms <= timestamp_ms][-1:] or tiered_snapshots
+    dropped_rows = min((tiered.dropped_rows for tiered in candidates), default=0)
+    for tiered in reversed(tiered_snapshots):
+        has_all = tiered.dropped_rows <= dropped_rows
+        if has_all and all(offset <= ends.get(bucket, 0) for bucket, offset in tiered.offsets.items()):
+            return tiered
     return None
 
 
 def offset_at(log: BucketLog, timestamp_ms: int) -> int:
-    """Return the first offset committed at ``timestamp_ms`` or later; the bucket's end if there is none.
+    """Return the first offset committed at or after ``timestamp_ms``, or the bucket's end if there is none.
 
-    Where rows were trimmed, the log's start is the earliest answer.
+    If rows were trimmed, the result is never below the log start offset.
     """
     for segment, latest_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
         if latest_ms >= timestamp_ms:
@@ -212,5 +217,5 @@ def offset_at(log: BucketLog, timestamp_ms: int) -> int:
 
 
 def offset_after(log: BucketLog, timestamp_ms: int) -> int:
-    """Return the first offset committed later than ``timestamp_ms``."""
+    """Return the first offset committed after ``timestamp_ms``."""
     return offset_at(log, timestamp_ms + 1)

@@ -1,5 +1,5 @@
-# ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Read the pieces of a plan. Every reader reads here: Python at once, others batch by batch."""
+# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
+"""Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_
 from streamhouse_spark.read.archive_scan import ArchiveReader
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
-from streamhouse_spark.read.changelog_overlay import Changes
+from streamhouse_spark.read.changelog_overlay import ChangelogOverlay
 from streamhouse_spark.read.commit_ranges import Int64Array
 from streamhouse_spark.read.lake_row_ids import read_file
 from streamhouse_spark.read.scan_tasks import (
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _FILES_FIRST: Final = 4
 """A reader of batches may stop after a few rows."""
-_HOLDS_LAKE = (LakeScanTask, KeyedScanTask)
+_WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
 
 
 def read_batches(
@@ -76,68 +76,69 @@ def read_batches(
     mask: RowMask | None = None,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all pieces one after the other: the metadata columns and then the plan's, of the rows that the filter wants.
+    """Read all tasks in order: the metadata columns, then the plan's columns, of the rows that match the filter.
 
-    Rows that the mask tells to be unwanted may be among them; they are left out where that spares reading them.
+    ``mask`` is a cheap pre-filter. Rows that it rejects may still be returned; they are skipped if that saves reading
+    them.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
     reader = ScanTaskReader(table, plan, fields, filter=filter, mask=mask, fail_on_data_loss=fail_on_data_loss)
-    found = (batch for piece in plan.pieces for batch in reader.batches(piece))
+    batches = (batch for task in plan.pieces for batch in reader.batches(task))
     if plan.binlog_start is None:
-        yield from found
+        yield from batches
     else:
-        yield from binlog_batches(_from(found, plan.binlog_start), plan.schema.arrow)
+        yield from binlog_batches(_skip_before(batches, plan.binlog_start), plan.schema.arrow)
 
 
 def read_tables(
     table: TableHandle, plan: ScanPlan, *, filter: pc.Expression | None = None, mask: RowMask | None = None
 ) -> Iterator[pa.Table]:
-    """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
+    """Read all tasks into tables of the plan's columns, lake files in parallel. Raises as `read_batches`."""
     reader = ScanTaskReader(table, plan, filter=filter, mask=mask, files_first=WINDOW_FILES)
-    if isinstance(table.storage, ReadsMany):  # the log's pieces wait for the store too
+    if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
         reader.fetch_first()
         yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
         return
     reader.read_changes()
-    of_lake = [piece for piece in plan.pieces if _is_of_lake(piece)]
+    of_lake = [task for task in plan.pieces if _is_lake_task(task)]
     yield from in_parallel(reader.table, of_lake)
-    yield from (reader.table(piece) for piece in plan.pieces if not _is_of_lake(piece))
+    yield from (reader.table(task) for task in plan.pieces if not _is_lake_task(task))
 
 
-def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
-    """Without what is before the offset, but for the row before the update whose row after is there."""
+def _skip_before(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+    """Skip rows below the offset, but keep the pre-image of an update whose post-image is at or above it."""
     for batch in changes:
         is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
         drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
         yield batch.slice(1) if drop else batch
 
 
-def _with_places(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
     place = 0
     for batch in batches:
         yield np.arange(place, place + batch.num_rows), batch
         place += batch.num_rows
 
 
-def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
-    """Leave out rows that a filter surely does not want, where these are many."""
-    for found in batches:
-        kept = mask.wanted(found.batch)
-        if kept is None:
-            yield found
-        elif kept.any():
-            yield found.only(kept)
+def _drop_mismatches(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
+    """Drop rows that surely do not match the filter, if there are many."""
+    for batch in batches:
+        matches = mask.wanted(batch.batch)
+        if matches is None:
+            yield batch
+        elif matches.any():
+            yield batch.only(matches)
 
 
-def _is_of_lake(piece: Piece) -> bool:
-    """Tell whether its rows are those of a lake file, which are filtered while it is read."""
-    return isinstance(piece, LakeScanTask) or (isinstance(piece, KeyedScanTask) and piece.lake is not None)
+def _is_lake_task(task: Piece) -> bool:
+    """Return whether the task reads a lake file, which is filtered while it is read."""
+    return isinstance(task, LakeScanTask) or (isinstance(task, KeyedScanTask) and task.lake is not None)
 
 
 class ScanTaskReader:
-    """Reads pieces of one plan, in whatever order."""
+    """Reads the scan tasks of one plan, in any order."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class ScanTaskReader:
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
     ) -> None:
-        """Small lake files are fetched in growing windows, which begin with ``files_first`` files."""
+        """Small lake files are prefetched in growing windows. The first window has ``files_first`` files."""
         self._table = table
         self._plan = plan
         self._metadata = metadata
@@ -158,79 +159,87 @@ class ScanTaskReader:
         self._mask = mask
         self._node = mask.node if mask is not None else ALWAYS_TRUE
         self._fail_on_data_loss = fail_on_data_loss
-        self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
+        self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
-        self._records.expect(s for piece in plan.pieces if isinstance(piece, LogScanTask) for s in piece.split.segments)
-        splits = (p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
+        self._records.expect(s for task in plan.pieces if isinstance(task, LogScanTask) for s in task.split.segments)
+        splits = (
+            p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _WITH_LAKE_SPLIT)
+        )
         self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
 
     def fetch_first(self) -> None:
-        """Read the changes, and begin to fetch everything else, at the same time."""
-        begun = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
-        for _ in at_once(self._table.storage, lambda begin: begin(), begun):
+        """Read the changes and start prefetching everything else, concurrently."""
+        reads = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
+        for _ in at_once(self._table.storage, lambda begin: begin(), reads):
             pass
 
     def read_changes(self) -> None:
-        """Read the changes of all buckets at once, before pieces are read in several threads."""
+        """Read the changes of all buckets at once, before several threads read tasks."""
         if self._changes is not None:
             self._changes.read_all()
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a piece that the filter wants."""
-        if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
-            for batch, gone in self._with_gone(piece.split):
-                yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter, gone).to_batches()
+    def batches(self, task: Piece) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task that match the filter."""
+        if self._filter is not None and isinstance(task, LogScanTask) and not self._adds_columns(task.split):
+            for batch, deleted_places in self._read_with_deleted(task.split):
+                yield from select_matching_rows(
+                    pa.Table.from_batches([batch]), self._filter, deleted_places
+                ).to_batches()
             return
-        for batch in self._found(piece):
-            if self._filter is None or self._is_filtered(piece):
+        for batch in self._read_task(task):
+            if self._filter is None or self._is_filtered(task):
                 yield batch
             else:
                 yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
 
-    def table(self, piece: Piece) -> pa.Table:
-        """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
-        if isinstance(piece, LakeScanTask) and self._plan.keyed is None and not self._is_placed(piece):
-            how, gone = self._projection, self._excluded_positions(piece)
-            return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, deleted=gone)
-        if self._filter is not None and isinstance(piece, LogScanTask) and not self._is_shown(piece.split):
-            return self._select_matching(piece.split, self._filter)
-        rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
-        return rows if self._filter is None or self._is_filtered(piece) else select_matching_rows(rows, self._filter)
+    def table(self, task: Piece) -> pa.Table:
+        """Return the rows of a task that match the filter as one table. A lake file is read with all of Arrow's
+        threads.
+        """
+        if isinstance(task, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(task):
+            projection, deleted_positions = self._projection, self._excluded_positions(task)
+            return read_whole(
+                self._lake, task.split, projection, filter=self._filter, node=self._node, deleted=deleted_positions
+            )
+        if self._filter is not None and isinstance(task, LogScanTask) and not self._adds_columns(task.split):
+            return self._select_matching(task.split, self._filter)
+        rows = pa.Table.from_batches(list(self._read_task(task)), self._plan.schema.arrow)
+        return rows if self._filter is None or self._is_filtered(task) else select_matching_rows(rows, self._filter)
 
-    def _is_filtered(self, piece: Piece) -> bool:
-        """Tell whether the rows that `_found` gives of the piece are those that the filter wants."""
-        return _is_of_lake(piece) and not self._is_placed(piece)
+    def _is_filtered(self, task: Piece) -> bool:
+        """Return whether `_read_task` already filters the rows of the task."""
+        return _is_lake_task(task) and not self._needs_positions(task)
 
-    def _is_placed(self, piece: Piece) -> bool:
-        """Tell whether the places of a lake file's rows in the log are asked for."""
-        return isinstance(piece, LakeScanTask) and bool(self._metadata)
+    def _needs_positions(self, task: Piece) -> bool:
+        """Return whether the log positions of a lake file's rows are requested."""
+        return isinstance(task, LakeScanTask) and bool(self._metadata)
 
-    def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
-        match piece:
+    def _read_task(self, task: Piece) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a task. Only lake files are filtered, and only if log positions are not requested."""
+        match task:
             case LogScanTask(split):
-                return self._of_log(split)
+                return self._read_log(split)
             case LakeScanTask(split):
-                if self._is_placed(piece):
-                    return self._of_lake(piece)
-                return self._select_columns(self._lake_batches(split, self._excluded_positions(piece)))
+                if self._needs_positions(task):
+                    return self._read_lake_positions(task)
+                return self._select_columns(self._read_lake(split, self._excluded_positions(task)))
             case KeyedScanTask():
-                return self._select_columns(self._of_key(piece))
+                return self._select_columns(self._read_keyed(task))
             case OffsetsScanTask():
-                return self._of_offsets(piece)
+                return self._read_offsets(task)
             case ArchiveScanTask():
-                return self._shown(self._archive.batches(piece, self._plan.schema))
+                return self._add_metadata(self._archive.batches(task, self._plan.schema))
             case StartScanTask(split, offset):
-                return self._before(split, offset)
+                return self._read_start(split, offset)
             case BinlogScanTask(split, schema, archived):
-                return self._binlog(archived, split, schema)
+                return self._read_binlog(archived, split, schema)
             case ChangesScanTask():
-                return change_batches(piece, self._placed(piece), self._metadata)
+                return change_batches(task, self._read_with_offsets(task), self._metadata)
             case FileRowsScanTask() | VersionRowsScanTask():
-                raise ValueError(f"{piece} is read as changes")
+                raise ValueError(f"{task} is read as changes")
             case ViewScanTask(suffix):
-                raise ValueError(f"${suffix} is a view, which has no pieces")
+                raise ValueError(f"${suffix} is a view, which has no scan tasks")
 
     @property
     def _projection(self) -> LakeProjection:
@@ -238,7 +247,7 @@ class ScanTaskReader:
         return self._plan.projection
 
     def _select_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The plan's columns; a plan by key also reads those of the key."""
+        """Return the plan's columns. A plan of a primary-key table also reads the key columns."""
         if self._plan.keyed is None:
             return batches
         names = list(self._plan.schema.names)
@@ -246,190 +255,204 @@ class ScanTaskReader:
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    def _of_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        if not self._is_shown(split):
-            return self._live(split)
+    def _read_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        if not self._adds_columns(split):
+            return self._read_live(split)
         schema, has_changes = self._plan.schema, split.has_changes
-        wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
-        batches = read_split(self._table.storage, split, wanted, records=self._records)
-        return self._shown(batches if has_changes or self._mask is None else _possible(batches, self._mask))
+        read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
+        batches = read_split(self._table.storage, split, read_schema, records=self._records)
+        return self._add_metadata(
+            batches if has_changes or self._mask is None else _drop_mismatches(batches, self._mask)
+        )
 
-    def _is_shown(self, split: LogSplit) -> bool:
-        """Tell whether columns are made beside the rows that the log has."""
+    def _adds_columns(self, split: LogSplit) -> bool:
+        """Return whether columns are added to those that the log stores."""
         return bool(self._metadata) or split.has_changes
 
-    def _live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
-        for batch, gone in self._with_gone(split):
-            parts = live_parts(batch, gone)
+    def _read_live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        for batch, deleted_places in self._read_with_deleted(split):
+            parts = live_parts(batch, deleted_places)
             if parts is None:
-                yield live(batch, gone)
+                yield live(batch, deleted_places)
             else:
                 yield from parts
 
-    def _with_gone(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
-        """All rows of a split in batches, each with the places of the deleted ones."""
-        every = replace(split, deleted=None)
+    def _read_with_deleted(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
+        """Yield all rows of a split in batches, each with the places of its deleted rows."""
+        with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
-        for found in read_split(self._table.storage, every, self._plan.schema, records=self._records):
-            yield found.batch, places_within(deleted, found.base_offset, found.batch.num_rows)
+        for log_batch in read_split(self._table.storage, with_deleted, self._plan.schema, records=self._records):
+            yield log_batch.batch, places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
 
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
-        """The rows that a filter wants, which are chosen once: a copy without deleted rows would take as long again."""
+        """Return the rows that match the filter. Deleted rows are excluded in the same step, without a second copy."""
         batches, places, begin = [], [NO_PLACES], 0
-        for batch, gone in self._with_gone(split):
+        for batch, deleted_places in self._read_with_deleted(split):
             batches.append(batch)
-            places.append(gone + begin)
+            places.append(deleted_places + begin)
             begin += batch.num_rows
         return select_matching_rows(
             pa.Table.from_batches(batches, self._plan.schema.arrow), filter_, np.concatenate(places)
         )
 
-    def _shown(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
-        return (with_metadata(found, self._metadata) for found in batches)
+    def _add_metadata(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
+        return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
-    def _placed(self, piece: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
+    def _read_with_offsets(self, task: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """Yield rows of the log, or of the lake if trimmed, with their offsets. Rows of a lake file come with
+        positions.
+        """
         schema = self._plan.schema
-        if isinstance(piece.rows, OffsetsScanTask):
-            bucket, snapshot_id = piece.rows.bucket, piece.rows.snapshot_id
+        if isinstance(task.rows, OffsetsScanTask):
+            bucket, snapshot_id = task.rows.bucket, task.rows.snapshot_id
             if snapshot_id is None:
-                yield from self._trimmed(bucket, piece.rows.offsets)
+                yield from self._read_trimmed(bucket, task.rows.offsets)
             else:
                 lake = self._table.open_lake().with_schema(schema)
-                yield from lake.read_held(snapshot_id, bucket, piece.commits.offsets)
+                yield from lake.read_held(snapshot_id, bucket, task.commits.offsets)
             return
-        if isinstance(piece.rows, FileRowsScanTask):
-            yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
+        if isinstance(task.rows, FileRowsScanTask):
+            yield from read_file(self._table, schema, task.rows.snapshot_id, task.rows.name)
             return
-        if isinstance(piece.rows, VersionRowsScanTask):
-            yield from _with_places(read_batches(self._table, piece.rows.plan.of_columns(schema)))
+        if isinstance(task.rows, VersionRowsScanTask):
+            yield from _number_rows(read_batches(self._table, task.rows.plan.of_columns(schema)))
             return
-        if isinstance(piece.rows, ArchiveScanTask):
-            batches = self._archive.batches(piece.rows, schema)
+        if isinstance(task.rows, ArchiveScanTask):
+            batches = self._archive.batches(task.rows, schema)
         else:
-            split = piece.rows.split
-            wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
-            batches = self._log_batches(split, wanted)
-        for found in batches:
-            yield np.arange(found.base_offset, found.offsets.end), found.batch
+            split = task.rows.split
+            read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
+            batches = self._read_split(split, read_schema)
+        for log_batch in batches:
+            yield np.arange(log_batch.base_offset, log_batch.offsets.end), log_batch.batch
 
-    def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
-        """Rows of a snapshot by key, at the offset before the one that they are from."""
-        for found in self._log_batches(split, self._plan.schema):
-            last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
-            yield add_log_positions(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
+    def _read_start(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a key-value snapshot, at the offset just before the snapshot's end offset."""
+        for log_batch in self._read_split(split, self._plan.schema):
+            last = pa.repeat(pa.scalar(offset - 1, pa.int64()), log_batch.batch.num_rows)
+            yield (
+                add_log_positions(log_batch.batch, self._metadata, split.bucket, last)
+                if self._metadata
+                else log_batch.batch
+            )
 
-    def _binlog(
+    def _read_binlog(
         self, archived: Sequence[ArchiveScanTask], split: LogSplit, schema: TableSchema
     ) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
-        older = (self._archive.batches(piece, schema) for piece in archived)
-        found_batches = itertools.chain(itertools.chain.from_iterable(older), self._log_batches(split, written))
-        changes = (with_metadata(found, CHANGELOG_FIELDS) for found in found_batches)
+        older = (self._archive.batches(task, schema) for task in archived)
+        log_batches = itertools.chain(itertools.chain.from_iterable(older), self._read_split(split, written))
+        changes = (with_metadata(log_batch, CHANGELOG_FIELDS) for log_batch in log_batches)
         return binlog_batches(changes, schema.arrow)
 
-    def _log_batches(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
+    def _read_split(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
         return read_split(self._table.storage, split, schema)
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
-    def _lake_batches(self, split: LakeSplit, gone: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
-        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, deleted=gone)
+    def _read_lake(self, split: LakeSplit, deleted_positions: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
+        return read_lake_split(
+            self._lake, split, self._projection, filter=self._filter, node=self._node, deleted=deleted_positions
+        )
 
-    def _excluded_positions(self, piece: LakeScanTask, ours: OffsetFile | None = None) -> Int64Array:
-        """Return the positions of the rows to leave out that the lake does not lack yet; its footer, of which ``ours``
-        may be known, tells those of a file of which the plan knows offsets alone.
+    def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
+        """Return the positions of deleted rows that the lake file still has.
+
+        If the plan has only their offsets, the file's footer maps these to positions. ``source`` is that footer's
+        content, if it was read already.
         """
-        found = [] if piece.gone is None else [piece.gone]
-        if piece.deleted and piece.split.merge is None:
-            ours = ours or self._require_ours(piece)
-            shared = ours.runs.common(piece.deleted.get(ours.bucket, OffsetRuns.merged([])))
-            found.append(OffsetRuns.of(ours.runs.rows_at(shared)))
-        return OffsetRuns.merged(found).offsets() if found else NO_POSITIONS
+        positions = [] if task.gone is None else [task.gone]
+        if task.deleted and task.split.merge is None:
+            source = source or self._require_offset_file(task)
+            shared = source.runs.common(task.deleted.get(source.bucket, OffsetRuns.merged([])))
+            positions.append(OffsetRuns.of(source.runs.rows_at(shared)))
+        return OffsetRuns.merged(positions).offsets() if positions else NO_POSITIONS
 
-    def _offset_file(self, piece: LakeScanTask) -> OffsetFile | None:
+    def _offset_file(self, task: LakeScanTask) -> OffsetFile | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
-        return offset_file(self._lake, piece.split.location, writers)
+        return offset_file(self._lake, task.split.location, writers)
 
-    def _require_ours(self, piece: LakeScanTask) -> OffsetFile:
-        ours = self._offset_file(piece)
-        if ours is None:
+    def _require_offset_file(self, task: LakeScanTask) -> OffsetFile:
+        source = self._offset_file(task)
+        if source is None:
             raise LakeMismatchError(
-                f"{self._table.name}: rows were deleted that may be in {piece.split.location}, which another engine "
+                f"{self._table.name}: rows were deleted that may be in {task.split.location}, which another engine "
                 "wrote, so that their places are not known; delete them there with that engine"
             )
-        return ours
+        return source
 
-    def _of_lake(self, piece: LakeScanTask) -> Iterator[pa.RecordBatch]:
-        """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
-        their identities are their places in the file, if the piece says which it is.
+    def _read_lake_positions(self, task: LakeScanTask) -> Iterator[pa.RecordBatch]:
+        """Yield lake rows with their log positions, which are null for files of other engines and for merged files.
+
+        Rows of files of other engines get their file positions as ids if the task names the file's place.
         """
-        files, split = self._lake, piece.split
+        files, split = self._lake, task.split
         if split.merge is not None:
             for batch in read_lake_split(files, split, self._projection):
                 yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
-        ours = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
-        gone = self._excluded_positions(piece, ours)
-        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, deleted=gone):
-            if ours is not None:
-                offsets = pa.array(ours.runs.offsets_of(numbers))
-                yield add_log_positions(batch, self._metadata, ours.bucket, offsets)
+        source = self._require_offset_file(task) if task.deleted else self._offset_file(task)
+        deleted_positions = self._excluded_positions(task, source)
+        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, deleted=deleted_positions):
+            if source is not None:
+                offsets = pa.array(source.runs.offsets_of(numbers))
+                yield add_log_positions(batch, self._metadata, source.bucket, offsets)
             else:
-                ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers))
-                yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
+                ids = None if task.place is None else pa.array(file_row_ids(task.place, numbers))
+                yield add_log_positions(batch, self._metadata, task.bucket, None, ids=ids)
 
-    def _of_offsets(self, piece: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
-        for found, batch in self._live_trimmed(piece):
-            yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(found)) if self._metadata else batch
+    def _read_offsets(self, task: OffsetsScanTask) -> Iterator[pa.RecordBatch]:
+        for offsets, batch in self._read_live_trimmed(task):
+            yield add_log_positions(batch, self._metadata, task.bucket, pa.array(offsets)) if self._metadata else batch
 
-    def _live_trimmed(self, piece: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """A trimmed range, without the rows that are to be left out."""
-        for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id):
-            gone = None if piece.deleted is None else piece.deleted.holds(offsets)
-            if gone is None or not gone.any():
+    def _read_live_trimmed(self, task: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """Yield the rows of a trimmed range that are not deleted."""
+        for offsets, batch in self._read_trimmed(task.bucket, task.offsets, self._node, snapshot_id=task.snapshot_id):
+            is_deleted = None if task.deleted is None else task.deleted.holds(offsets)
+            if is_deleted is None or not is_deleted.any():
                 yield offsets, batch
-            elif not gone.all():
-                yield offsets[~gone], without(batch, gone)
+            elif not is_deleted.all():
+                yield offsets[~is_deleted], without(batch, is_deleted)
 
-    def _trimmed(
+    def _read_trimmed(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
+        """Yield the rows of a trimmed range from the lake.
+
+        If data loss is tolerated, lost rows are located by bisection and skipped.
+        """
         table = self._table
         try:
-            lake = table.open_lake().with_schema(
-                self._plan.schema
-            )  # this process may know an older schema of the table
+            lake = table.open_lake().with_schema(self._plan.schema)  # this process may have cached an older schema
             yield from lake.read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
-        except OffsetsTrimmedError:  # raised before the first row
+        except OffsetsTrimmedError:  # is raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:
-                require_not_truncated(state, bucket, offsets.start)  # which says more, where that is why
+                require_not_truncated(state, bucket, offsets.start)  # more specific error if a truncation is the reason
                 raise
             if len(offsets) == 1 or offsets.end <= state.first_offset(bucket):
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
                 return
             middle = (offsets.start + offsets.end) // 2
-            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
-            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
+            yield from self._read_trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
+            yield from self._read_trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 
-    def _of_key(self, piece: KeyedScanTask) -> Iterator[pa.RecordBatch]:
+    def _read_keyed(self, task: KeyedScanTask) -> Iterator[pa.RecordBatch]:
         keyed, changes = self._plan.keyed, self._changes
         if keyed is None or changes is None:
-            raise ValueError("a piece by key outside of a plan by key")
-        if piece.is_of_changes:
-            assert piece.bucket is not None
-            yield from changes.rows(piece.bucket).to_batches()
+            raise ValueError("a keyed scan task outside of a plan of a primary-key table")
+        if task.is_of_changes:
+            assert task.bucket is not None
+            yield from changes.rows(task.bucket).to_batches()
             return
-        for batch in self._older(piece, keyed.schema):
-            yield changes.without_changed(batch, piece.bucket)
+        for batch in self._read_older(task, keyed.schema):
+            yield changes.without_changed(batch, task.bucket)
 
-    def _older(self, piece: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-        """Rows that changes are laid over."""
-        if piece.base is not None:
-            return (found.batch for found in self._log_batches(piece.base, schema))
-        assert piece.lake is not None
-        return self._lake_batches(piece.lake)
+    def _read_older(self, task: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        """Return the rows that the changes are merged into."""
+        if task.base is not None:
+            return (log_batch.batch for log_batch in self._read_split(task.base, schema))
+        assert task.lake is not None
+        return self._read_lake(task.lake)

@@ -1,6 +1,6 @@
-"""The pieces of a read: parts of the log, lake files and inlined rows as one list, which travels as JSON.
+"""Scan tasks of a read: log ranges, lake files and inlined rows, serialised as JSON.
 
-A piece says of itself all that its reader needs besides the plan that it is of.
+A task carries all that its reader needs in addition to its plan.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class LakeScanTask:
     bucket: int | None = None
     """Bucket of all its rows, if known."""
     deleted: Mapping[int, OffsetRuns] = field(default_factory=dict)
-    """Bucket → offsets of rows to leave out, which the lake does not lack yet."""
+    """Bucket → offsets of pending deletes: rows to skip that the lake snapshot still has."""
     gone: OffsetRuns | None = None
-    """Positions in the file of rows to leave out, which the lake does not lack yet."""
+    """File positions of pending deletes: rows to skip that the lake snapshot still has."""
     place: int | None = None
-    """Place of the file among all of the snapshot, if its rows are to be told by it."""
+    """Position of the file among all files of the snapshot, if its rows are to be identified by it."""
 
     @property
     def size_bytes(self) -> int:
@@ -49,7 +49,7 @@ class LakeScanTask:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether some rows may be left out that the lake does not lack yet."""
+        """Whether the task may have pending deletes."""
         return bool(self.deleted) or self.gone is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class LakeScanTask:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LakeScanTask:
         deleted = rows_from_json(data.get("deleted", {}))
-        gone = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
-        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, gone, data.get("place"))
+        deleted_positions = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
+        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, deleted_positions, data.get("place"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,11 @@ class OffsetsScanTask:
     offsets: OffsetRange
     size_bytes: int
     snapshot_id: int | None = None
-    """The lake snapshot that is read, whose missing rows are left out; None for the newest, of which none may be
-    missing. Of changes its files have the rows, deleted ones too."""
+    """The lake snapshot to read, whose missing rows are skipped. None for the latest, in which no row may be missing.
+    In a scan of changes, the files of the snapshot provide deleted rows as well.
+    """
     deleted: OffsetRuns | None = None
-    """Rows to leave out, which the lake may not lack yet."""
+    """Rows to skip, which the lake may still have."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,12 +94,12 @@ class OffsetsScanTask:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveScanTask:
-    """Changes of a bucket that are read from a page of the archive, because the hot log may no longer have them."""
+    """Changes of a bucket to read from a page of the change archive, because the hot log may no longer have them."""
 
     bucket: int
     offsets: OffsetRange
     page: str
-    """Uuid of the page."""
+    """UUID of the page."""
     size_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -113,21 +114,21 @@ class ArchiveScanTask:
 
 @dataclass(frozen=True, slots=True)
 class KeyedScanTask:
-    """Rows of a table with a primary key that need its newest changes to be read.
+    """Rows of a primary-key table that must be merged with its latest changes.
 
-    With ``lake`` or ``base``, the rows of that part of a lake file, or of a snapshot by key, whose keys no change
-    names; without either, the rows that the changes of the bucket leave.
+    With ``lake`` or ``base``, the task reads the rows of that lake split or key-value snapshot whose keys have no
+    change. Without either, it reads the rows that result from the changes of the bucket.
     """
 
     bucket: int | None
-    """None for a lake file whose bucket is unknown: the changes of all buckets count."""
+    """None for a lake file of unknown bucket, which is merged with the changes of all buckets."""
     lake: LakeSplit | None
     size_bytes: int
     base: LogSplit | None = None
 
     @property
     def is_of_changes(self) -> bool:
-        """Whether the piece has the rows that the changes leave, not older rows under them."""
+        """Whether the task reads the merged changes instead of older rows."""
         return self.lake is None and self.base is None
 
     def to_json(self) -> dict[str, Any]:
@@ -138,11 +139,11 @@ class KeyedScanTask:
 
 @dataclass(frozen=True, slots=True)
 class StartScanTask:
-    """Rows of a snapshot by key that a stream of changes begins with."""
+    """Rows of a key-value snapshot that start a changelog stream."""
 
     split: LogSplit
     offset: int
-    """The rows are those before this offset of the bucket."""
+    """The bucket's offset up to which the snapshot holds the rows."""
 
     @property
     def size_bytes(self) -> int:
@@ -154,7 +155,7 @@ class StartScanTask:
 
 @dataclass(frozen=True, slots=True)
 class BinlogScanTask:
-    """All changes of a bucket in the form of ``$binlog``: in one piece, because an update is two rows of the log."""
+    """All changes of a bucket for ``$binlog``, as one task because an update is two rows of the log."""
 
     split: LogSplit
     schema: TableSchema
@@ -164,10 +165,10 @@ class BinlogScanTask:
 
     @property
     def size_bytes(self) -> int:
-        return self.split.size_bytes + sum(piece.size_bytes for piece in self.archived)
+        return self.split.size_bytes + sum(task.size_bytes for task in self.archived)
 
     def to_json(self) -> dict[str, Any]:
-        archived = [piece.to_json() for piece in self.archived]
+        archived = [task.to_json() for task in self.archived]
         return {
             "kind": "binlog",
             "split": self.split.to_json(),
@@ -178,10 +179,10 @@ class BinlogScanTask:
 
 @dataclass(frozen=True, slots=True)
 class FileRowsScanTask:
-    """A data file of a lake snapshot whose rows are told by their positions, because they have no offsets."""
+    """A data file of a lake snapshot whose rows are identified by position, because they have no offsets."""
 
     name: str
-    """Its name as deletions have it, see `StorageFiles.name_of`."""
+    """Its name as recorded in deletions, see `StorageFiles.name_of`."""
     snapshot_id: int
     size_bytes: int
 
@@ -196,18 +197,18 @@ class FileRowsScanTask:
 
 @dataclass(frozen=True, slots=True)
 class VersionRowsScanTask:
-    """All rows that a bucket of a table with a primary key had behind a commit, told by their places among them."""
+    """All rows that a bucket of a primary-key table had at a version, numbered in read order."""
 
     bucket: int | None
-    """None for those of lake files whose bucket is unknown."""
+    """None for lake files of unknown bucket."""
     plan: ScanPlan
-    """The read of these rows, with all columns of the table."""
+    """The scan of these rows, with all columns of the table."""
     num_rows: int
-    """How many there are at most."""
+    """Upper bound of the number of rows."""
 
     @property
     def size_bytes(self) -> int:
-        return sum(piece.size_bytes for piece in self.plan.pieces)
+        return sum(task.size_bytes for task in self.plan.pieces)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "version", "bucket": self.bucket, "plan": self.plan.to_json(), "num_rows": self.num_rows}
@@ -215,18 +216,19 @@ class VersionRowsScanTask:
 
 @dataclass(frozen=True, slots=True)
 class ChangesScanTask:
-    """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out. Of a lake
-    file, and of a version, they are at positions.
+    """Rows of a bucket as changes, each with its commit. Rows at offsets of no commit are skipped.
+
+    For a lake file and for a version, positions take the place of offsets.
     """
 
     rows: LogScanTask | OffsetsScanTask | ArchiveScanTask | FileRowsScanTask | VersionRowsScanTask
     commits: CommitRanges
     is_deleted: bool = False
-    """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
+    """Whether the commits deleted the rows, in a log table; else they appended them."""
     key: tuple[str, ...] = ()
-    """The primary key, if keys may have several changes in one commit, of which the net one counts."""
+    """The primary key, if a commit may have several changes of a key, which are reduced to their net change."""
     is_changelog: bool = False
-    """Whether kinds of changes have their names in ``$changelog``; else those of Spark's ``CHANGES``."""
+    """Whether change types are named as in ``$changelog``; else as in Spark's ``CHANGES``."""
 
     @property
     def bucket(self) -> int | None:
@@ -299,10 +301,10 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "start":
             return StartScanTask(LogSplit.from_json(data["split"]), data["offset"])
         case "binlog":
-            archived = tuple(_archive_piece(piece) for piece in data["archived"])
+            archived = tuple(_archive_task_from_json(task) for task in data["archived"])
             return BinlogScanTask(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
         case "archive":
-            return _archive_piece(data)
+            return _archive_task_from_json(data)
         case "file":
             return FileRowsScanTask(data["name"], data["snapshot_id"], data["size_bytes"])
         case "version":
@@ -313,22 +315,22 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return ViewScanTask(data["suffix"])
 
 
-def _archive_piece(data: Mapping[str, Any]) -> ArchiveScanTask:
+def _archive_task_from_json(data: Mapping[str, Any]) -> ArchiveScanTask:
     return ArchiveScanTask(data["bucket"], OffsetRange(*data["offsets"]), data["page"], data["size_bytes"])
 
 
 def num_segments(plan: ScanPlan) -> int:
-    """Count the segments of the log, and of snapshots by key, that a read of the plan's pieces reads."""
-    return sum(len(split.segments) for split in splits_of(plan))
+    """Count the log and key-value snapshot segments that the plan reads."""
+    return sum(len(split.segments) for split in log_splits(plan))
 
 
-def splits_of(plan: ScanPlan) -> Iterator[LogSplit]:
-    """Return the parts of the log, and of snapshots by key, that a read of the plan's pieces reads."""
+def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
+    """Return the splits of the log and of key-value snapshots that the plan reads."""
     yield from plan.keyed.tails if plan.keyed is not None else ()
-    for piece in plan.pieces:
-        rows = piece.rows if isinstance(piece, ChangesScanTask) else piece
+    for task in plan.pieces:
+        rows = task.rows if isinstance(task, ChangesScanTask) else task
         if isinstance(rows, VersionRowsScanTask):
-            yield from splits_of(rows.plan)
+            yield from log_splits(rows.plan)
         elif isinstance(rows, LogScanTask | StartScanTask | BinlogScanTask):
             yield rows.split
         elif isinstance(rows, KeyedScanTask) and rows.base is not None:
@@ -337,20 +339,21 @@ def splits_of(plan: ScanPlan) -> Iterator[LogSplit]:
 
 @dataclass(frozen=True, slots=True)
 class MergeColumns:
-    """The columns for reading a table with a primary key, besides those asked for."""
+    """Columns and changes for reading a primary-key table, in addition to the requested columns."""
 
     schema: TableSchema
-    """Columns to read of lake files and of changes: the wanted ones and those of the primary key."""
+    """Columns to read from lake files and changes: the requested ones and the primary key."""
     key: tuple[str, ...]
     tails: tuple[LogSplit, ...]
-    """The changes that the lake snapshot does not hold, of each bucket with some."""
+    """The changes that the lake snapshot does not hold, one split per bucket with changes."""
     history: str | None = None
-    """Attempt of the newest record behind them: offsets of a table that was restored may hold other rows. None if
-    unknown."""
+    """Attempt of the latest record after these changes, because a restored table may hold other rows at the same
+    offsets. None if unknown.
+    """
 
-    def of_pieces(self, pieces: Sequence[Piece]) -> MergeColumns:
-        """Return the columns without the changes that these pieces do not need."""
-        buckets = {piece.bucket for piece in pieces if isinstance(piece, KeyedScanTask)}
+    def for_tasks(self, tasks: Sequence[Piece]) -> MergeColumns:
+        """Return these columns with only the changes that the tasks need."""
+        buckets = {task.bucket for task in tasks if isinstance(task, KeyedScanTask)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
         return replace(self, tails=needed)
 
@@ -366,26 +369,28 @@ class MergeColumns:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """All pieces of one read, from one state of the table, and their common facts."""
+    """All scan tasks of one read of one table state, with their common properties."""
 
     table: str
     table_uuid: str
     schema: TableSchema
-    """The table's columns that are read, in the order of the result."""
+    """The table columns to read, in the order of the result."""
     pieces: tuple[Piece, ...]
     projection: LakeProjection | None = None
-    """The identity of these columns, or those of ``keyed``, in lake files; set if there are lake pieces."""
+    """The field ids of these columns, or of those of ``keyed``, in lake files. Set if there are lake tasks."""
     keyed: MergeColumns | None = None
-    """Set for the rows of a table with a primary key."""
+    """Set for the rows of a primary-key table."""
     binlog_start: int | None = None
-    """For ``$binlog``: the pieces are of one bucket and hold its changes from this offset on, perhaps one before it."""
+    """For ``$binlog``: the tasks belong to one bucket and hold its changes from this offset on, perhaps one row
+    earlier.
+    """
 
     def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
             "uuid": self.table_uuid,
             "schema": self.schema.to_json(),
-            "pieces": [piece.to_json() for piece in self.pieces],
+            "pieces": [task.to_json() for task in self.pieces],
             "projection": self.projection.to_json() if self.projection else None,
             "keyed": self.keyed.to_json() if self.keyed else None,
             "binlog_start": self.binlog_start,
@@ -398,14 +403,14 @@ class ScanPlan:
             data["table"],
             data["uuid"],
             TableSchema.from_json(data["schema"]),
-            tuple(piece_from_json(piece) for piece in data["pieces"]),
+            tuple(piece_from_json(task) for task in data["pieces"]),
             LakeProjection.from_json(projection) if projection is not None else None,
             MergeColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
             data["binlog_start"],
         )
 
     def of_columns(self, schema: TableSchema) -> ScanPlan:
-        """Return the plan of a read of some of the columns."""
+        """Return the plan of a read of a subset of the columns."""
         keyed, names = self.keyed, {*schema.names}
         if keyed is not None:
             names |= {*keyed.key}
@@ -413,6 +418,6 @@ class ScanPlan:
         projection = self.projection.of_columns(names) if self.projection is not None else None
         return replace(self, schema=schema, projection=projection, keyed=keyed)
 
-    def with_pieces(self, pieces: Sequence[Piece]) -> ScanPlan:
-        keyed = self.keyed.of_pieces(pieces) if self.keyed else None
-        return replace(self, pieces=tuple(pieces), keyed=keyed)
+    def with_pieces(self, tasks: Sequence[Piece]) -> ScanPlan:
+        keyed = self.keyed.for_tasks(tasks) if self.keyed else None
+        return replace(self, pieces=tuple(tasks), keyed=keyed)

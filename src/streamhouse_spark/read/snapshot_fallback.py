@@ -1,7 +1,7 @@
-"""Other pins for a read whose pin can no longer be read: another engine expired its lake snapshot, or time passed.
+"""Fallback snapshots for a read whose snapshot can no longer be read, because its lake snapshot or log files expired.
 
-The one policy of all readers. First the pinned log with the lake's newest snapshot, as long as that is the same rows;
-then the newest state of the table, as long as the read's columns are the same in it.
+All readers share this policy. The first fallback is the same log state with the lake's latest snapshot, if that has the
+same rows. After that come the latest states of the table, if the columns of the read are unchanged.
 """
 
 from __future__ import annotations
@@ -22,62 +22,64 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.schema.evolution import require_same_columns
 
-STAND_INS_MAX = 3
+FALLBACKS_MAX = 3
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class InitialSchema:
-    """A read that began by the columns of a pin."""
+    """The columns with which a read started."""
 
     columns: Sequence[str] | None
-    """The columns of the table that it reads; None for all."""
+    """The table columns that the read returns; None for all."""
     is_chosen: bool = False
-    """Whether the user chose the state, so that no other may stand in for it."""
+    """Whether the user chose the state, so that no other state may replace it."""
     reader: str = "a read of {name}"
     advice: str = "read it again"
 
-    def require_same(self, pin: ReadSnapshot, found: ReadSnapshot) -> ReadSnapshot:
-        """Give the pin that was found. Raises `SchemaMismatchError` where columns are others there."""
-        begun, name = pin.state.schema, found.state.name
-        columns = begun.names if self.columns is None else self.columns
-        require_same_columns(begun, found.state.schema, columns, self.reader.format(name=name), self.advice)
-        return found
+    def require_same(self, snapshot: ReadSnapshot, fallback: ReadSnapshot) -> ReadSnapshot:
+        """Return the fallback snapshot. Raises `SchemaMismatchError` if its columns differ from the initial ones."""
+        initial, name = snapshot.state.schema, fallback.state.name
+        columns = initial.names if self.columns is None else self.columns
+        require_same_columns(initial, fallback.state.schema, columns, self.reader.format(name=name), self.advice)
+        return fallback
 
 
-def with_stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema, read: Callable[[ReadSnapshot], T]) -> T:
-    """Read a pin, or one that stands in for it. Raises `SnapshotExpiredError` where none can be read any more."""
-    stand_ins = _stand_ins(table, pin, begun)
-    chosen = pin
+def with_stand_ins(
+    table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
+) -> T:
+    """Read a snapshot, or a fallback for it. Raises `SnapshotExpiredError` if none can be read."""
+    stand_ins = _fallback_snapshots(table, snapshot, initial)
+    current = snapshot
     while True:
         try:
-            return read(chosen)
+            return read(current)
         except SnapshotExpiredError:
-            found = next(stand_ins, None)
-            if found is None:
+            fallback = next(stand_ins, None)
+            if fallback is None:
                 raise
-            chosen = found
+            current = fallback
 
 
-def _stand_ins(table: TableHandle, pin: ReadSnapshot, begun: InitialSchema) -> Iterator[ReadSnapshot]:
-    if BRANCH in pin.state.properties:
-        return  # the lake's newer snapshots are those of the branch's table
-    table.refresh()  # a table that was dropped meanwhile has no lake table either
-    if pin.lake is not None:
-        with suppress(SnapshotExpiredError):  # the lake was built anew meanwhile, and the former one is gone
-            newest = _newest_of_lake(table, pin.state)
-            if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
+def _fallback_snapshots(table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
+    if BRANCH in snapshot.state.properties:
+        return  # newer lake snapshots belong to the table, not to its branch
+    table.refresh()  # a concurrently dropped table has no lake table either
+    if snapshot.lake is not None:
+        with suppress(SnapshotExpiredError):  # the lake was rebuilt concurrently, and the old one deleted
+            newest = _latest_lake_snapshot(table, snapshot.state)
+            if newest is None or (snapshot.lake.offsets and not newest.offsets):  # its log offsets are unknown
                 return
-            if (same := _same_rows(pin.state, newest)) is not None:
+            if (same := _snapshot_of_same_rows(snapshot.state, newest)) is not None:
                 yield same
-    if begun.is_chosen:
+    if initial.is_chosen:
         return
-    for _ in range(STAND_INS_MAX):
-        yield begun.require_same(pin, fall_back_to_lake_snapshot(table))
+    for _ in range(FALLBACKS_MAX):
+        yield initial.require_same(snapshot, fall_back_to_lake_snapshot(table))
 
 
-def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
+def _latest_lake_snapshot(table: TableHandle, state: TableState) -> LakeSnapshot | None:
     lake = table.open_lake(state)
     newest = lake.newest()
     require_of_history(table.log, newest)
@@ -87,22 +89,24 @@ def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | Non
     return newest
 
 
-def _same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
-    """A pin of the state on the lake's newest snapshot, which must hold nothing beyond the state's ends.
+def _snapshot_of_same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
+    """Return a read snapshot of the state on the lake's latest snapshot, or None if that has other rows.
 
-    Nor may a partition have been dropped since.
+    It has the same rows if it ends within the state's log and no partition was dropped since.
     """
     within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
     is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
     if within and is_whole and state.begins_at(newest.starts):
-        return take_latest_snapshot(state, _pair(newest))
+        return take_latest_snapshot(state, _as_tiered_snapshot(newest))
     return None
 
 
 def fall_back_to_lake_snapshot(table: TableHandle) -> ReadSnapshot:
-    """Pin the newest state on the lake's own newest snapshot: another engine may have expired the recorded one."""
-    for _ in range(STAND_INS_MAX):
-        with suppress(OffsetsTrimmedError):  # tiered and trimmed further between the two looks
+    """Return a read snapshot of the latest state on the lake's own latest snapshot, because another engine may have
+    expired the recorded one.
+    """
+    for _ in range(FALLBACKS_MAX):
+        with suppress(OffsetsTrimmedError):  # tiered and trimmed concurrently
             return _snapshot_at_lake(table)
     return _snapshot_at_lake(table)
 
@@ -111,16 +115,16 @@ def _snapshot_at_lake(table: TableHandle) -> ReadSnapshot:
     state = table.refresh()
     if not state.has_lake or BRANCH in state.properties:
         return take_latest_snapshot(state)
-    newest = _newest_of_lake(table, state)
+    newest = _latest_lake_snapshot(table, state)
     if newest is None:
         return take_latest_snapshot(table.refresh(), state.lake)
     try:
-        return take_latest_snapshot(table.refresh(), _pair(newest))
+        return take_latest_snapshot(table.refresh(), _as_tiered_snapshot(newest))
     except OffsetsTrimmedError:
-        if state.lake is not None:  # the lake went back, and the log has the rows no longer
+        if state.lake is not None:  # the lake was rolled back and the log no longer has the rows
             require_progress(state.lake.offsets, newest.offsets, table=state.name)
         raise
 
 
-def _pair(snapshot: LakeSnapshot) -> TieredSnapshot:
+def _as_tiered_snapshot(snapshot: LakeSnapshot) -> TieredSnapshot:
     return TieredSnapshot(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts, told=snapshot.told)

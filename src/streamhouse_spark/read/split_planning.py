@@ -1,4 +1,6 @@
-"""A plan cut into parts of about equal size, for readers side by side: tasks of Spark, streams of a server."""
+"""Split planning: cut a plan into parts of about equal size, for parallel readers such as Spark tasks or server
+streams.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from streamhouse_spark.read.scan_tasks import (
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
 OPENING_BYTES = 256 << 10
-"""Cost of opening one more file, in bytes read instead, so that many tiny files still make several tasks."""
+"""Cost of opening a file, as bytes read instead, so that many tiny files still make several tasks."""
 
 
 class SizedSplit(Protocol):
@@ -34,26 +36,26 @@ S = TypeVar("S", bound=SizedSplit)
 
 
 def parts(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
-    """Cut the plan into parts of about equal size: large pieces are cut, small neighbours share one."""
-    pieces = list(by_bucket(plan.pieces))
-    target_bytes = partition_bytes(pieces, parallelism or os.cpu_count() or 1)
+    """Cut the plan into parts of about equal size: large tasks are split, small neighbours are packed."""
+    tasks = list(by_bucket(plan.pieces))
+    target_bytes = partition_bytes(tasks, parallelism or os.cpu_count() or 1)
     groups = align_to_changes(
-        pack_neighbours(list(split_large_tasks(pieces, target_bytes)), target_bytes), lambda piece: piece
+        pack_neighbours(list(split_large_tasks(tasks, target_bytes)), target_bytes), lambda piece: piece
     )
     return [plan.with_pieces(group) for group in groups] or [plan]
 
 
 def binlog_parts(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
-    """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
-    found: list[ScanPlan] = []
+    """Cut the plan into one part per bucket, because an update is two rows of the log that must stay together."""
+    plans: list[ScanPlan] = []
     for bucket, start in starts.items():
-        pieces = [piece for piece in plan.pieces if _bucket_of_changes(piece) == bucket]
-        found.append(replace(plan.with_pieces(pieces), binlog_start=start))
-    return found or [plan]
+        tasks = [task for task in plan.pieces if _changes_bucket(task) == bucket]
+        plans.append(replace(plan.with_pieces(tasks), binlog_start=start))
+    return plans or [plan]
 
 
-def _bucket_of_changes(piece: Piece) -> int | None:
-    match piece:
+def _changes_bucket(task: Piece) -> int | None:
+    match task:
         case LogScanTask(split):
             return split.bucket
         case ArchiveScanTask(bucket):
@@ -62,89 +64,93 @@ def _bucket_of_changes(piece: Piece) -> int | None:
 
 
 def partition_bytes(
-    pieces: Iterable[SizedSplit], parallelism: int, *, min_bytes: int | None = None, per_core: int = 2
+    tasks: Iterable[SizedSplit], parallelism: int, *, min_bytes: int | None = None, per_core: int = 2
 ) -> int:
-    """How large a partition should be, so that every core has about so many. By default no smaller than is worth a task
-    of Python.
+    """Return the partition size that gives every core about ``per_core`` partitions.
+
+    By default a partition is not smaller than is worthwhile for a Python task.
     """
-    total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
+    total_bytes = sum(task.size_bytes + OPENING_BYTES for task in tasks)
     low_bytes = TARGET_BYTES_MIN if min_bytes is None else min(min_bytes, TARGET_BYTES_MIN)
     return min(max(total_bytes // (per_core * parallelism), low_bytes, 1), TARGET_BYTES_MAX)
 
 
-def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Put pieces that need changes behind the others, those of a bucket beside each other: they need the same ones."""
+def by_bucket(tasks: Iterable[Piece]) -> Iterator[Piece]:
+    """Move tasks that need changes to the end, grouped by bucket, because tasks of a bucket share its changes."""
     of_bucket: dict[int | None, list[Piece]] = {}
-    for piece in pieces:
-        if not isinstance(piece, KeyedScanTask):
-            yield piece
+    for task in tasks:
+        if not isinstance(task, KeyedScanTask):
+            yield task
             continue
-        of_one = of_bucket.setdefault(piece.bucket, [])
-        if piece.base is None:
-            of_one.append(piece)
+        bucket_tasks = of_bucket.setdefault(task.bucket, [])
+        if task.base is None:
+            bucket_tasks.append(task)
         else:
-            cut = split_by_size(piece.base, TARGET_BYTES_MAX)
-            of_one.extend(replace(piece, base=part, size_bytes=part.size_bytes) for part in cut)
+            cut = split_by_size(task.base, TARGET_BYTES_MAX)
+            bucket_tasks.extend(replace(task, base=part, size_bytes=part.size_bytes) for part in cut)
     yield from of_bucket.pop(None, ())
-    for _, found in sorted(of_bucket.items(), key=lambda item: item[0] or 0):
-        yield from found
+    for _, grouped_tasks in sorted(of_bucket.items(), key=lambda item: item[0] or 0):
+        yield from grouped_tasks
 
 
-def split_large_tasks(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
-    """Give the pieces, with large ones of the log in parts."""
-    for piece in pieces:
-        if isinstance(piece, ChangesScanTask):
-            yield from split_changes(piece, target_bytes)
-        elif isinstance(piece, LogScanTask | StartScanTask) and piece.size_bytes > target_bytes * 3 // 2:
-            yield from (replace(piece, split=split) for split in split_by_size(piece.split, target_bytes))
+def split_large_tasks(tasks: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+    """Return the tasks, with large log tasks split."""
+    for task in tasks:
+        if isinstance(task, ChangesScanTask):
+            yield from split_changes(task, target_bytes)
+        elif isinstance(task, LogScanTask | StartScanTask) and task.size_bytes > target_bytes * 3 // 2:
+            yield from (replace(task, split=split) for split in split_by_size(task.split, target_bytes))
         else:
-            yield piece
+            yield task
 
 
-def pack_neighbours(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
-    """Pack neighbours into runs of about equal size, none much larger than the target unless one piece is."""
-    sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
+def pack_neighbours(tasks: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
+    """Pack neighbours into groups of about equal size. A group is much larger than the target only if one task is."""
+    sizes_bytes = [task.size_bytes + OPENING_BYTES for task in tasks]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
     groups: dict[int, list[S]] = {}
     before_bytes = 0
-    for piece, size_bytes in zip(pieces, sizes_bytes, strict=True):
-        groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(piece)
+    for task, size_bytes in zip(tasks, sizes_bytes, strict=True):
+        groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(task)
         before_bytes += size_bytes
     return groups.values()
 
 
-def align_to_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
-    """Move pieces between groups of neighbours: all on both sides of a border to one side, where a side has fewer bytes
-    of a bucket than the bucket's changes, which each side would work out.
+def align_to_changes(groups: Iterable[list[S]], task_of: Callable[[S], Piece]) -> list[list[S]]:
+    """Move the tasks of a bucket that spans two groups to one of them if a side has fewer bytes of the bucket than its
+    changes.
 
-    So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
+    Each group merges the changes of its buckets itself. So regardless of the number of groups, the changes read for a
+    bucket are at most the bytes of its older rows.
     """
     groups = [list(group) for group in groups]
     changes: dict[int | None, int] = {}
-    for one in (one for group in groups for one in group):
-        piece = piece_of(one)
-        if isinstance(piece, KeyedScanTask) and piece.is_of_changes:
-            changes[piece.bucket] = changes.get(piece.bucket, 0) + one.size_bytes
+    for item in (item for group in groups for item in group):
+        task = task_of(item)
+        if isinstance(task, KeyedScanTask) and task.is_of_changes:
+            changes[task.bucket] = changes.get(task.bucket, 0) + item.size_bytes
     changes[None] = sum(changes.values())
     joined: list[list[S]] = groups[:1]
     for group in groups[1:]:
-        held, here = _older_bytes(joined[-1], piece_of), _older_bytes(group, piece_of)
-        moving = {b for b in held.keys() & here.keys() if min(held[b], here[b]) < changes.get(b, 0)}
-        rest: list[S] = []
-        for one in group:
-            piece = piece_of(one)
-            (joined[-1] if isinstance(piece, KeyedScanTask) and piece.bucket in moving else rest).append(one)
-        if rest:
-            joined.append(rest)
+        left_bytes, right_bytes = _older_bytes(joined[-1], task_of), _older_bytes(group, task_of)
+        moving = {
+            b for b in left_bytes.keys() & right_bytes.keys() if min(left_bytes[b], right_bytes[b]) < changes.get(b, 0)
+        }
+        staying: list[S] = []
+        for item in group:
+            task = task_of(item)
+            (joined[-1] if isinstance(task, KeyedScanTask) and task.bucket in moving else staying).append(item)
+        if staying:
+            joined.append(staying)
     return joined
 
 
-def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
-    """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
-    found: dict[int | None, int] = {}
-    for one in group:
-        piece = piece_of(one)
-        if isinstance(piece, KeyedScanTask):
-            found[piece.bucket] = found.get(piece.bucket, 0) + (0 if piece.is_of_changes else one.size_bytes)
-    return found
+def _older_bytes(group: Sequence[S], task_of: Callable[[S], Piece]) -> dict[int | None, int]:
+    """Return bucket → bytes of older rows, for every bucket whose changes the group needs."""
+    sizes_bytes: dict[int | None, int] = {}
+    for item in group:
+        task = task_of(item)
+        if isinstance(task, KeyedScanTask):
+            sizes_bytes[task.bucket] = sizes_bytes.get(task.bucket, 0) + (0 if task.is_of_changes else item.size_bytes)
+    return sizes_bytes

@@ -1,4 +1,4 @@
-"""The system tables of a table: its segments, commits, buckets and the like as Arrow tables."""
+"""System tables of a table, such as its segments, commits and buckets, as Arrow tables."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SystemTables:
     storage: Storage
     state: TableState
     limit: int | None = None
-    """Rows of `$history` at most: the newest ones."""
+    """Maximum rows of `$history`: the latest ones."""
 
     def read(self, name: object) -> pa.Table:
         if not isinstance(name, str) or name not in SYSTEM_TABLES:
@@ -128,8 +128,8 @@ class SystemTables:
             if not name.startswith(BRANCH_TAG)
         ]
         branches = [
-            (one.name, "BRANCH", one.base.version, one.base.time_ms, None, one.base.lake_snapshot)
-            for one in branches_of(self.state)
+            (branch.name, "BRANCH", branch.base.version, branch.base.time_ms, None, branch.base.lake_snapshot)
+            for branch in branches_of(self.state)
         ]
         return [("main", "BRANCH", self.state.version, self.state.time_ms, None, lake), *branches, *tags]
 
@@ -151,7 +151,7 @@ class SystemTables:
         ]
 
     def _commits(self) -> Sequence[Sequence[Any]]:
-        """List the records that are still kept, oldest first."""
+        """List the retained records, oldest first."""
         out: list[Sequence[Any]] = []
         for number in range(self.state.version, 0, -1):
             try:
@@ -165,8 +165,9 @@ class SystemTables:
         return history_rows(self.storage, self.state, self.limit)
 
     def _lineage(self) -> Sequence[Sequence[Any]]:
-        """List, for each refresh of a view whose record is kept, the versions of its sources, oldest first; of one that
-        the view has in part, the offsets that end it.
+        """List the source versions of each view refresh whose record is retained, oldest first.
+
+        For a source version that the view has in part, the row includes the offsets at which that part ends.
         """
         out: list[Sequence[Any]] = []
         for number in range(self.state.version, 0, -1):
@@ -188,14 +189,14 @@ class SystemTables:
 
     def _tiering(self) -> Sequence[Sequence[Any]]:
         return [
-            (pair.snapshot_id, pair.time_ms, bucket, offset)
-            for pair in self.state.lake_history
-            for bucket, offset in sorted(pair.offsets.items())
+            (tiered.snapshot_id, tiered.time_ms, bucket, offset)
+            for tiered in self.state.lake_history
+            for bucket, offset in sorted(tiered.offsets.items())
         ]
 
 
 def bucket_lags(state: TableState) -> dict[int, int]:
-    """Count, for each bucket, the rows that the lake does not hold yet."""
+    """Return bucket → number of rows that the lake does not hold yet."""
     return {b: len(OffsetRange(min(state.lake_offset(b), log.end), log.end)) for b, log in state.buckets.items()}
 
 

@@ -1,4 +1,4 @@
-"""Following a table's log from another process, milliseconds behind the writer on a local disk."""
+"""Tailing a table's log, on a local disk within milliseconds of a writer in another process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
 from streamhouse_spark.read.delete_filter import require_undeleted
 from streamhouse_spark.read.log_poller import lookout_of
-from streamhouse_spark.read.offset_range_scan import archive_pieces
+from streamhouse_spark.read.offset_range_scan import plan_archive_tasks
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
-"""Time between two looks of a tail that is to end when nothing came for a while."""
+"""Poll interval of a tail that ends after an idle time."""
 NAP_MS_MAX = 100.0
-"""Time after which a tail that waits looks whether it is to stop."""
+"""Interval at which a waiting tail checks whether it must stop."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -48,10 +48,12 @@ def follow(
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Tail:
-    """Follow the log as `Table.tail` does. The start is resolved at the call, not at the first batch."""
+    """Follow the log as `Table.tail` does. The start position is resolved at the call, not at the first batch."""
     state = table.refresh()
     require_position(table.log, start, f"the start of a tail of {state.name}")
-    told = start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
+    checked_through = (
+        start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
+    )
     positions = start_offsets(state, start, table.storage)
     columns = Projection.of(state.schema, columns, None).columns
     for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
@@ -66,7 +68,7 @@ def follow(
         state,
         positions,
         columns,
-        told=told,
+        checked_through=checked_through,
         include_metadata=include_metadata,
         poll_ms=poll_ms,
         stop=stop,
@@ -76,11 +78,13 @@ def follow(
 
 
 class Tail(Iterator[pa.RecordBatch]):
-    """The batches of `Table.tail`, and the position behind those taken. For one thread, as a generator is."""
+    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread, like a
+    generator.
+    """
 
-    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], begun: LogPosition) -> None:
+    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], position: LogPosition) -> None:
         self._batches = batches
-        self._position = begun
+        self._position = position
 
     def __next__(self) -> pa.RecordBatch:
         batch, self._position = next(self._batches)
@@ -88,7 +92,7 @@ class Tail(Iterator[pa.RecordBatch]):
 
     @property
     def position(self) -> LogPosition:
-        """The position behind the last batch that was handed out; the start before the first one."""
+        """The position after the last returned batch; initially the start."""
         return self._position
 
     def close(self) -> None:
@@ -101,43 +105,45 @@ def _is_duration(value: object) -> bool:
 
 def _follow(
     table: TableHandle,
-    begun: TableState,
+    initial: TableState,
     positions: dict[int, int],
     columns: Sequence[str],
     *,
-    told: int,
+    checked_through: int,
     include_metadata: bool,
     poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
-    """Without ``poll_ms`` the table's lookout says when storage is asked. ``told`` is the newest commit of which the
-    positions know.
+    """Yield new batches with the position after each.
+
+    Without ``poll_ms`` the table's `LogPoller` decides when storage is polled. ``checked_through`` is the newest commit
+    whose deletions the positions account for.
     """
     clock = table.world.clock
     lookout = lookout_of(table) if poll_ms is None else None
     first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
-    fields = metadata_fields(begun, include_metadata=include_metadata)
-    state = table.refresh()  # the first row may be asked for long after the call
+    fields = metadata_fields(initial, include_metadata=include_metadata)
+    state = table.refresh()  # the first batch may be requested long after the call
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
-        _require_same_rows(begun, state)
-        require_undeleted(state, positions, told, who="this tail", advice="follow it again from 'earliest'")
-        told = state.version
-        if state.schema_id != begun.schema_id:
+        _require_same_rows(initial, state)
+        require_undeleted(state, positions, checked_through, who="this tail", advice="follow it again from 'earliest'")
+        checked_through = state.version
+        if state.schema_id != initial.schema_id:
             who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
-            require_same_columns(begun.schema, state.schema, columns, who, advice)
-        news = False
+            require_same_columns(initial.schema, state.schema, columns, who, advice)
+        has_new_commits = False
         try:
-            for found in _new_batches(table, state, positions, columns):
-                news = True
-                if not found.batch.num_rows:
-                    continue  # all of them are deleted
-                batch = with_metadata(found, fields) if fields else found.batch
+            for log_batch in _read_new_batches(table, state, positions, columns):
+                has_new_commits = True
+                if not log_batch.batch.num_rows:
+                    continue  # all rows are deleted
+                batch = with_metadata(log_batch, fields) if fields else log_batch.batch
                 yield batch, LogPosition.of(state, positions)
-        except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state
-            news = True
-        if news:
+        except SnapshotExpiredError:  # a slow caller: compaction moved the rows; the latest state has them
+            has_new_commits = True
+        if has_new_commits:
             idle_since_ms = clock.boot_ms()
         elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:
             return
@@ -150,25 +156,25 @@ def _follow(
         state = lookout.look(state, table.refresh, first)
 
 
-def _require_same_rows(begun: TableState, state: TableState) -> None:
-    """Raise if the rows that were followed so far are no longer the table's."""
-    if state.truncation is not None and not begun.begins_at(state.first_offsets):
+def _require_same_rows(initial: TableState, state: TableState) -> None:
+    """Raise if a truncation removed the rows that were followed so far."""
+    if state.truncation is not None and not initial.begins_at(state.first_offsets):
         raise OffsetsTrimmedError(
             f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
             "rows that were read are no longer its; follow it again from 'earliest'",
         )
 
 
-def _new_batches(
+def _read_new_batches(
     table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
     records = InlineRecords(table.storage, state.table_uuid, table.log.recent_rows)
     records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:
-            for found in read_log(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
-                positions[bucket] = found.offsets.end
-                yield found
+            for log_batch in read_log(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
+                positions[bucket] = log_batch.offsets.end
+                yield log_batch
 
 
 def read_log(
@@ -179,30 +185,31 @@ def read_log(
     columns: Sequence[str],
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """Read the rows of the hot log at these offsets, and before those of the archive of changes; of a table with a
-    primary key the kind of change comes first.
+    """Read the rows at these offsets from the hot log, and below its start from the change archive.
+
+    For a primary-key table the change type is the first column.
     """
-    wanted = state.schema.select(columns)
-    written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
+    schema = state.schema.select(columns)
+    written = TableSchema((CHANGE_COLUMN, *schema.columns)) if state.primary_key else schema
     start = state.buckets[bucket].start
-    held = usable_archive(state) if offsets.start < start else NO_ARCHIVE
-    if held and held.starts[bucket] <= offsets.start:
+    usable = usable_archive(state) if offsets.start < start else NO_ARCHIVE
+    if usable and usable.starts[bucket] <= offsets.start:
         archive = ArchiveReader(table)
-        for piece in archive_pieces(held, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
-            yield from archive.batches(piece, wanted)
+        for task in plan_archive_tasks(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
+            yield from archive.batches(task, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
     yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
 
 
 def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
-    """Return the fields before the table's columns in a tail."""
+    """Return the metadata columns of a tail, which precede the table's columns."""
     fields = (CHANGE_TYPE,) if state.primary_key else ()
     return (*fields, *METADATA_FIELDS) if include_metadata else fields
 
 
 def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, int]:
-    """Return bucket → first offset to read; buckets that a mapping leaves out start at their earliest row that the log
-    or the archive of changes has.
+    """Return bucket → first offset to read. Buckets missing in a mapping start at the earliest row of the log or change
+    archive.
 
     Raises `InvalidOptionError`.
     """

@@ -1,8 +1,8 @@
-"""The union read: what a lake snapshot holds, and the log beyond exactly its offsets, as one table.
+"""Union read: the rows of a lake snapshot and of the log from exactly its offsets on, as one table.
 
-Rows of a log table are those of both. Of a table with a primary key the log holds changes, which are collapsed by key
-and laid over the older rows; memory is then bounded by the changes that are not in the lake yet, while the lake's rows
-pass by in batches.
+For a log table, the result is the rows of both. The log of a primary-key table holds changes, which are merged by key
+and replace older rows. Memory is then bounded by the changes that are not in the lake yet, since lake rows are streamed
+in batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.historical_schema import pin_of_time
+from streamhouse_spark.read.historical_schema import take_historical_snapshot
 from streamhouse_spark.read.planner import ScanRequest, plan_pin
 from streamhouse_spark.read.previous_table import table_of_time
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
@@ -32,7 +32,7 @@ def read_union(
     where: pc.Expression | Sequence[Any] | None,
     as_of_timestamp_ms: int | None,
 ) -> pa.Table:
-    """Read the newest state, or that of a time, as `Table.to_arrow` says."""
+    """Read the latest state, or the state at a time, as `Table.to_arrow` documents."""
     state = table.refresh()
     if as_of_timestamp_ms is None:
         return read_newest(
@@ -43,46 +43,46 @@ def read_union(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
     table, state = table_of_time(table, state, as_of_timestamp_ms)
-    pin = pin_of_time(table, state, as_of_timestamp_ms)
-    return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
+    snapshot = take_historical_snapshot(table, state, as_of_timestamp_ms)
+    return read_pin(table, snapshot, Projection.of(snapshot.state.schema, columns, parse_filter(where)))
 
 
-def read_newest(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
-    """Read the rows of a pin, or of a newer one where it can no longer be read.
+def read_newest(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
+    """Read the rows of a read snapshot, or of a fallback snapshot if it can no longer be read.
 
-    Raises `SchemaMismatchError` if columns of the projection are not those of the newer pin.
+    Raises `SchemaMismatchError` if columns of the projection changed in the fallback snapshot.
     """
     return with_stand_ins(
-        table, pin, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
+        table, snapshot, InitialSchema(projection.read_columns), lambda found: read_pin(table, found, projection)
     )
 
 
 def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ScanPlan:
-    """Plan a read of the newest state, or of one at a time.
+    """Plan a read of the latest state, or of the state at a time.
 
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
 
-    def plan(pin: ReadSnapshot, of: TableHandle = table) -> ScanPlan:
-        return plan_pin(of, pin, ScanRequest(tuple(columns))).plan(of)
+    def plan(snapshot: ReadSnapshot, of: TableHandle = table) -> ScanPlan:
+        return plan_pin(of, snapshot, ScanRequest(tuple(columns))).plan(of)
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
-        then, state = table_of_time(table, state, as_of_timestamp_ms)
-        return plan(pin_of_time(then, state, as_of_timestamp_ms), then)
+        historical_table, state = table_of_time(table, state, as_of_timestamp_ms)
+        return plan(take_historical_snapshot(historical_table, state, as_of_timestamp_ms), historical_table)
     return with_stand_ins(table, take_latest_snapshot(state), InitialSchema(columns), plan)
 
 
-def read_pin(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> pa.Table:
-    """Read all rows of a pin. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
-    return projection.joined(list(_tables(table, pin, projection)))
+def read_pin(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> pa.Table:
+    """Read all rows of a read snapshot. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    return projection.joined(list(_read_tables(table, snapshot, projection)))
 
 
-def read_hot(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    """Read the rows of a pin's hot ranges of a log table, a table a bucket."""
-    yield from _tables(table, replace(pin, lake=None), projection)
+def read_hot(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+    """Read a log table's rows in the hot log ranges of a read snapshot, one Arrow table per bucket."""
+    yield from _read_tables(table, replace(snapshot, lake=None), projection)
 
 
-def _tables(table: TableHandle, pin: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    plan = plan_pin(table, pin, ScanRequest.of(projection)).plan(table)
+def _read_tables(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
+    plan = plan_pin(table, snapshot, ScanRequest.of(projection)).plan(table)
     return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))

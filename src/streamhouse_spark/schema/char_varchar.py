@@ -1,7 +1,7 @@
-"""CHAR(n) and VARCHAR(n): texts of a column with a length. Pure, over Arrow columns.
+"""CHAR(n) and VARCHAR(n) columns. Pure, over Arrow columns.
 
-They are stored as texts, in the lake too. Written texts are brought to their length as in Spark's own tables: longer
-ones lose blanks at their end, and are an error if that is not enough; shorter ones of CHAR get blanks. Lengths are of
+Values are stored as plain texts, in the lake too. They are fitted on write as in Spark's own tables: longer texts lose
+trailing blanks and fail if they are still too long; shorter CHAR texts are padded with blanks. Lengths are in
 characters (code points).
 """
 
@@ -32,25 +32,25 @@ class TextSize:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """Parse the size in a type's name; None for every other type, and for an impossible length."""
-        found = _NAME.fullmatch(name)
-        if found is None or not 1 <= int(found["length"]) <= LENGTH_MAX:
+        """Parse the size in a type name; None for every other type, and for an invalid length."""
+        match = _NAME.fullmatch(name)
+        if match is None or not 1 <= int(match["length"]) <= LENGTH_MAX:
             return None
-        return cls("varchar" if found["varchar"] else "char", int(found["length"]))
+        return cls("varchar" if match["varchar"] else "char", int(match["length"]))
 
     def holds(self, other: TextSize | None) -> bool:
-        """Tell whether texts of the size ``other`` have this size unchanged."""
+        """Return whether texts of the size ``other`` need no change for this size."""
         if other is None:
             return False
         return other == self or (self.kind == "varchar" and other.length <= self.length)
 
     def fitted(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the texts in their length; the same object if each has it. Raises `TextTooLongError`."""
+        """Return the texts in their length, or the same object if nothing changes. Raises `TextTooLongError`."""
         lengths = pc.utf8_length(texts)
         if pc.any(pc.greater(lengths, self.length)).as_py():
-            found = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, " ")), self.length)
-            if pc.any(found).as_py():
-                raise TextTooLongError(cast("int", pc.index(found, True).as_py()))
+            is_too_long = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, " ")), self.length)
+            if pc.any(is_too_long).as_py():
+                raise TextTooLongError(cast("int", pc.index(is_too_long, True).as_py()))
             texts = pc.utf8_slice_codeunits(texts, 0, self.length)
         if self.kind == "char" and pc.any(pc.less(lengths, self.length)).as_py():
             texts = pc.utf8_rpad(texts, self.length, " ")
@@ -62,7 +62,7 @@ class TextSize:
 
 
 class TextTooLongError(ValueError):
-    """A text is longer than its column, without the blanks at its end. The caller names the column."""
+    """A text without trailing blanks is longer than its column. The caller names the column."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"the text in row {row} is too long")

@@ -1,4 +1,4 @@
-"""Conversion of values of other types to the canonical types of a table, if nothing is lost."""
+"""Lossless conversion of Arrow and Python values to the canonical types of a table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_mark
 from streamhouse_spark.schema.variant_values import encode_variant
 
 FEW_ROWS: Final = 2048
-"""Rows whose texts are checked by one call of Arrow, which looks at each of them. More are checked faster column by
-column, in several calls, behind each of which a thread waits for the interpreter.
+"""Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
+faster column by column, in several calls, after each of which the thread waits for the GIL.
 """
 
 
@@ -33,14 +33,14 @@ def refuse_column(table: str, column: str, problem: str) -> NoReturn:
 
 
 def holds_text(data_type: pa.DataType) -> bool:
-    """Tell whether values of the type are texts, or contain texts."""
+    """Return whether values of the type are texts or contain texts."""
     return pa.types.is_string(data_type) or any(
         holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )
 
 
 def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
-    """Tell whether these columns of few rows are sound, so that their texts are UTF-8; False if that is not sure."""
+    """Return whether the columns of few rows are valid, so that their texts are UTF-8. False if unsure."""
     if rows.num_rows > FEW_ROWS:
         return False
     try:
@@ -51,7 +51,7 @@ def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
 
 
 def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
-    """Refuse texts that are not UTF-8: Arrow takes them unseen, and other readers fail on them or change them."""
+    """Reject texts that are not UTF-8. Arrow accepts them silently, but other readers fail on them or change them."""
     row = 0
     for chunk in values.chunks:
         if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
@@ -65,10 +65,9 @@ def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
 
 
 def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Return the texts in the length of their column; the same object if each has it.
+    """Pad or check the texts for the length of their column. Returns the same object if nothing changes.
 
-    Blanks make texts larger: they come in slices, each of which fits into an array. A row that would become too large
-    is refused before it is made.
+    Padded texts are made in slices that each fit into an array. A row that would become too large is rejected first.
     """
     sizes = _sizes_with_blanks(values, size)
     if sizes is None:
@@ -86,7 +85,7 @@ def fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) 
 
 
 def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_chunking.Sizes | None:
-    """Return the bytes of each text in its length; None if all of them surely fit into one array."""
+    """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
     if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_chunking.SLICE_BYTES_MAX:
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
@@ -116,9 +115,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _is_ascii(array: pa.Array) -> bool:
-    """Tell whether all bytes of the texts are ASCII, which is looked at many at once; also False for unsorted
-    offsets.
-    """
+    """Return whether all bytes of the texts are ASCII, by one vectorised check. Also False for unsorted offsets."""
     _, offsets, data = array.buffers()
     if offsets is None or data is None or not len(array):
         return False
@@ -130,7 +127,7 @@ def _is_ascii(array: pa.Array) -> bool:
 
 
 def _first_invalid(array: pa.Array) -> int | None:
-    """Return the index of the first invalid row; None if only values that no row refers to are invalid."""
+    """Return the index of the first invalid row; None if only unreferenced values are invalid."""
 
     def valid(first: int, last: int) -> bool:
         return _is_valid(array.take(pa.array(range(first, last), pa.int64())))
@@ -155,7 +152,7 @@ _ARROW_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Converts values of one column, or of a field inside it, to a canonical type."""
+    """Converts values of one column, or of a nested field, to a canonical type."""
 
     table: str
     path: str
@@ -184,23 +181,23 @@ class Conversion:
             )
 
     def from_python(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
-        """Convert Python values, in chunks where one array cannot hold them.
+        """Convert Python values, in several chunks if one array cannot hold them.
 
-        Raises `SchemaMismatchError` where one is of another kind or would be lost.
+        Raises `SchemaMismatchError` for a value of another kind and for one that would be lost.
         """
         if any(issubclass(kind, pa.Scalar) for kind in set(map(type, values))):
-            return self._of_scalars(values, target)
+            return self._from_scalars(values, target)
         if is_variant(target):
-            values = [None if value is None else self._encoded(value) for value in values]
+            values = [None if value is None else self._encode(value) for value in values]
         else:
             self.check_python(values, target)
         try:
-            return pa.chunked_array(list(self._arrays(values, target)), type=target)
+            return pa.chunked_array(list(self._build_arrays(values, target)), type=target)
         except (*_ARROW_ERRORS, pa.ArrowCapacityError) as error:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
 
-    def _of_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
-        """Convert values of which some are Arrow scalars, as those that Python has no value for."""
+    def _from_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
+        """Convert values of which some are Arrow scalars, such as dates beyond Python's range."""
         parts: list[pa.Array] = []
         for value in values:
             if isinstance(value, pa.Scalar):
@@ -209,29 +206,29 @@ class Conversion:
                 parts += self.from_python([value], target).chunks
         return pa.chunked_array([pa.concat_arrays(parts)], target)
 
-    def _encoded(self, value: Any) -> dict[str, bytes]:
+    def _encode(self, value: Any) -> dict[str, bytes]:
         try:
             return encode_variant(value)
         except (TypeError, ValueError, OverflowError) as error:
             self._fail(f"has a value that no variant can be: {error}")
 
-    def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
-        """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
+    def _build_arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
+        """Convert the values, recursively in halves while they are too large for one array."""
         try:
-            found = pa.array(values, type=target)
+            converted = pa.array(values, type=target)
         except pa.ArrowCapacityError:
             if len(values) <= 1:
                 raise
             middle = len(values) // 2
-            yield from self._arrays(values[:middle], target)
-            yield from self._arrays(values[middle:], target)
+            yield from self._build_arrays(values[:middle], target)
+            yield from self._build_arrays(values[middle:], target)
         else:
-            yield from found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+            yield from converted.chunks if isinstance(converted, pa.ChunkedArray) else [converted]
 
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
         if is_variant(target):
-            return self._as_variant(array)
+            return self._to_variant(array)
         if types.is_struct(target):
             return self._cast_struct(array, target)
         if types.is_list(target):
@@ -239,51 +236,51 @@ class Conversion:
         if types.is_map(target):
             return self._cast_map(array, target)
         if types.is_integer(source) and types.is_decimal(target):
-            # A direct cast wants room for every value of the integer type, not only for those that are there.
+            # A direct cast requires digits for every value of the integer type, not only for the actual ones.
             return array.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
         if types.is_large_string(source) or types.is_large_binary(source):
             return _from_zero(array).cast(target)
         if types.is_float64(source) and types.is_float32(target):
-            return self._exact(array, array.cast(target))
+            return self._require_exact(array, array.cast(target))
         if types.is_timestamp(source) and types.is_date(target):
-            return self._exact(array, array.cast(target))
+            return self._require_exact(array, array.cast(target))
         return array.cast(target)
 
-    def _exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
-        # Arrow's own cast rounds here without a word.
-        back, given = result.cast(array.type), array
+    def _require_exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
+        # Arrow's own cast rounds silently here.
+        back, original = result.cast(array.type), array
         if pa.types.is_floating(array.type):
             is_number = pc.invert(pc.is_nan(array))
-            back, given = back.filter(is_number), array.filter(is_number)
-        if not pc.all(pc.equal(back, given), min_count=0).as_py():
+            back, original = back.filter(is_number), array.filter(is_number)
+        if not pc.all(pc.equal(back, original), min_count=0).as_py():
             self._fail(
                 f"has values of type {array.type} that {type_name(result.type)} cannot hold exactly; round them first"
             )
         return result
 
-    def _as_variant(self, array: pa.Array) -> pa.Array:
+    def _to_variant(self, array: pa.Array) -> pa.Array:
         if not has_its_fields(array.type):
             self._fail(f"has type {array.type}, a variant has the fields value and metadata, both binary")
         return as_variant(array)
 
     def _cast_struct(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        given = {field.name: position for position, field in enumerate(array.type)}
+        positions = {field.name: position for position, field in enumerate(array.type)}
         fields = {field.name for field in target}
-        for name in given:
+        for name in positions:
             if name not in fields:
                 self._fail(f"has a field '{name}' that the table's struct lacks; its fields are {_join_names(fields)}")
         children = array.flatten()
         parts = [
-            self._inner(field.name).cast(children[given[field.name]], field.type)
-            if field.name in given
+            self._for_field(field.name).cast(children[positions[field.name]], field.type)
+            if field.name in positions
             else pa.nulls(len(array), field.type)
             for field in target
         ]
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=array.is_null())
 
     def _cast_list(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        # Not Arrow's own cast: for list views it is wrong, and inside lists it parses text and drops zones.
-        elements = self._inner("element").cast(array.flatten(), target.value_type)
+        # Arrow's own cast is wrong for list views, and inside lists it parses text and drops zones.
+        elements = self._for_field("element").cast(array.flatten(), target.value_type)
         lengths = pc.if_else(array.is_valid(), pc.list_value_length(array), 0).cast(pa.int32())
         ends = pc.cumulative_sum(lengths)
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
@@ -291,12 +288,12 @@ class Conversion:
 
     def _cast_map(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        keys = self._inner("key").cast(array.keys.slice(first, last - first), target.key_type)
-        items = self._inner("value").cast(array.items.slice(first, last - first), target.item_type)
+        keys = self._for_field("key").cast(array.keys.slice(first, last - first), target.key_type)
+        items = self._for_field("value").cast(array.items.slice(first, last - first), target.item_type)
         offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
         return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
 
-    def _inner(self, name: str) -> Conversion:
+    def _for_field(self, name: str) -> Conversion:
         return Conversion(self.table, f"{self.path}.{name}")
 
     def _check_family(self, source: pa.DataType, target: pa.DataType) -> None:
@@ -306,16 +303,16 @@ class Conversion:
             self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
 
     def check_python(self, values: list[Any], target: pa.DataType) -> None:
-        """Refuse values that Arrow would change silently: zones dropped, days counted from 1970, fields left out."""
+        """Reject values that Arrow would change silently: zones dropped, days counted from 1970, fields omitted."""
         family = _family(target, self.path)
-        wanted = _PYTHON_TYPES[family]
+        allowed_types = _PYTHON_TYPES[family]
         for kind in set(map(type, values)):
             if kind is type(None):
                 continue
             unwanted = (issubclass(kind, bool) and family != "boolean") or (
                 family == "date" and issubclass(kind, dt.datetime)
             )
-            if unwanted or not issubclass(kind, wanted):
+            if unwanted or not issubclass(kind, allowed_types):
                 position = next(i for i, value in enumerate(values) if type(value) is kind)
                 where = "" if "." in self.path else f" in row {position}"
                 self._fail(
@@ -331,24 +328,26 @@ class Conversion:
     def _check_zones(self, values: list[Any], *, zoned: bool) -> None:
         for value in values:
             if value is not None and (value.tzinfo is not None) is not zoned:
-                found, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
-                self._fail(f"has a time with {found}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
+                actual, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
+                self._fail(f"has a time with {actual}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
 
     def _check_numbers(self, values: list[Any], target: pa.DataType) -> None:
         floats = [float(value) for value in values if isinstance(value, float | np.floating)]
         if pa.types.is_integer(target):
-            lost = next((value for value in floats if not value.is_integer()), None)  # also true for nan and infinity
+            inexact = next(
+                (value for value in floats if not value.is_integer()), None
+            )  # also true for nan and infinity
         elif pa.types.is_float32(target):
-            lost = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
+            inexact = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
         else:
-            lost = None
-        if lost is not None:
-            self._fail(f"has the value {lost}, which {type_name(target)} cannot hold")
+            inexact = None
+        if inexact is not None:
+            self._fail(f"has the value {inexact}, which {type_name(target)} cannot hold")
 
     def _check_nested(self, values: list[Any], target: pa.DataType) -> None:
         types = pa.types
         if types.is_list(target):
-            self._inner("element").check_python(list(chain(*values)), target.value_type)
+            self._for_field("element").check_python(list(chain(*values)), target.value_type)
         elif types.is_map(target):
             pairs = list(chain(*(value.items() if isinstance(value, dict) else value for value in values)))
             for pair in pairs:
@@ -356,8 +355,8 @@ class Conversion:
                     self._fail(
                         f"has a {type(pair).__name__} in a map, expected pairs of a key and a value; give a dict"
                     )
-            self._inner("key").check_python([p[0] for p in pairs], target.key_type)
-            self._inner("value").check_python([p[1] for p in pairs], target.item_type)
+            self._for_field("key").check_python([p[0] for p in pairs], target.key_type)
+            self._for_field("value").check_python([p[1] for p in pairs], target.item_type)
         else:
             fields = {field.name for field in target}
             for name in dict.fromkeys(chain(*values)):
@@ -366,14 +365,14 @@ class Conversion:
                         f"has a field {name!r} that the table's struct lacks; its fields are {_join_names(fields)}"
                     )
             for field in target:
-                self._inner(field.name).check_python([value.get(field.name) for value in values], field.type)
+                self._for_field(field.name).check_python([value.get(field.name) for value in values], field.type)
 
     def _fail(self, problem: str) -> NoReturn:
         refuse_column(self.table, self.path, problem)
 
 
 def _family(arrow: pa.DataType, column: str) -> str:
-    """Return the kind of values of a type, whatever their width."""
+    """Return the kind of values of a type, regardless of their width."""
     if pa.types.is_timestamp(arrow):
         return "timestamp" if arrow.tz is not None else "timestamp_ntz"
     for family, belongs in _FAMILIES:
@@ -385,13 +384,13 @@ def _family(arrow: pa.DataType, column: str) -> str:
 
 
 def _from_zero(array: pa.Array) -> pa.Array:
-    """Copy a slice that lies behind the first 2 GiB of its texts: Arrow cannot cast it, however short it is."""
+    """Copy a slice located after the first 2 GiB of its texts, because Arrow cannot cast it, however short it is."""
     offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1) if len(array) else [0]
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
 
-def _any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda arrow: any(is_one(arrow) for is_one in predicates)
+def _is_any_of(*predicates: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda arrow: any(is_kind(arrow) for is_kind in predicates)
 
 
 _IS = pa.types
@@ -400,8 +399,8 @@ _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("integer", _IS.is_integer),
     ("float", _IS.is_floating),
     ("decimal", _IS.is_decimal),
-    ("string", _any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
-    ("binary", _any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
+    ("string", _is_any_of(_IS.is_string, _IS.is_large_string, _IS.is_string_view)),
+    ("binary", _is_any_of(_IS.is_binary, _IS.is_large_binary, _IS.is_binary_view, _IS.is_fixed_size_binary)),
     ("date", _IS.is_date),
     ("list", is_any_list),
     ("map", _IS.is_map),
@@ -416,7 +415,7 @@ _LOSSLESS: Final = {
     ("timestamp_ntz", "date"),
     ("struct", "variant"),
 }
-"""Pairs of families for which the cast itself detects values that would be lost."""
+"""Pairs of families for which the cast itself detects a loss."""
 
 _INT32_MAX: Final = (1 << 31) - 1
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)

@@ -1,9 +1,9 @@
-"""Column types in Spark's words: the grammar of Spark DDL, of type names, and of a ``StructType``'s JSON.
+"""Spark DDL: the grammar of column lists, of type names, and of a ``StructType``'s JSON.
 
-Types in and out are the canonical Arrow types of a table:
+The types of tables are canonical Arrow types:
 
 =====================  =====================================  =====================================
-Spark                  Arrow                                  other words that are read
+Spark                  Arrow                                  accepted synonyms
 =====================  =====================================  =====================================
 boolean                bool
 tinyint                int8                                   byte
@@ -12,7 +12,7 @@ int                    int32                                  integer
 bigint                 int64                                  long
 float                  float32                                real
 double                 float64
-decimal(p,s)           decimal128(p, s), p ≤ 38               dec, numeric; (10,0) where not said
+decimal(p,s)           decimal128(p, s), p ≤ 38               dec, numeric; (10,0) by default
 string                 string                                 char(n), varchar(n): their columns have a `TextSize`
 binary                 binary
 date                   date32
@@ -24,7 +24,7 @@ struct<a:t,…>          struct
 variant                `VARIANT`                              not inside another type of a column
 =====================  =====================================  =====================================
 
-Fields inside arrays, maps and structs may always be null, and texts there have no length.
+Nested fields are always nullable, and nested texts have no length.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from streamhouse_spark.schema.variant import VARIANT, is_variant
 
 DECIMAL_PRECISION_MAX: Final = 38
 NESTING_DEPTH_MAX: Final = 64
-"""Deeper types are refused, so that a hostile schema cannot exhaust the stack."""
+"""Deeper types are rejected, so that a hostile schema cannot exhaust the stack."""
 
 _PLAIN: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -91,38 +91,38 @@ _TOKEN: Final = re.compile(
 _ESCAPES: Final = {
     "n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"
 }  # fmt: skip
-"""What follows a backslash in a literal of Spark SQL; LIKE needs the backslash before % and _."""
+"""Escapes in Spark SQL literals. LIKE keeps the backslash before % and _."""
 
 
 DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
-"""The key of a column's default, as SQL, in the metadata of Spark's ``StructField``."""
+"""The metadata key of a column's default, as SQL, in Spark's ``StructField``."""
 
 
 PARENTS: Final = "streamhouse.parents"
-"""A member of a field's JSON that Spark does not write: see `DdlColumn.parents`."""
+"""A JSON member of a field that Spark does not write, see `DdlColumn.parents`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DdlColumn:
-    """One column as a schema text or a ``StructType`` has it."""
+    """A column of a schema text or a ``StructType``."""
 
     name: str
     type: pa.DataType
     nullable: bool = True
     comment: str | None = None
     default: str | None = None
-    """The text of the DEFAULT clause, in SQL: see `streamhouse_spark.schema.literals`."""
+    """The SQL text of the DEFAULT clause, see `streamhouse_spark.schema.literals`."""
     size: TextSize | None = None
     """Length of char(n) and varchar(n)."""
     parents: tuple[str, ...] = ()
-    """Names that lead to the struct of a new field inside a column, from the column on; none for a column."""
+    """Names that lead from a column to the struct of a new nested field; empty for a column."""
 
 
 def parse_columns(text: str, *, paths: bool = False) -> list[DdlColumn]:
     """Parse the columns of a Spark DDL string, ``order_id BIGINT NOT NULL COMMENT 'key', tags ARRAY<STRING>``.
 
-    ``struct<…>`` around them and a colon behind names are read as well; with ``paths`` also fields inside columns,
-    ``address.zip STRING``. Raises `SchemaMismatchError`.
+    ``struct<…>`` around them and colons after names are accepted; with ``paths`` also nested fields, ``address.zip
+    STRING``. Raises `SchemaMismatchError`.
     """
     return _Parser(text, paths=paths).whole_schema()
 
@@ -133,7 +133,7 @@ def parse_type(text: str) -> pa.DataType:
 
 
 def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
-    """Parse the columns of a ``StructType`` as its ``json()`` shows it. Raises `SchemaMismatchError`."""
+    """Parse the columns of a ``StructType`` in its ``json()`` form. Raises `SchemaMismatchError`."""
     if struct.get("type") != "struct" or not isinstance(struct.get("fields"), list):
         raise SchemaMismatchError(f"the schema is JSON of type {struct.get('type')!r}, expected a struct with fields")
     return [
@@ -151,7 +151,7 @@ def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
 
 
 def type_name(arrow: pa.DataType) -> str:
-    """Give the Spark name of a canonical Arrow type; `parse_type` reads it back. Raises `SchemaMismatchError`."""
+    """Return the Spark name of a canonical Arrow type, which `parse_type` can parse. Raises `SchemaMismatchError`."""
     if pa.types.is_decimal128(arrow):
         return f"decimal({arrow.precision},{arrow.scale})"
     if pa.types.is_list(arrow):
@@ -167,25 +167,25 @@ def type_name(arrow: pa.DataType) -> str:
 
 
 def columns_ddl(columns: list[DdlColumn]) -> str:
-    """Spark DDL of columns, on one line; `parse_columns` and Spark read it back."""
+    """Return one-line Spark DDL of columns, which `parse_columns` and Spark can parse."""
     return ", ".join(_column_ddl(column) for column in columns)
 
 
 def quote_identifier(name: str) -> str:
-    """Write the name as Spark SQL takes it: in backticks unless it is a plain ASCII identifier."""
+    """Quote a name for Spark SQL: in backticks unless it is a plain ASCII identifier."""
     if _PLAIN_IDENTIFIER.fullmatch(name):
         return name
     return "`" + name.replace("`", "``") + "`"
 
 
 def quote_text(text: str) -> str:
-    """Write the text as a literal of Spark SQL, on one line."""
+    """Return the text as a one-line Spark SQL literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"
 
 
 def unquote_text(literal: str) -> str:
-    """Return the text of a literal of Spark SQL, which is given with its quotes."""
+    """Return the text of a Spark SQL literal, given with its quotes."""
     return _unescape(literal[1:-1], literal[0])
 
 
@@ -194,19 +194,19 @@ def list_type(element: pa.DataType) -> pa.DataType:
 
 
 def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
-    """Make a struct type. Raises `SchemaMismatchError` if it has no field, or one name twice without regard to case."""
+    """Create a struct type. Raises `SchemaMismatchError` for no fields, and for case-insensitively duplicate names."""
     if not fields:
         raise SchemaMismatchError("a struct has no field; Parquet cannot store that: leave it out or give it a field")
-    seen: set[str] = set()
+    folded_names: set[str] = set()
     for name, _ in fields:
-        if name.casefold() in seen:
+        if name.casefold() in folded_names:
             raise SchemaMismatchError(f"a struct has the field '{name}' twice (names ignore case); rename one")
-        seen.add(name.casefold())
+        folded_names.add(name.casefold())
     return pa.struct([pa.field(name, arrow) for name, arrow in fields])
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """Make a decimal type. Raises `SchemaMismatchError` if Spark has none with these numbers."""
+    """Create a decimal type. Raises `SchemaMismatchError` if Spark does not support these numbers."""
     if not 1 <= precision <= DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
         raise SchemaMismatchError(
             f"decimal({precision},{scale}) cannot be stored; expected a precision of 1 to {DECIMAL_PRECISION_MAX} "
@@ -228,7 +228,7 @@ def _column_ddl(column: DdlColumn) -> str:
 
 
 def _is_flat(arrow: pa.DataType) -> bool:
-    # Upper-casing a nested type would change the names of its fields.
+    # Upper-casing a nested type would change its field names.
     return is_variant(arrow) or not pa.types.is_nested(arrow)
 
 
@@ -259,7 +259,7 @@ class _Token:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one text."""
+    """Recursive-descent parser of one text."""
 
     def __init__(self, text: str, *, paths: bool = False) -> None:
         self._text = text
@@ -318,8 +318,8 @@ class _Parser:
                 case "DEFAULT":
                     default = self._expression(clause)
                 case "GENERATED":
-                    has_it = "the property table.generated.… or table.identity.… has it"
-                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({has_it})")
+                    property_hint = "the property table.generated.… or table.identity.… has it"
+                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({property_hint})")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
         return DdlColumn(token.value, arrow, nullable, comment, default, size, tuple(parents))
@@ -331,7 +331,7 @@ class _Parser:
         return token
 
     def _expression(self, clause: _Token) -> str:
-        """Take the text behind DEFAULT, up to the next clause or column."""
+        """Consume the text after DEFAULT, up to the next clause or column."""
         depth = 0
         while (token := self._peek()).kind != "end":
             if token.kind == "mark":
@@ -359,7 +359,7 @@ class _Parser:
             self._depth -= 1
 
     def _take_collation(self) -> None:
-        """Skip a COLLATE clause of the plain order of texts, which Spark prints in SHOW CREATE TABLE."""
+        """Skip a COLLATE clause of the default collation, which Spark prints in SHOW CREATE TABLE."""
         self._take()
         collation = self._take()
         if collation.value.upper() != "UTF8_BINARY":
@@ -414,8 +414,10 @@ class _Parser:
         columns = self._columns(closing=">")
         for column in columns:
             if not column.nullable or column.default is not None:
-                what = "DEFAULT" if column.nullable else "NOT NULL"
-                self._fail(opening, f"the struct's field '{column.name}' without {what} (only columns can have it)")
+                missing_clause = "DEFAULT" if column.nullable else "NOT NULL"
+                self._fail(
+                    opening, f"the struct's field '{column.name}' without {missing_clause} (only columns can have it)"
+                )
         return struct_type([(column.name, column.type) for column in columns])
 
     def _numbers(self) -> list[int]:
@@ -463,8 +465,8 @@ class _Parser:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                rest = text[position:].lstrip()
-                self._fail(_Token("mark", rest[:1], len(text) - len(rest)), "a name, a type or a comma")
+                remainder = text[position:].lstrip()
+                self._fail(_Token("mark", remainder[:1], len(text) - len(remainder)), "a name, a type or a comma")
             kind = match.lastgroup or "mark"
             value = match.group(kind)
             if kind == "quoted":
@@ -477,24 +479,24 @@ class _Parser:
         return tokens
 
     def _fail(self, token: _Token, expected: str) -> NoReturn:
-        found = "the end" if token.kind == "end" else f"'{token.value}'"
+        actual = "the end" if token.kind == "end" else f"'{token.value}'"
         raise SchemaMismatchError(
-            f"the schema text '{_shorten(self._text)}' has {found} at character {token.position + 1}, "
+            f"the schema text '{_shorten(self._text)}' has {actual} at character {token.position + 1}, "
             f"expected {expected}",
         )
 
 
 def _unescape(literal: str, quote: str) -> str:
-    def plain(match: re.Match[str]) -> str:
+    def unescape_one(match: re.Match[str]) -> str:
         code_point, octal, escaped = match.groups()
         if code_point or octal:
             return chr(int(code_point[1:], 16) if code_point else int(octal, 8))
         return quote if escaped is None else _ESCAPES.get(escaped, escaped)
 
     pattern = rf"\\(?:(u[0-9a-fA-F]{{4}}|U[0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|{quote}{quote}"
-    return re.sub(pattern, plain, literal, flags=re.DOTALL)
+    return re.sub(pattern, unescape_one, literal, flags=re.DOTALL)
 
 
 def _shorten(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= 200 else one_line[:199] + "…"
+    single_line = " ".join(text.split())
+    return single_line if len(single_line) <= 200 else single_line[:199] + "…"

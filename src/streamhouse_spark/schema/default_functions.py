@@ -1,7 +1,7 @@
-"""Functions that can be the default of a column: the moment and the user of the write that lacks the column. Pure.
+"""Default functions: time and user of the write that omits the column. Pure.
 
-A function has one value in a write, whatever the number of its rows, tasks and processes: who begins the write takes a
-`StatementContext`, and everything else is told of it.
+A function has one value per write, regardless of the number of its rows, tasks and processes. The process that starts
+the write creates a `StatementContext` and passes it to all others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class StatementContext:
-    """The moment and the user of one write."""
+    """Time and user of one write."""
 
     ms: int
     """Milliseconds since 1970-01-01 UTC."""
@@ -47,7 +47,7 @@ class StatementContext:
 
     @classmethod
     def of(cls, world: World) -> StatementContext:
-        """Return the moment, and the user whose name commits bear; empty where the process has none."""
+        """Return the current time, and the user recorded in commits, which may be empty."""
         author = world.author or system_author("python")
         return cls(world.clock.now_ms(), author.user)
 
@@ -63,27 +63,27 @@ class DefaultFunction:
         return f"{self.name}()"
 
     def to_json(self) -> dict[str, str]:
-        """Return the form of records, which a version of this package that knows constants alone refuses."""
+        """Return the form in commit records. Versions of this package that support only constants reject it."""
         return {"function": self.name}
 
-    def value(self, now: StatementContext) -> Constant:
-        """Return the value in a write, as records hold constants. Days are those of UTC."""
+    def value(self, context: StatementContext) -> Constant:
+        """Return the value in a write, in the form of constants in records. Days are in UTC."""
         match self.name:
             case "current_timestamp":
-                return now.ms * 1000
+                return context.ms * 1000
             case "current_date":
-                return now.ms // _DAY_MS
+                return context.ms // _DAY_MS
             case _:
-                return now.user
+                return context.user
 
 
 Default = Constant | DefaultFunction
 
 
 def parse_default(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Default | None:
-    """Parse the expression of a ``DEFAULT`` clause: one of the functions here, or a constant as `literals.parse` has.
+    """Parse the expression of a ``DEFAULT`` clause: a function of this module, or a constant as in `literals.parse`.
 
-    Raises `SchemaMismatchError` for anything else, and for a function of another type than the column's.
+    Raises `SchemaMismatchError` for anything else, and for a function with another type than the column.
     """
     literals.require_plain(data_type, column)
     inner = text.strip()
@@ -98,7 +98,7 @@ def parse_default(text: str, data_type: pa.DataType, column: str, time_zone: str
 
 
 def default_from_json(value: Any, data_type: pa.DataType, column: str) -> Default | None:
-    """Read a default as records hold it. Raises `SchemaMismatchError` for a function that is not known here."""
+    """Parse a default from a record. Raises `SchemaMismatchError` for an unknown function."""
     if not isinstance(value, Mapping):
         return value  # type: ignore[no-any-return]
     name = value.get("function")

@@ -1,7 +1,7 @@
-"""Defaults of columns: the values of columns that the writer of new rows does not name. Pure, over Arrow columns.
+"""Column defaults: the values of columns that the writer of new rows omits. Pure, over Arrow columns.
 
-A default is a constant, or a function of the write, for new rows whose writer does not name the column; rows written
-before stay as they are, and a null that is given stays null. So no reader needs to know of it, nor does the lake.
+A default is a constant or a function of the write. Existing rows do not change, and an explicit null remains null. So
+neither readers nor the lake need to know about defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_defau
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A default as SQL says it: a literal, a function, or NULL. See
+    """A default as SQL text: a literal, a function, or NULL. See
     `streamhouse_spark.schema.default_functions.parse_default`.
     """
 
@@ -33,29 +33,28 @@ class SqlText:
 
 
 def check_defaults(defaults: object) -> Mapping[str, Any]:
-    """Return the mapping of columns to values. Raises `InvalidOptionError` for any other value."""
+    """Return the mapping of columns to values. Raises `InvalidOptionError` for anything else."""
     if not isinstance(defaults, Mapping | None) or not all(isinstance(name, str) for name in defaults or ()):
         raise InvalidOptionError(f"defaults is {defaults!r}, expected a mapping of column names to values")
     return dict(defaults or {})
 
 
 def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSchema:
-    """Return the schema with these columns' defaults: Python values, Arrow scalars or `SqlText`; None removes one.
+    """Return the schema with these defaults: Python values, Arrow scalars or `SqlText`; None removes one.
 
-    Raises `SchemaMismatchError` for a column that is unknown, named twice or of a nested type, and for a value that
-    does not fit its type.
+    Raises `SchemaMismatchError` for a column that is unknown, duplicate or nested, and for a value that does not fit.
     """
     names = [schema.column(name).name for name in defaults]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaMismatchError(f"column '{min(twice)}' is given two defaults; name it once")
-    chosen = {}
+    parsed_defaults = {}
     for name, value in defaults.items():
         column = schema.column(name)
-        chosen[column.id] = fit_default(_default(column, value), column.name, column.size)
-    return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
+        parsed_defaults[column.id] = fit_default(_parse_default_value(column, value), column.name, column.size)
+    return TableSchema(tuple(replace(c, default=parsed_defaults.get(c.id, c.default)) for c in schema.columns))
 
 
-def _default(column: Column, value: Any) -> Default | None:
+def _parse_default_value(column: Column, value: Any) -> Default | None:
     is_scalar = isinstance(value, pa.Scalar)
     if value is None or (is_scalar and not value.is_valid):
         return None
@@ -68,43 +67,45 @@ def _default(column: Column, value: Any) -> Default | None:
     return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
 
 
-def evaluate_defaults(schema: TableSchema, now: StatementContext) -> TableSchema:
-    """Return the schema of one write: the functions among its defaults are the constants that they are now."""
+def evaluate_defaults(schema: TableSchema, context: StatementContext) -> TableSchema:
+    """Return the schema of one write, with default functions replaced by their values."""
     if not any(isinstance(column.default, DefaultFunction) for column in schema.columns):
         return schema
-    return TableSchema(tuple(_evaluate_default(column, now) for column in schema.columns))
+    return TableSchema(tuple(_evaluate_default(column, context) for column in schema.columns))
 
 
-def _evaluate_default(column: Column, now: StatementContext) -> Column:
+def _evaluate_default(column: Column, context: StatementContext) -> Column:
     default = column.default
-    return replace(column, default=default.value(now)) if isinstance(default, DefaultFunction) else column
+    return replace(column, default=default.value(context)) if isinstance(default, DefaultFunction) else column
 
 
 def default_scalars(schema: TableSchema) -> dict[str, pa.Scalar]:
-    """Return the defaults of one write, see `evaluate_defaults`, by the names of their columns."""
+    """Return column name → default of one write, see `evaluate_defaults`."""
     return {column.name: column.default_scalar for column in schema.columns if column.default is not None}
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:
-    """Return the schema without defaults, for rows that are not written, such as keys to look for: a missing column is
-    an error there.
+    """Return the schema without defaults, for rows that are not written, such as lookup keys: a missing column is an
+    error.
     """
     return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
 
 
 def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
-    """Return ``num_rows`` values for a column that rows lack."""
+    """Return ``num_rows`` values of a column that the rows omit."""
     if column.default is None:
         return pa.chunked_array([pa.nulls(num_rows, column.type)])
-    one = pa.repeat(column.default_scalar, 1)
-    return arrow_chunking.concat_columns([arrow_chunking.take_values(one, np.zeros(num_rows, np.int64))], column.type)
+    scalar_column = pa.repeat(column.default_scalar, 1)
+    return arrow_chunking.concat_columns(
+        [arrow_chunking.take_values(scalar_column, np.zeros(num_rows, np.int64))], column.type
+    )
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
-    """Tell whether rows that lack the columns ``missing`` and were filled by an older schema are the same by the
-    current one.
+    """Return whether rows that omit the columns ``missing``, filled by an older schema, are the same by the current
+    one.
 
-    Columns that the older schema does not have are missing too.
+    Columns that the older schema lacks are missing too.
     """
     before = {column.id: column.default for column in written.columns}
     return all(

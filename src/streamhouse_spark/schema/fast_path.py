@@ -1,6 +1,6 @@
-"""Plain values: Python values of the very type of their column, which no conversion changes or refuses.
+"""Fast path for single rows: Python values of exactly their column's type, which need no conversion.
 
-They are told one by one without Arrow, so that many single rows can wait and become Arrow data at once.
+They are recognised without Arrow, so that many single rows can be buffered and become Arrow data at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from streamhouse_spark.schema.table_schema import Column
 
 NOT_PLAIN: Final = -1
 SizeOf = Callable[[Any], int]
-"""Returns the bytes of a value, about; `NOT_PLAIN` for one that has to be converted, or that the column refuses."""
+"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
 
 
 def size_of_values(column: Column) -> SizeOf | None:
-    """Return the function that knows the column's plain values; None where it has none. Nulls are not asked about."""
+    """Return the function that recognises the column's plain values, or None without one. It is not called for
+    nulls.
+    """
     kind, types = column.type, pa.types
     if column.size is not None:
         return None
@@ -46,7 +48,7 @@ def _decimals(precision: int, scale: int) -> SizeOf:
         if type(value) is not Decimal:
             return NOT_PLAIN
         _, digits, exponent = value.as_tuple()
-        if not isinstance(exponent, int):  # no number
+        if not isinstance(exponent, int):  # NaN or infinity
             return NOT_PLAIN
         fits = -scale <= exponent <= 0 and len(digits) + exponent <= precision - scale
         return 16 if fits else NOT_PLAIN

@@ -1,7 +1,7 @@
-"""Rows as JSON, both ways: one form per type, without loss.
+"""Lossless JSON encoding and decoding of rows: one form per type.
 
-`encode_rows` is the only writer of rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the
-table of types. A text in JSON is never taken for a number, and a number is never rounded on its way into a decimal.
+Only `encode_rows` writes rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the table of
+types. A JSON string never becomes a number, and a number is never rounded on its way to a decimal.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.json_encoding import plain_value
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.core.python_values import signed_year
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import is_any_list
 from streamhouse_spark.schema.variant import VARIANT, is_variant
 from streamhouse_spark.schema.variant_values import encode_variant, readable_value
 
 _ENCODED_ROWS: Final = 16_384
-"""Rows that are turned into Python values at once."""
+"""Rows that are converted to Python values at once."""
 _SHOWN_CHARS_MAX: Final = 60
 _VARIANT_DIGITS_MAX: Final = 38
 _NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -38,20 +39,19 @@ _WIDE_TIME: Final = re.compile(
     r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
     re.ASCII,
 )
-_YEAR_DIGITS: Final = 4
 _NOT_A_TIME: Final = "NaT"
 _UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 
 
 class NumberText(str):
-    """A number in JSON with a fraction or an exponent, as it is written: its column's type decides what it means."""
+    """A JSON number with a fraction or an exponent, as text. The column's type determines its value."""
 
     __slots__ = ()
 
 
 class _Missing:
-    """The value of a column that an object does not have."""
+    """The value of a column that an object omits."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ MISSING: Final = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a type's values in JSON."""
+    """The JSON form of a type's values."""
 
     type_name: str
     json_form: str
@@ -74,15 +74,15 @@ class Form:
 
 
 def parse_json(text: str) -> Any:
-    """Parse strict JSON, with numbers as they are written: `NumberText`, or int.
+    """Parse strict JSON, with numbers as `NumberText` or int.
 
-    Raises ``ValueError`` for a name that an object has twice, for bare NaN and Infinity, and for text that is no JSON;
-    ``RecursionError`` for text that is nested too deep.
+    Raises ``ValueError`` for a duplicate name in an object, for bare NaN and Infinity, and for invalid JSON, and
+    ``RecursionError`` for nesting that is too deep.
     """
     return _DECODER.decode(text)
 
 
-def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(members)
     if len(value) != len(members):
         names = [name for name, _ in members]
@@ -96,12 +96,12 @@ def _not_a_number(text: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=NumberText, parse_constant=_not_a_number, strict=True
+    object_pairs_hook=_unique_pairs, parse_float=NumberText, parse_constant=_not_a_number, strict=True
 )
 
 
 def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return each row as an object of values that ``json.dumps`` writes."""
+    """Yield each row as an object that ``json.dumps`` can write."""
     names = rows.schema.names
     batches = rows.to_batches(max_chunksize=_ENCODED_ROWS) if isinstance(rows, pa.Table) else [rows]
     for batch in batches:
@@ -113,27 +113,27 @@ def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def row_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
-    """Return each row as the text of a JSON object."""
+    """Yield each row as the text of a JSON object."""
     for row in encode_rows(rows):
         yield json.dumps(row, ensure_ascii=False, allow_nan=False)
 
 
 def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
-    """Return objects of `parse_json` as rows, with the columns of ``schema`` that any of them has.
+    """Return objects of `parse_json` as rows, with the columns of ``schema`` that occur in any of them.
 
-    Names match without regard to case. A column that some objects lack has its default there, or null. Names that are
-    no columns become columns of their own, which the table refuses. Raises `SchemaMismatchError` for a value that is no
-    object, a column that an object has twice, and a value of another form than its type's.
+    Names match case-insensitively. Objects that omit a column get its default, or null. Unknown names become additional
+    columns, which the table rejects. Raises `SchemaMismatchError` for a value that is not an object, a duplicate column
+    in an object, and a value in another form than its type's.
     """
     columns: dict[str, list[Any]] = {}
-    known: dict[str, str] = {}
+    matched_names: dict[str, str] = {}
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
             raise SchemaMismatchError(f"a row is the JSON value {_shown(row)}, expected an object; send one per row")
         for name, value in row.items():
-            column = known.get(name)
+            column = matched_names.get(name)
             if column is None:
-                column = known[name] = _match(name, schema.names) or name
+                column = matched_names[name] = _match(name, schema.names) or name
                 columns.setdefault(column, [MISSING] * len(rows))
             values = columns[column]
             if values[place] is not MISSING:
@@ -145,16 +145,16 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
     for name, values in columns.items():
         place = schema.get_field_index(name)
         arrays[name] = (
-            _inferred(values) if place < 0 else _with_default(values, schema.field(place), defaults.get(name))
+            _infer_array(values) if place < 0 else _with_default(values, schema.field(place), defaults.get(name))
         )
     return pa.table(arrays)
 
 
-def _inferred(values: list[Any]) -> pa.Array:
-    plain = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
-    plain = [float(value) if isinstance(value, NumberText) else value for value in plain]
+def _infer_array(values: list[Any]) -> pa.Array:
+    scalars = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
+    scalars = [float(value) if isinstance(value, NumberText) else value for value in scalars]
     try:
-        return pa.array(plain)
+        return pa.array(scalars)
     except _ARROW_ERRORS:
         return pa.nulls(len(values))
 
@@ -168,12 +168,12 @@ def _with_default(values: list[Any], field: pa.Field, default: pa.Scalar | None)
 
 
 def _match(name: str, names: Iterable[str]) -> str | None:
-    """Return the column or field of this name: exactly, or without regard to case."""
+    """Return the column or field with this name: exactly, or else case-insensitively."""
     names = list(names)
     if name in names:
         return name
     folded = name.casefold()
-    return next((known for known in names if known.casefold() == folded), None)
+    return next((candidate for candidate in names if candidate.casefold() == folded), None)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def encode_values(array: pa.Array, name: str = "") -> list[Any]:
 
 
 def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    """Return values of `parse_json` as a column. Raises `SchemaMismatchError`, with ``path`` and the value."""
+    """Return values of `parse_json` as a column. Raises `SchemaMismatchError` with ``path`` and the value."""
     form = form_of(data_type)
     if form is None:
         raise SchemaMismatchError(f"column '{path}' has the type {data_type}, which has no form in JSON; send Arrow")
@@ -210,7 +210,7 @@ def _fail(path: str, value: Any, expected: str) -> NoReturn:
 
 
 def _shown(value: Any) -> str:
-    """Return a JSON value as errors show it."""
+    """Return a JSON value for an error text."""
     try:
         text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
     except RecursionError:
@@ -221,7 +221,7 @@ def _shown(value: Any) -> str:
 def _build(
     values: list[Any], path: str, expected: str, convert: Callable[[list[Any]], pa.Array], *kinds: type
 ) -> pa.Array:
-    """Convert values all of which are of these kinds or null, and find the first bad one where that fails."""
+    """Convert values that must all be of these kinds or null, and report the first invalid one."""
     wrong = {type(value) for value in values} - {*kinds, type(None)}
     if wrong:
         _fail(path, next(value for value in values if type(value) in wrong), expected)
@@ -236,9 +236,9 @@ def _build(
         raise
 
 
-def _plain(array: pa.Array) -> list[Any]:
-    found: list[Any] = array.to_pylist()
-    return found
+def _to_pylist(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_pylist()
+    return values
 
 
 def _decode_booleans(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
@@ -255,23 +255,23 @@ def _decode_texts(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _encode_floats(array: pa.Array) -> list[Any]:
-    found = _plain(array)
+    values = _to_pylist(array)
     if pc.all(pc.is_finite(array.cast(pa.float64())), min_count=0).as_py():
-        return found
-    return [_NOT_FINITE_TEXTS.get(str(value), value) for value in found]
+        return values
+    return [_NOT_FINITE_TEXTS.get(str(value), value) for value in values]
 
 
 def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
     expected = f'a number of {data_type.bit_width} bits, or "NaN", "Infinity" or "-Infinity"'
 
-    def convert(some: list[Any]) -> pa.Array:
-        texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in some]
-        # Arrow reads the text once: by way of a Python float a number would be rounded twice.
-        found = pa.array(texts, pa.string()).cast(data_type)
-        are_given = pa.array([type(value) is str for value in some], pa.bool_())
-        if not pc.all(pc.or_(pc.is_finite(found), are_given), min_count=0).as_py():
+    def convert(items: list[Any]) -> pa.Array:
+        texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in items]
+        # Arrow parses the text directly; through a Python float a number would be rounded twice.
+        values = pa.array(texts, pa.string()).cast(data_type)
+        is_text = pa.array([type(value) is str for value in items], pa.bool_())
+        if not pc.all(pc.or_(pc.is_finite(values), is_text), min_count=0).as_py():
             raise ValueError("too large")
-        return found
+        return values
 
     try:
         return _build(values, path, expected, convert, int, NumberText, str)
@@ -281,12 +281,12 @@ def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.A
 
 
 def _encode_decimals(array: pa.Array) -> list[Any]:
-    return [None if value is None else format(value, "f") for value in _plain(array)]
+    return [None if value is None else format(value, "f") for value in _to_pylist(array)]
 
 
 def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    def convert(some: list[Any]) -> pa.Array:
-        return pa.array([None if value is None else _exact(value) for value in some], data_type)
+    def convert(items: list[Any]) -> pa.Array:
+        return pa.array([None if value is None else _exact(value) for value in items], data_type)
 
     expected = f"a number of at most {data_type.precision} digits, {data_type.scale} of them behind the point"
     return _build(values, path, expected, convert, int, NumberText, str)
@@ -300,44 +300,36 @@ def _exact(value: Any) -> Decimal:
 
 
 def _encode_binaries(array: pa.Array) -> list[Any]:
-    return [None if value is None else base64.b64encode(value).decode() for value in _plain(array)]
+    return [None if value is None else base64.b64encode(value).decode() for value in _to_pylist(array)]
 
 
 def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    def convert(some: list[Any]) -> pa.Array:
-        return pa.array([None if v is None else binascii.a2b_base64(v, strict_mode=True) for v in some], data_type)
+    def convert(items: list[Any]) -> pa.Array:
+        return pa.array([None if v is None else binascii.a2b_base64(v, strict_mode=True) for v in items], data_type)
 
     return _build(values, path, 'bytes in base64, such as "AAEC/w=="', convert, str)
 
 
 def _encode_times(array: pa.Array) -> list[Any]:
-    """Return days and moments in ISO 8601, whatever their year; Python's own stop at the year 9999."""
+    """Return dates and timestamps in ISO 8601, of any year; Python's own end with the year 9999."""
     if pa.types.is_date64(array.type):
         array = array.cast(pa.date32())
     is_day = pa.types.is_date32(array.type)
     unit = "D" if is_day else array.type.unit
     integers = array.cast(pa.int32() if is_day else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     texts = np.datetime_as_string(integers.astype(f"datetime64[{unit}]")).tolist()
-    if _NOT_A_TIME in texts:  # the least integer, which numpy takes for none
+    if _NOT_A_TIME in texts:  # the smallest integer, which is numpy's NaT
         texts = [_least_time(unit) if text == _NOT_A_TIME else text for text in texts]
     zero = {"ms": ".000", "us": ".000000", "ns": ".000000000"}.get(unit)
     zone = "Z" if not is_day and array.type.tz is not None else ""
     if zero is not None:
         texts = [text.removesuffix(zero) for text in texts]
     valid = array.is_valid().to_pylist()
-    return [_signed_year(text) + zone if is_there else None for text, is_there in zip(texts, valid, strict=True)]
-
-
-def _signed_year(text: str) -> str:
-    """Give a year outside 0000 to 9999 its sign, as ISO 8601 and Java have it."""
-    if text[_YEAR_DIGITS] == "-" and text[0] != "-":
-        return text
-    year, _, rest = text.removeprefix("-").partition("-")
-    return f"{'-' if text[0] == '-' else '+'}{year:0>4}-{rest}"
+    return [signed_year(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
 
 
 def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:
-    """Return days and moments of ISO 8601 texts. A zone is needed exactly where the type has one."""
+    """Parse dates and timestamps in ISO 8601. A zone is required exactly if the type has one."""
     try:
         return texts.cast(data_type)
     except pa.ArrowException:
@@ -346,9 +338,9 @@ def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array
 
 
 def _least_time(unit: str) -> str:
-    days, rest = divmod(np.iinfo(np.int64).min, _UNITS_A_DAY[unit])
+    days, remainder = divmod(np.iinfo(np.int64).min, _UNITS_A_DAY[unit])
     day = np.datetime_as_string(np.array(days, "datetime64[D]"))
-    return f"{day}{np.datetime_as_string(np.array(rest, f'datetime64[{unit}]')).item()[len('1970-01-01') :]}"
+    return f"{day}{np.datetime_as_string(np.array(remainder, f'datetime64[{unit}]')).item()[len('1970-01-01') :]}"
 
 
 def _time(text: str, data_type: pa.DataType, path: str) -> int:
@@ -365,8 +357,8 @@ def _time(text: str, data_type: pa.DataType, path: str) -> int:
     try:
         days = np.array(f"{match['year'].removeprefix('+')}-{match['day']}", "datetime64[D]").astype(np.int64).item()
         time_us = pa.array([f"1970-01-01{match['time'] or ''}"]).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py()
-        found = days if is_day else days * _UNITS_A_DAY["us"] + time_us - _offset_us(match["zone"])
-        return int(pa.scalar(found, integers).as_py())
+        ticks = days if is_day else days * _UNITS_A_DAY["us"] + time_us - _offset_us(match["zone"])
+        return int(pa.scalar(ticks, integers).as_py())
     except (ValueError, OverflowError, pa.ArrowException):
         _fail(path, text, expected + hint)
 
@@ -389,12 +381,12 @@ def _decode_times(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _ranges(array: pa.Array) -> tuple[int, int, list[tuple[int, int] | None]]:
-    """Return the first and last offset of lists or maps in their children, and the range of each, or None for null."""
+    """Return the first and last child offset of lists or maps, and each one's range, or None for null."""
     offsets = array.offsets.to_numpy()
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     bounds = zip((offsets[:-1] - first).tolist(), (offsets[1:] - first).tolist(), strict=True)
     valid = array.is_valid().to_pylist()
-    return first, last, [bound if is_there else None for bound, is_there in zip(bounds, valid, strict=True)]
+    return first, last, [bound if is_valid else None for bound, is_valid in zip(bounds, valid, strict=True)]
 
 
 def _encode_lists(array: pa.Array) -> list[Any]:
@@ -410,15 +402,15 @@ def _encode_maps(array: pa.Array) -> list[Any]:
     keys = encode_values(array.keys.slice(first, last - first))
     items = encode_values(array.items.slice(first, last - first))
     as_objects = _is_text(array.type.key_type)
-    found: list[Any] = []
+    values: list[Any] = []
     for bounds in ranges:
         if bounds is None:
-            found.append(None)
+            values.append(None)
             continue
         pairs = list(zip(keys[slice(*bounds)], items[slice(*bounds)], strict=True))
         entries = dict(pairs) if as_objects else {}
-        found.append(entries if as_objects and len(entries) == len(pairs) else [list(pair) for pair in pairs])
-    return found
+        values.append(entries if as_objects and len(entries) == len(pairs) else [list(pair) for pair in pairs])
+    return values
 
 
 def _encode_structs(array: pa.Array) -> list[Any]:
@@ -426,7 +418,7 @@ def _encode_structs(array: pa.Array) -> list[Any]:
     columns = [encode_values(child, name) for child, name in zip(array.flatten(), names, strict=True)]
     rows = zip(*columns, strict=True) if columns else (() for _ in range(len(array)))
     valid = array.is_valid().to_pylist()
-    return [dict(zip(names, row, strict=True)) if is_there else None for row, is_there in zip(rows, valid, strict=True)]
+    return [dict(zip(names, row, strict=True)) if is_valid else None for row, is_valid in zip(rows, valid, strict=True)]
 
 
 def _offsets(values: list[Any]) -> pa.Array:
@@ -470,14 +462,14 @@ def _decode_structs(values: list[Any], data_type: pa.DataType, path: str) -> pa.
     names = [field.name for field in data_type]
     columns: dict[str, list[Any]] = {name: [None] * len(values) for name in names}
     for place, value in enumerate(values):
-        seen = set()
-        for given, item in (value or {}).items():
-            name = _match(given, names)
+        used_names = set()
+        for field_name, item in (value or {}).items():
+            name = _match(field_name, names)
             if name is None:
-                _fail(path, {given: item}, f"an object with the names {', '.join(names[:30])}")
-            if name in seen:
-                _fail(path, {given: item}, f"an object that has the name {name} once")
-            seen.add(name)
+                _fail(path, {field_name: item}, f"an object with the names {', '.join(names[:30])}")
+            if name in used_names:
+                _fail(path, {field_name: item}, f"an object that has the name {name} once")
+            used_names.add(name)
             columns[name][place] = item
     fields = list(data_type)
     children = [decode_values(columns[field.name], field.type, f"{path}.{field.name}") for field in fields]
@@ -489,8 +481,9 @@ def _decode_variants(values: list[Any], data_type: pa.DataType, path: str) -> pa
 
 
 def variant_of(value: Any, path: str) -> dict[str, bytes] | None:
-    """Return a value of `parse_json` as a variant; null for null. Numbers are exact if they have no exponent, as in
-    Spark's ``parse_json``.
+    """Return a value of `parse_json` as a variant, null for null.
+
+    Numbers without an exponent are exact, as in Spark's ``parse_json``.
     """
     try:
         return None if value is None else encode_variant(_with_numbers(value))
@@ -531,18 +524,18 @@ def _is_time(data_type: pa.DataType) -> bool:
 
 
 FORMS: Final = (
-    Form("BOOLEAN", "true, false", pa.types.is_boolean, _plain, _decode_booleans),
-    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _plain, _decode_integers),
+    Form("BOOLEAN", "true, false", pa.types.is_boolean, _to_pylist, _decode_booleans),
+    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _to_pylist, _decode_integers),
     Form("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
          _decode_floats),
     Form("DECIMAL", "text with all digits; a number is read exactly too", pa.types.is_decimal, _encode_decimals,
          _decode_decimals),
-    Form("STRING, CHAR, VARCHAR", "text", _is_text, _plain, _decode_texts),
+    Form("STRING, CHAR, VARCHAR", "text", _is_text, _to_pylist, _decode_texts),
     Form("BINARY", "text in base64", _is_bytes, _encode_binaries, _decode_binaries),
     Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "text in ISO 8601", _is_time, _encode_times, _decode_times),
     Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
     Form("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),
-    Form("VARIANT", "any value", is_variant, _plain, _decode_variants),
+    Form("VARIANT", "any value", is_variant, _to_pylist, _decode_variants),
     Form("STRUCT", "object", pa.types.is_struct, _encode_structs, _decode_structs),
 )  # fmt: skip
-"""The types of tables, each with its form in JSON; the first one that holds a type is its own."""
+"""The types of tables with their JSON forms. The first entry that holds a type applies."""

@@ -1,6 +1,6 @@
-"""Constants of a column's type: as JSON, which records hold, and as SQL, which users and Spark write. Pure.
+"""Constants of a column's type: as JSON in records, and as SQL by users and Spark. Pure.
 
-The default of a column is one, so it is the same for every writer, wherever and whenever it is filled in.
+A column default is a constant, so it is the same for every writer at any place and time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquote_text
 
 Constant = str | int | float | bool
-"""A constant as records hold it: dates are days, timestamps microseconds, decimals texts, bytes hexadecimal."""
+"""A constant in records: dates are days, timestamps microseconds, decimals texts, bytes hexadecimal."""
 
 TEXT_LENGTH_MAX: Final = 32 << 10
-"""Characters of a text, and hexadecimal digits of a binary value: both appear in records and in Spark's plans."""
+"""Maximum characters of a text, and hexadecimal digits of a binary value, since both appear in records and Spark
+plans.
+"""
 
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of times without zone
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times without a zone
 _QUOTED: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
 _LITERAL: Final = re.compile(
     rf"""
@@ -43,7 +45,7 @@ _DOES_NOT_FIT: Final = (pa.ArrowException, ArithmeticError, ValueError, TypeErro
 
 
 def value_to_json(value: Any) -> Any:
-    """Convert a value to the form of records: decimals, infinities and NaN as text, bytes as hexadecimal."""
+    """Convert a value to its form in records: decimals, infinities and NaN as text, bytes as hexadecimal."""
     match value:
         case decimal.Decimal():
             return str(value)
@@ -56,7 +58,7 @@ def value_to_json(value: Any) -> Any:
 
 
 def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
-    """Convert JSON to a scalar of a plain type. Raises an error of Python's or Arrow's for a wrong value."""
+    """Convert JSON to a scalar of a plain type. Raises an error of Python or Arrow for an invalid value."""
     if pa.types.is_decimal(data_type):
         return pa.scalar(decimal.Decimal(value), data_type)
     if pa.types.is_binary(data_type):
@@ -67,9 +69,7 @@ def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
 
 
 def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
-    """Convert the default of a column to JSON, None for null. Raises `SchemaMismatchError` for a value that cannot be
-    one.
-    """
+    """Convert a column default to JSON, None for null. Raises `SchemaMismatchError` for an unsupported value."""
     require_plain(scalar.type, column)
     value: Constant | None = value_to_json(ticks_of(scalar))
     if value is None:
@@ -101,35 +101,35 @@ def require_plain(data_type: pa.DataType, column: str) -> None:
 
 
 def to_sql(value: Constant, data_type: pa.DataType) -> str:
-    """Return the value as a literal of Spark SQL; `parse` reads it back."""
+    """Return the value as a Spark SQL literal, which `parse` can parse."""
     types = pa.types
     scalar = from_json(value, data_type)
     if types.is_floating(data_type):
         text: str = scalar.cast(pa.string()).as_py()
         name = type_name(data_type).upper()
         return f"CAST('{_NOT_FINITE[text]}' AS {name})" if text in _NOT_FINITE else f"{text}{name[0]}"
-    found = scalar.as_py()
+    python_value = scalar.as_py()
     if types.is_boolean(data_type):
-        return "true" if found else "false"
+        return "true" if python_value else "false"
     if types.is_decimal(data_type):
-        return f"{found:f}BD"
+        return f"{python_value:f}BD"
     if types.is_string(data_type):
-        return quote_text(found)
+        return quote_text(python_value)
     if types.is_binary(data_type):
-        return f"X'{found.hex().upper()}'"
+        return f"X'{python_value.hex().upper()}'"
     if types.is_date(data_type):
-        return f"DATE '{found.isoformat()}'"
+        return f"DATE '{python_value.isoformat()}'"
     if types.is_timestamp(data_type):
-        shown = found.replace(tzinfo=None).isoformat(sep=" ")
-        return f"TIMESTAMP_NTZ '{shown}'" if data_type.tz is None else f"TIMESTAMP '{shown}Z'"
-    return str(found)
+        time_text = python_value.replace(tzinfo=None).isoformat(sep=" ")
+        return f"TIMESTAMP_NTZ '{time_text}'" if data_type.tz is None else f"TIMESTAMP '{time_text}Z'"
+    return str(python_value)
 
 
 def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Constant | None:
     """Parse the constant of a ``DEFAULT`` clause for a column of this type; None for NULL.
 
-    A timestamp without zone is one of ``time_zone``, Spark's name for that of a session, where there is one. Raises
-    `SchemaMismatchError` for a text that is no literal, and for a value that the type does not hold.
+    A timestamp without a zone is in ``time_zone``, the session's zone as Spark names it, if given. Raises
+    `SchemaMismatchError` for a text that is not a literal, and for a value that the type does not hold.
     """
     require_plain(data_type, column)
     literal = text.strip()
@@ -190,11 +190,11 @@ def _number(text: str, suffix: str, data_type: pa.DataType) -> pa.Scalar:
             raise ValueError("it is no whole number")
         return pa.scalar(int(number), data_type)
     if types.is_floating(data_type):
-        # 0.1F is the float that is nearest, in a column of doubles as well
-        found = pa.scalar(float(text), pa.float32() if suffix == "f" else data_type).cast(data_type)
-        if not math.isfinite(found.as_py()):
+        # 0.1F is the nearest float, in a column of doubles as well
+        scalar = pa.scalar(float(text), pa.float32() if suffix == "f" else data_type).cast(data_type)
+        if not math.isfinite(scalar.as_py()):
             raise ValueError("it is too large")
-        return found
+        return scalar
     return _wrong_kind("a number")
 
 
@@ -219,8 +219,8 @@ def _zone(name: str) -> dt.tzinfo:
         raise ValueError(f"it has no zone, and that of the session, {name}, is not known; write it with one") from None
 
 
-def _wrong_kind(what: str) -> NoReturn:
-    raise ValueError(f"it is {what}")
+def _wrong_kind(description: str) -> NoReturn:
+    raise ValueError(f"it is {description}")
 
 
 def _shorten(text: str) -> str:

@@ -1,8 +1,8 @@
-"""The fields inside a column: of its struct, and of structs in its arrays and maps. Their ids, and their changes.
+"""Nested fields of a column, in structs and in structs within arrays and maps: their ids and their changes.
 
-A field inside a column is its id, which is never used again within the column. Ids stand in the order in which the
-type names the fields, each before those inside it. A column that was never changed inside has the ids 1, 2, 3, … The
-element of an array and the value of a map have no ids, because nothing else can take their place.
+A nested field is identified by its id, which is never reused within the column. Ids are stored in the order in which
+the type lists the fields, parents first. A column whose nested fields were never changed has the ids 1, 2, 3, … Array
+elements and map values have no ids, because nothing can replace them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema.variant import is_struct
 
 Path = tuple[str, ...]
-"""The names that lead to a field from its column on; ``element`` leads into an array, ``value`` into a map."""
+"""The names that lead from a column to a field; ``element`` leads into an array, ``value`` into a map."""
 ELEMENT: Final = "element"
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -33,9 +33,7 @@ _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
-    """Tell whether every value of the type ``before`` is one of ``after``, and both lakes' formats allow the change in
-    place.
-    """
+    """Return whether ``after`` holds every value of ``before`` and both lake formats allow the change in place."""
     if pa.types.is_decimal(before) and pa.types.is_decimal(after):
         return bool(before.scale == after.scale and before.precision < after.precision)
     return after in _WIDER.get(before, ())
@@ -43,41 +41,41 @@ def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FieldIds:
-    """The ids of the fields inside a column that was changed inside."""
+    """The ids of the nested fields of a column with changed nested fields."""
 
     ids: tuple[int, ...]
     last: int
     """The highest id that the column ever used."""
 
     @classmethod
-    def of(cls, found: Sequence[int], last: int, data_type: pa.DataType) -> Self:
-        """Check ids that were stored for a type. Raises `SchemaMismatchError`."""
-        if len(found) != count(data_type) or len({*found, 0}) != len(found) + 1 or max(found, default=last) > last:
+    def of(cls, ids: Sequence[int], last: int, data_type: pa.DataType) -> Self:
+        """Validate stored ids for a type. Raises `SchemaMismatchError`."""
+        if len(ids) != count(data_type) or len({*ids, 0}) != len(ids) + 1 or max(ids, default=last) > last:
             raise SchemaMismatchError(
-                f"a column of type {ddl.type_name(data_type)} has the field ids {list(found)} up to {last}, expected "
+                f"a column of type {ddl.type_name(data_type)} has the field ids {list(ids)} up to {last}, expected "
                 "one for each of its fields; restore the file"
             )
-        return cls(tuple(found), last)
+        return cls(tuple(ids), last)
 
 
 def count(data_type: pa.DataType) -> int:
-    """Count the fields inside a type, whatever their depth."""
+    """Count the nested fields of a type, at any depth."""
     return len(paths(data_type))
 
 
 def paths(data_type: pa.DataType) -> list[Path]:
-    """Return the path of each field inside a type, in the order of their ids."""
-    found: list[Path] = []
+    """Return the path of each nested field of a type, in the order of their ids."""
+    field_paths: list[Path] = []
     for name, part in zip(_names(data_type), parts_of(data_type), strict=True):
         if is_struct(data_type):
-            found.append((name,))
-        found += [(name, *path) for path in paths(part.type)]
-    return found
+            field_paths.append((name,))
+        field_paths += [(name, *path) for path in paths(part.type)]
+    return field_paths
 
 
 def parts_of(data_type: pa.DataType) -> list[pa.Field]:
-    """Return the fields of a struct, the element of an array, key and value of a map; none of another type, nor of a
-    variant.
+    """Return the fields of a struct, the element of an array, or key and value of a map; none for other types and
+    variants.
     """
     types = pa.types
     if is_struct(data_type):
@@ -88,7 +86,7 @@ def parts_of(data_type: pa.DataType) -> list[pa.Field]:
 
 
 def _names(data_type: pa.DataType) -> list[str]:
-    """Return the names that `parts_of` have in paths."""
+    """Return the names of `parts_of` within paths."""
     types = pa.types
     if types.is_list(data_type):
         return [ELEMENT]
@@ -96,7 +94,7 @@ def _names(data_type: pa.DataType) -> list[str]:
 
 
 def split_path(text: str) -> Path:
-    """Split ``s.`a.b`.c`` at its dots; those in backticks do not count. Raises `SchemaMismatchError`."""
+    """Split ``s.`a.b`.c`` at dots outside backticks. Raises `SchemaMismatchError`."""
     parts, word, quoted, position = [], "", False, 0
     while position < len(text):
         character = text[position]
@@ -118,56 +116,59 @@ def split_path(text: str) -> Path:
 
 
 def join_path(parts: Iterable[str]) -> str:
-    """Return the text of which `split_path` makes the parts."""
+    """Return the text that `split_path` splits into these parts."""
     return ".".join(ddl.quote_identifier(part) for part in parts)
 
 
-def still_mean(before: pa.DataType, before_ids: Sequence[int], after: pa.DataType, after_ids: Sequence[int]) -> bool:
-    """Tell whether values that were brought into the type ``before`` by the names of its fields mean the same now: each
-    name is still that of its field, whose type is the same or wider.
+def have_same_fields(
+    before: pa.DataType, before_ids: Sequence[int], after: pa.DataType, after_ids: Sequence[int]
+) -> bool:
+    """Return whether values converted by field name to the type ``before`` mean the same in ``after``.
+
+    Each name must still belong to the same field, with the same or a wider type.
     """
-    return _still_means(_Node.of(before, before_ids), _Node.of(after, after_ids))
+    return _is_same_field(_Node.of(before, before_ids), _Node.of(after, after_ids))
 
 
-def _still_means(before: _Node, after: _Node) -> bool:
+def _is_same_field(before: _Node, after: _Node) -> bool:
     if before.kind != after.kind:
         return False
     if before.kind == "plain":
         return bool(before.type.equals(after.type)) or is_widening(before.type, after.type)
     if before.kind != "struct":
-        return all(_still_means(*pair) for pair in zip(before.parts, after.parts, strict=True))
-    now = {part.id: part for part in after.parts}
+        return all(_is_same_field(*pair) for pair in zip(before.parts, after.parts, strict=True))
+    fields_by_id = {part.id: part for part in after.parts}
     return all(
-        (part := now.get(older.id)) is not None and part.name == older.name and _still_means(older, part)
+        (part := fields_by_id.get(older.id)) is not None and part.name == older.name and _is_same_field(older, part)
         for older in before.parts
     )
 
 
-def find_missing_fields(data_type: pa.DataType, given: pa.DataType) -> list[tuple[Path, pa.DataType]]:
-    """Return the fields of another type's structs that a type lacks, by name, with the paths that they would have.
+def find_missing_fields(data_type: pa.DataType, written: pa.DataType) -> list[tuple[Path, pa.DataType]]:
+    """Return the struct fields of another type that a type lacks, by name, with the paths that they would get.
 
-    Nothing of what lies in another place, such as in an array where the type has a struct.
+    Fields at incompatible places are ignored, such as those in an array where the type has a struct.
     """
-    return _find_missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(given, [0] * count(given)), ())
+    return _find_missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(written, [0] * count(written)), ())
 
 
-def _find_missing(here: _Node, given: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
-    if here.kind != given.kind:
+def _find_missing(node: _Node, written: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
+    if node.kind != written.kind:
         return []
-    known = {part.name.casefold(): part for part in here.parts}
-    found: list[tuple[Path, pa.DataType]] = []
-    for part in given.parts:
-        if (own := known.get(part.name.casefold())) is None:
-            found.append(((*path, part.name), part.type))
+    own_parts = {part.name.casefold(): part for part in node.parts}
+    missing: list[tuple[Path, pa.DataType]] = []
+    for part in written.parts:
+        if (own_part := own_parts.get(part.name.casefold())) is None:
+            missing.append(((*path, part.name), part.type))
         else:
-            found += _find_missing(own, part, (*path, own.name))
-    return found
+            missing += _find_missing(own_part, part, (*path, own_part.name))
+    return missing
 
 
 def had_before(
     path: Path, data_type: pa.DataType, ids: Sequence[int], older: Iterable[tuple[pa.DataType, Sequence[int]]]
 ) -> bool:
-    """Tell whether the struct in which a path ends had a field of the path's name in one of the older types."""
+    """Return whether the parent struct of a path had a field with the path's name in one of the older types."""
     struct = _lineage(_Node.of(data_type, ids), path[:-1])
     for kind, older_ids in older:
         node: _Node | None = _Node.of(kind, older_ids)
@@ -179,11 +180,11 @@ def had_before(
 
 
 def _lineage(node: _Node, path: Path) -> list[int | str]:
-    found: list[int | str] = []
+    identity: list[int | str] = []
     for name in path:
         node = next(part for part in node.parts if part.name.casefold() == name.casefold())
-        found.append(node.id or node.name)
-    return found
+        identity.append(node.id or node.name)
+    return identity
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------
@@ -196,10 +197,10 @@ class _Node:
     kind: str
     """``struct``, ``array``, ``map`` or ``plain``."""
     type: pa.DataType
-    """The type before all changes; of a plain one the present type."""
+    """The type before all changes; for a plain one the current type."""
     name: str = ""
     id: int = 0
-    """0 for what has no id: the column, an element, a key, a value."""
+    """0 for nodes without an id: the column, an element, a key, a value."""
     parts: list[_Node] = field(default_factory=list)
 
     @classmethod
@@ -217,8 +218,8 @@ class _Node:
         return node
 
     def build_type(self) -> pa.DataType:
-        """Return the type with all changes. Raises `SchemaMismatchError` for a struct without fields, or with two of
-        one name.
+        """Return the changed type. Raises `SchemaMismatchError` for a struct without fields, or with duplicate
+        names.
         """
         inner = [part.build_type() for part in self.parts]
         match self.kind:
@@ -236,23 +237,22 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class InnerChanges:
-    """Changes inside one column; all paths are those before all of them, but for those of new fields."""
+    """Changes of nested fields of one column. All paths are from before the changes, except those of new fields."""
 
     renamed: Mapping[Path, str] = field(default_factory=dict)
     dropped: tuple[Path, ...] = ()
     widened: Mapping[Path, pa.DataType] = field(default_factory=dict)
     added: tuple[tuple[Path, pa.DataType], ...] = ()
-    """New fields, each behind all others of its struct, in this order. Their paths are those after all other changes.
-    """
+    """New fields in order, each appended to its struct. Their paths are from after all other changes."""
 
 
 def change_nested_fields(
     column: str, data_type: pa.DataType, ids: FieldIds, changes: InnerChanges
 ) -> tuple[pa.DataType, FieldIds]:
-    """Return the type and the ids of a column after changes inside it.
+    """Return the type and the ids of a column after changes of its nested fields.
 
-    Raises `SchemaMismatchError` for an unknown field, a name that is taken or not allowed, a type that is not wider, a
-    struct that would have no field left, and a change of a map's keys.
+    Raises `SchemaMismatchError` for an unknown field, a name that is taken or invalid, a type that is not wider, a
+    struct without a remaining field, and a change of a map's keys.
     """
     editor = _Editor(column, _Node.of(data_type, ids.ids), ids.last)
     editor.change(changes)
@@ -267,9 +267,9 @@ class _Editor:
         self.last = last
 
     def change(self, changes: InnerChanges) -> None:
-        widened = [(*self._found(path), path, kind) for path, kind in changes.widened.items()]
-        renamed = [(*self._found(path), path, name) for path, name in changes.renamed.items()]
-        dropped = [(*self._found(path), path) for path in changes.dropped]
+        widened = [(*self._find(path), path, kind) for path, kind in changes.widened.items()]
+        renamed = [(*self._find(path), path, name) for path, name in changes.renamed.items()]
+        dropped = [(*self._find(path), path) for path in changes.dropped]
         for _, node, path, kind in widened:
             self._widen(node, path, kind)
         for parent, node, path, name in renamed:
@@ -285,18 +285,18 @@ class _Editor:
         for path, kind in changes.added:
             self._add(path, kind)
 
-    def _widen(self, node: _Node, path: Path, wanted: pa.DataType) -> None:
-        if node.kind != "plain" or not (node.type.equals(wanted) or is_widening(node.type, wanted)):
+    def _widen(self, node: _Node, path: Path, target: pa.DataType) -> None:
+        if node.kind != "plain" or not (node.type.equals(target) or is_widening(node.type, target)):
             self._refuse(
                 path,
-                f"of type {ddl.type_name(node.build_type())} cannot become {ddl.type_name(wanted)}: only wider "
+                f"of type {ddl.type_name(node.build_type())} cannot become {ddl.type_name(target)}: only wider "
                 "integers, float to double, and decimals of more digits and the same scale hold every value that is "
                 "there; add a field of that type",
             )
-        node.type = wanted
+        node.type = target
 
     def _add(self, path: Path, kind: pa.DataType) -> None:
-        _, parent = self._found(path[:-1])
+        _, parent = self._find(path[:-1])
         self._require_field(parent, path, "added")
         _require_field_name(path[-1])
         if any(part.name.casefold() == path[-1].casefold() for part in parent.parts):
@@ -307,27 +307,27 @@ class _Editor:
         parent.parts.append(node)
         self.last = ids[-1]
 
-    def _found(self, path: Path) -> tuple[_Node, _Node]:
-        """Return the parent of what a path leads to, and that itself. Raises `SchemaMismatchError`."""
+    def _find(self, path: Path) -> tuple[_Node, _Node]:
+        """Return the parent of the node at a path, and that node. Raises `SchemaMismatchError`."""
         parent = node = self.root
         for place, name in enumerate(path):
             parent = node
-            found = [part for part in parent.parts if part.name.casefold() == name.casefold()]
-            if not found:
+            matches = [part for part in parent.parts if part.name.casefold() == name.casefold()]
+            if not matches:
                 has = (
                     ", ".join(part.name for part in parent.parts) or f"none: {ddl.type_name(parent.type)} has no fields"
                 )
                 self._refuse(path[: place + 1], f"is not there; there is {has}")
-            (node,) = found
+            (node,) = matches
             if parent.kind == "map" and node is parent.parts[0]:
                 self._refuse(path, "belongs to a map's keys, which cannot change; add a column with another map")
         return parent, node
 
-    def _require_field(self, parent: _Node, path: Path, what: str) -> None:
+    def _require_field(self, parent: _Node, path: Path, change: str) -> None:
         if parent.kind != "struct":
             self._refuse(
                 path,
-                f"cannot be {what}: only the fields of a struct can, and this lies in a column or field of type "
+                f"cannot be {change}: only the fields of a struct can, and this lies in a column or field of type "
                 f"{ddl.type_name(parent.build_type())}; the path into an array has 'element', into a map 'value'",
             )
 

@@ -1,7 +1,7 @@
-"""Fields of a table's partitioning: a column itself, or a transform of a column, as Iceberg's specification has them.
+"""Partition fields: a column, or a transform of a column, as in Iceberg's specification.
 
-A transform gives the partition of a row from a column that the row has anyway ("hidden partitioning"): ``days(ts)``,
-``truncate(4, name)``. Moments are cut in UTC. Source: Iceberg table specification, "Partition Transforms".
+A transform derives the partition of a row from one of its columns ("hidden partitioning"): ``days(ts)``, ``truncate(4,
+name)``. Timestamps are in UTC. Source: Iceberg table specification, "Partition Transforms".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 Transform = Literal["identity", "years", "months", "days", "hours", "truncate"]
 
 _UNITS: Final[Mapping[str, str]] = {"years": "Y", "months": "M", "days": "D", "hours": "h"}
-"""Transforms of time, with numpy's unit."""
+"""Time transform → numpy unit."""
 _HOUR_MICROS: Final = 3_600_000_000
 _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _SINGULAR: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
@@ -40,10 +40,10 @@ class PartitionField:
     column: str
     transform: Transform = "identity"
     width: int = 0
-    """Characters, bytes, or the step of integers that ``truncate`` keeps; else 0."""
+    """Characters, bytes, or integer step of ``truncate``; else 0."""
 
     def __str__(self) -> str:
-        """Return the field as it stands in ``PARTITIONED BY``, for `parse_field`."""
+        """Return the field as in ``PARTITIONED BY``, which `parse_field` can parse."""
         column = join_names([self.column])
         if self.transform == "identity":
             return column
@@ -51,33 +51,35 @@ class PartitionField:
 
     @property
     def suffix(self) -> str:
-        """The word that Iceberg adds to a column for the name of such a field: ``ts_day``; none for the column."""
+        """The suffix that Iceberg adds to the column's name for this transform: ``ts_day``; empty for a plain
+        column.
+        """
         return _SHORT.get(self.transform, "")
 
     @property
     def name(self) -> str:
-        """The name of the field's values."""
+        """The name of the partition value."""
         return f"{self.column}_{self.suffix}" if self.suffix else self.column
 
     def check(self, column_type: pa.DataType) -> None:
-        """Raise `InvalidOptionError` where a column of this type has no such transform."""
+        """Raise `InvalidOptionError` if a column of this type does not support the transform."""
         temporal = pa.types.is_date32(column_type) or pa.types.is_timestamp(column_type)
         if self.transform == "identity":
             return
         if self.transform == "truncate":
-            whole = pa.types.is_integer(column_type)
-            if not (whole or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
-                raise _unfit(self, column_type, "text, binary, or integers")
+            is_integer = pa.types.is_integer(column_type)
+            if not (is_integer or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
+                raise _unsupported_type_error(self, column_type, "text, binary, or integers")
         elif self.transform == "hours" and not pa.types.is_timestamp(column_type):
-            raise _unfit(self, column_type, "a timestamp")
+            raise _unsupported_type_error(self, column_type, "a timestamp")
         elif not temporal:
-            raise _unfit(self, column_type, "a date or a timestamp")
+            raise _unsupported_type_error(self, column_type, "a date or a timestamp")
 
     def values(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return the partition of each row; null for null.
+        """Return the partition value of each row; null for null.
 
-        Years, months, days and hours are int32 since 1970, rounded down; ``truncate`` keeps the type, but for
-        int32 of shorter integers.
+        Years, months, days and hours are int32 since 1970, rounded down. ``truncate`` keeps the type, but widens
+        shorter integers to int32.
         """
         if self.transform == "identity":
             return column
@@ -88,15 +90,18 @@ class PartitionField:
         return _mask_nulls(_since_1970(column, _UNITS[self.transform]).astype(np.int32), column, pa.int32())
 
     def value_type(self, column_type: pa.DataType) -> pa.DataType:
-        """Return the type of `values` of such a column."""
+        """Return the type of `values` for a column of this type."""
         is_short = self.transform == "truncate" and pa.types.is_integer(column_type) and column_type.bit_width < 64
         return pa.int32() if is_short or self.transform in _UNITS else column_type
 
     def range_of(self, value: int, column_type: pa.DataType) -> tuple[int, int] | None:
-        """Return the half-open range of a date's days, or a timestamp's microseconds, that have this value of a
-        transform of time; None for another transform, and beyond the values of the type.
+        """Return the half-open range of days or microseconds with this partition value of a time transform.
+
+        None for other transforms, and for values outside the range of the type.
         """
-        if self.transform not in _UNITS or not _INT32[0] < value < _INT32[1]:  # the last hours have all beyond
+        if (
+            self.transform not in _UNITS or not _INT32[0] < value < _INT32[1]
+        ):  # the last hours also hold all clipped times
             return None
         unit = "D" if pa.types.is_date32(column_type) else "us"
         ends = np.array([value, value + 1], dtype=f"datetime64[{_UNITS[self.transform]}]")
@@ -112,18 +117,18 @@ class PartitionField:
             return pc.binary_slice(column, 0, self.width)
         values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
         kind = self.value_type(column.type)
-        # Below the least integer it wraps around, as it does in Iceberg's own library.
+        # Below the smallest integer it wraps around, as in Iceberg's own library.
         return _mask_nulls((values - np.mod(values, self.width)).astype(kind.to_pandas_dtype()), column, kind)
 
 
-def _unfit(field: PartitionField, column_type: pa.DataType, expected: str) -> InvalidOptionError:
+def _unsupported_type_error(field: PartitionField, column_type: pa.DataType, expected: str) -> InvalidOptionError:
     return InvalidOptionError(
         f"PARTITIONED BY {field}: column '{field.column}' has type {type_name(column_type)}, expected {expected}"
     )
 
 
 def _since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
-    """Return whole units since 1970, rounded down; 0 for null. Hours stay within the 32 bits that the lake has."""
+    """Return whole units since 1970, rounded down; 0 for null. Hours are clipped to the lake's 32 bits."""
     is_date = pa.types.is_date32(column.type)
     raw = column.view(pa.int32()) if is_date else column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     values = pc.fill_null(raw, 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -144,28 +149,28 @@ def _mask_nulls(values: npt.NDArray[Any], column: pa.Array, kind: pa.DataType) -
 
 
 def split_fields(text: str) -> list[str]:
-    """Split the text of several fields at its commas, not at those within parentheses or backticks."""
+    """Split the text of several fields at commas outside parentheses and backticks."""
     pieces = _FIELDS.findall(text) if text.strip() else []
     return [piece.strip() for piece in pieces]
 
 
 def join_fields(fields: Iterable[PartitionField]) -> str:
-    """Join fields to a text that `split_fields` and `parse_field` read back."""
+    """Return the text that `split_fields` and `parse_field` can parse."""
     return ", ".join(map(str, fields))
 
 
 def parse_field(text: str, schema: TableSchema) -> PartitionField:
-    """Parse a column's name, ``days(ts)`` or ``truncate(4, name)``, with the column in the schema's spelling.
+    """Parse a column name, ``days(ts)`` or ``truncate(4, name)``, with the column in the schema's spelling.
 
-    A column with such a name comes first. Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for
-    an unknown transform and for a column that has none.
+    A column with exactly this name takes precedence. Raises `SchemaMismatchError` for an unknown column, and
+    `InvalidOptionError` for an unknown transform and for an unsupported column type.
     """
-    found = schema.find(text)
+    source = schema.find(text)
     call = _CALL.fullmatch(text)
-    if found is not None or call is None:
-        name = text if found is not None else _one_name(text, text)
+    if source is not None or call is None:
+        name = text if source is not None else _one_name(text, text)
         return PartitionField(schema.column(name).name)
-    transform, inside = _SINGULAR.get(call[1].lower(), call[1].lower()), call[2]
+    transform, arguments = _SINGULAR.get(call[1].lower(), call[1].lower()), call[2]
     if transform not in get_args(Transform):
         raise InvalidOptionError(
             f"PARTITIONED BY {text}: unknown transform {call[1]!r}; a table is partitioned by columns, by years, "
@@ -173,20 +178,20 @@ def parse_field(text: str, schema: TableSchema) -> PartitionField:
         )
     width = 0
     if transform == "truncate":
-        number = re.fullmatch(r"([0-9]{1,9})\s*,\s*(.+)", inside, re.DOTALL)
+        number = re.fullmatch(r"([0-9]{1,9})\s*,\s*(.+)", arguments, re.DOTALL)
         if number is None or not int(number[1]):
             raise InvalidOptionError(f"PARTITIONED BY {text}: expected a width above 0 and a column: truncate(4, name)")
-        width, inside = int(number[1]), number[2]
-    column = schema.column(_one_name(inside, text))
+        width, arguments = int(number[1]), number[2]
+    column = schema.column(_one_name(arguments, text))
     field = PartitionField(column.name, cast("Transform", transform), width)
     field.check(column.type)
     return field
 
 
-def _one_name(text: str, whole: str) -> str:
+def _one_name(text: str, text_of_field: str) -> str:
     names = parse_names(text)
     if len(names) != 1:
-        raise InvalidOptionError(f"PARTITIONED BY {whole}: found {len(names)} columns, expected one")
+        raise InvalidOptionError(f"PARTITIONED BY {text_of_field}: found {len(names)} columns, expected one")
     return names[0]
 
 

@@ -1,8 +1,8 @@
-"""Reserved names of columns: those that stand beside a table's columns somewhere. Pure.
+"""Reserved column names: those of metadata columns that some reader or result adds to a table's columns. Pure.
 
-Without regard to case, as SQL and the lakes compare them. They are refused where a column gets its name: creation,
-adoption, new columns, renaming. An older table with such a column stays readable; results that would have two columns
-of the name are refused (`require_unlike`).
+Names compare case-insensitively, as in SQL and the lakes. They are rejected when a column gets its name: at creation,
+adoption, column addition and renaming. An older table with such a column remains readable, but results with two columns
+of the same name are rejected (`require_unlike`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 FOUND: Final = "_found"
 """The last column of a `lookup`."""
 INTERNAL: Final = "__streamhouse_"
-"""Prefix of columns that tasks hand to each other."""
+"""Prefix of columns passed between tasks."""
 
 _OURS: Final = frozenset(
     {
@@ -43,20 +43,20 @@ _ICEBERG: Final = frozenset(
         "_spec_id",
     },
 )
-"""Columns that Iceberg's readers add to each table: they cannot read a table with such a column."""
+"""Metadata columns of Iceberg readers, which cannot read a table with such a column."""
 _PAIMON: Final = frozenset({"_level", "_row_id", "_sequence_number", "_value_kind"})
 _PAIMON_PREFIX: Final = "_key_"
 _PAIMON_ALONE: Final = frozenset({"rowkind"})
-"""Names of Paimon's that a table with an Iceberg lake may well have."""
+"""Names reserved by Paimon only; a table with an Iceberg lake may use them."""
 _BESIDE_PARTITIONS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "lake_size_bytes"})
-"""Counts of ``$partitions``, beside the partition columns."""
+"""Count columns of ``$partitions``, next to the partition columns."""
 
 RESERVED_NAMES: Final = _OURS | _ICEBERG | _PAIMON
 RESERVED_PREFIXES: Final = (INTERNAL, _PAIMON_PREFIX)
 
 
 def require_free_name(name: str) -> None:
-    """Raise `SchemaMismatchError` for a name that a column cannot get."""
+    """Raise `SchemaMismatchError` if a column cannot have this name."""
     folded = name.casefold()
     if folded in _OURS or folded.startswith(INTERNAL):
         whose = "what this package puts beside a table's columns"
@@ -70,7 +70,7 @@ def require_free_name(name: str) -> None:
 
 
 def require_free_partition_name(name: str) -> None:
-    """Raise `SchemaMismatchError` for the name of a column that a table cannot be partitioned by."""
+    """Raise `SchemaMismatchError` if a partition column cannot have this name."""
     if name.casefold() in _BESIDE_PARTITIONS:
         raise SchemaMismatchError(
             f"the column name '{name}' is reserved for what $partitions says of each partition; rename the column, or "
@@ -79,20 +79,20 @@ def require_free_partition_name(name: str) -> None:
 
 
 def is_of_paimon(name: str) -> bool:
-    """Tell whether Paimon has a column of this name in its files."""
+    """Return whether Paimon files have a column with this name."""
     folded = name.casefold()
     return folded in _PAIMON | _PAIMON_ALONE or folded.startswith(_PAIMON_PREFIX)
 
 
-def require_unlike(names: Iterable[str], added: Iterable[str], what: str, instead: str = "") -> None:
+def require_unlike(names: Iterable[str], added: Iterable[str], source: str, advice: str = "") -> None:
     """Raise `SchemaMismatchError` if an older table has a column whose name was reserved later.
 
-    ``what`` adds columns of the names ``added`` to those of the table; ``instead`` is the remedy.
+    ``source`` adds the columns ``added`` to those of the table; ``advice`` is the remedy.
     """
     folded = {name.casefold() for name in added}
     for name in names:
         if name.casefold() in folded:
             raise SchemaMismatchError(
-                f"{what} has a column '{name}' of its own, and the table has one too; rename the table's column"
-                f"{instead}"
+                f"{source} has a column '{name}' of its own, and the table has one too; rename the table's column"
+                f"{advice}"
             )

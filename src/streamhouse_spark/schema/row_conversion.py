@@ -1,18 +1,21 @@
-"""Rows as users have them → an Arrow table in exactly the schema of a table.
+"""Row conversion: rows in any supported Python form → an Arrow table in exactly the table's schema.
 
-Columns match by name, without regard to case. Values are converted only where nothing can be lost: an integer may
-widen, ``large_string`` becomes ``string``, a timestamp changes its unit when no digit is dropped. Nothing is parsed
-from text, and a time without a zone is never taken for one with a zone.
+Columns match by name, case-insensitively. Values are converted only without loss: an integer may widen,
+``large_string`` becomes ``string``, a timestamp changes its unit if no digit is dropped. Text is never parsed, and a
+time without a zone never becomes one with a zone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
 from streamhouse_spark.core import arrow_chunking
 from streamhouse_spark.core.lazy_dataclass import dataclass
@@ -27,7 +30,6 @@ from streamhouse_spark.schema.conversion import (
 )
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import describe_later_column
-from streamhouse_spark.schema.map_keys import first_repeated_key, holds_map
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.schema.variant import first_malformed, is_variant
 
@@ -37,18 +39,17 @@ _MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
 
 
 def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
-    """Convert the rows to an Arrow table whose schema is ``schema.arrow``; ``table`` is named in errors.
+    """Convert the rows to an Arrow table whose schema is ``schema.arrow``. Errors name ``table``.
 
-    ``older`` are the schemas that the table had, so that an error can tell the later name of a column.
+    ``older`` are the earlier schemas of the table, so that an error can name a renamed column.
 
-    ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, anything else with
-    the Arrow C stream interface, or a list of dicts. A missing column gets its default, or null where it has none. A
-    pandas index is not a column. Rows already in the schema pass through without a copy.
+    ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, any object with the
+    Arrow C stream interface, or a list of dicts. A missing column gets its default, or null without one. A pandas index
+    is ignored. Rows already in the schema are not copied.
 
-    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
-    a null in a NOT NULL column, a map with one key twice, and a value that cannot be converted without loss, a text
-    that is no UTF-8, or that is longer than the column's CHAR(n) or VARCHAR(n), and for a row of more than
-    `slicing.ROW_BYTES_MAX`.
+    Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default, a
+    null in a NOT NULL column, a map with a duplicate key, a value that cannot be converted without loss, a text that is
+    not UTF-8 or exceeds CHAR(n) or VARCHAR(n), and a row larger than `arrow_chunking.ROW_BYTES_MAX`.
     """
     return convert_rows(rows, schema, table=table, older=older)[0]
 
@@ -56,12 +57,12 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
 def convert_rows(
     rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
 ) -> tuple[pa.Table, frozenset[int]]:
-    """Convert as `coerce` does, and return the columns that the rows lack: their defaults may change before the rows
-    are stored.
+    """Convert as `coerce` does, and return the ids of missing columns, whose defaults may change before the rows are
+    stored.
 
-    Of a list of dicts these are the columns that some dict lacks.
+    For a list of dicts, a column is missing if any dict lacks it.
     """
-    source = _source_of(rows, table)
+    source = _to_source(rows, table)
     missing: frozenset[int] = frozenset()
     if source.table is not None and source.table.schema.equals(schema.arrow, check_metadata=True):
         result = source.table
@@ -90,20 +91,20 @@ def convert_rows(
             fitted = fit_texts(values, column.size, table, column.name)
             if fitted is not values:
                 result = result.set_column(position, schema.arrow.field(position), fitted)
-                require_small_rows(result, table)  # blanks make rows larger
+                require_small_rows(result, table)  # padding makes rows larger
     return result, missing
 
 
 def can_be_read_again(rows: Any) -> bool:
-    """Tell whether rows can be read twice; False for a possible stream, which is empty after one read."""
+    """Return whether rows can be read twice. False for a possible stream, which is exhausted after one read."""
     return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A user's rows, column by column. ``get`` returns Arrow data, or a list of Python values.
+    """A user's rows by column. ``get`` returns Arrow data, or a list of Python values.
 
-    ``get`` also takes the value for rows without the column, which only dicts can lack one by one.
+    The second argument of ``get`` is the value for rows without the column, which occur only in lists of dicts.
     """
 
     names: Sequence[str]
@@ -111,10 +112,10 @@ class _Source:
     get: Callable[[str, Any], Any]
     table: pa.Table | None = None
     incomplete: frozenset[str] = frozenset()
-    """Names that only some of the rows have."""
+    """Names of columns that only some of the rows have."""
 
 
-def _source_of(rows: Any, table: str) -> _Source:
+def _to_source(rows: Any, table: str) -> _Source:
     if isinstance(rows, list) and not rows:
         rows = pa.table({})
     if isinstance(rows, pa.RecordBatch):
@@ -126,19 +127,19 @@ def _source_of(rows: Any, table: str) -> _Source:
     elif _is_pandas_frame(rows):
         return _source_of_pandas(rows, table)
     elif not isinstance(rows, pa.Table) and hasattr(rows, "__arrow_c_stream__"):
-        rows = _table_of(rows, table)
+        rows = _to_table(rows, table)
     if isinstance(rows, pa.Table):
         return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
-    found = type(rows)
-    hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(found.__name__, "")
+    rows_type = type(rows)
+    hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(rows_type.__name__, "")
     raise SchemaMismatchError(
-        f"rows for {table} are a {found.__module__}.{found.__name__}, expected a pyarrow Table or RecordBatch, a "
-        f"pandas or polars frame, or a list of dicts{hint}",
+        f"rows for {table} are a {rows_type.__module__}.{rows_type.__name__}, expected a pyarrow Table or RecordBatch, "
+        f"a pandas or polars frame, or a list of dicts{hint}",
     )
 
 
-def _table_of(rows: Any, table: str) -> pa.Table:
-    """Read an object with the Arrow C stream interface. A single column has the interface as well."""
+def _to_table(rows: Any, table: str) -> pa.Table:
+    """Read an object with the Arrow C stream interface. A single column has this interface as well."""
     try:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -167,7 +168,7 @@ def _source_of_dicts(rows: list[Any], table: str) -> _Source:
 
 
 def _is_pandas_frame(rows: Any) -> bool:
-    # Known by its shape: pandas is an extra, and a user who passes a frame has imported it.
+    # Detected by name: pandas is an optional dependency that must not be imported here.
     kind = type(rows)
     return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
 
@@ -192,7 +193,7 @@ def _text_names(names: list[Any], table: str) -> list[str]:
 def _align_columns(
     source: _Source, schema: TableSchema, table: str, older: Mapping[int, TableSchema]
 ) -> tuple[pa.Table, frozenset[int]]:
-    given: dict[str, str] = {}
+    source_names: dict[str, str] = {}
     for name in source.names:
         column = schema.find(name)
         if column is None:
@@ -201,12 +202,12 @@ def _align_columns(
                 f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name) + _ADDED
             )
             raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{hint}")
-        other = given.setdefault(column.name, name)
+        other = source_names.setdefault(column.name, name)
         if other is not name or source.names.count(name) > 1:
             refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")
-    arrays = [_column_values(source, given.get(column.name), column, table) for column in schema.columns]
-    whole = {name for name, said in given.items() if said not in source.incomplete}
-    missing = frozenset(column.id for column in schema.columns if column.name not in whole)
+    arrays = [_column_values(source, source_names.get(column.name), column, table) for column in schema.columns]
+    given_columns = {name for name, source_name in source_names.items() if source_name not in source.incomplete}
+    missing = frozenset(column.id for column in schema.columns if column.name not in given_columns)
     return pa.Table.from_arrays(arrays, schema=schema.arrow), missing
 
 
@@ -230,7 +231,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
 
 
 def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None:
-    """Refuse a value that is too large for any row, before a cast that would fail without naming its row."""
+    """Reject a value larger than any row may be, before a cast that would fail without naming its row."""
     if not arrow_chunking.are_small(values, arrow_chunking.ROW_BYTES_MAX):
         sizes = arrow_chunking.row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > arrow_chunking.ROW_BYTES_MAX:
@@ -238,7 +239,7 @@ def _require_small(values: arrow_chunking.Column, name: str, table: str) -> None
 
 
 def require_small_rows(rows: pa.Table, table: str) -> None:
-    """Raise `SchemaMismatchError` for a row of more than `slicing.ROW_BYTES_MAX`."""
+    """Raise `SchemaMismatchError` for a row larger than `arrow_chunking.ROW_BYTES_MAX`."""
     if not arrow_chunking.may_have_large_row(rows):
         return
     sizes = arrow_chunking.table_row_bytes(rows)
@@ -255,3 +256,86 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
         f"has a value of {num_bytes} bytes with its row, in row {row} of these rows, and a row may have "
         f"{arrow_chunking.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
     )
+
+
+Indexes: TypeAlias = npt.NDArray[np.int64]
+
+
+def holds_map(data_type: pa.DataType) -> bool:
+    """Return whether the type is a map or contains one."""
+    return types.is_map(data_type) or any(
+        holds_map(data_type.field(number).type) for number in range(data_type.num_fields)
+    )
+
+
+def first_repeated_key(values: pa.ChunkedArray) -> int | None:
+    """Return the first row with a map that contains a key twice, at any nesting depth; None without one.
+
+    Keys are compared as in Spark: zeros of either sign are one key, and so are all NaN.
+    """
+    before = 0
+    for chunk in values.chunks:
+        rows = np.concatenate([np.zeros(0, np.int64), *_repeating(chunk)])
+        if len(rows):
+            return before + int(rows.min())
+        before += len(chunk)
+    return None
+
+
+def _repeating(array: pa.Array) -> Iterator[Indexes]:
+    """Yield the positions of values with such a map."""
+    if not holds_map(array.type):
+        return
+    if types.is_struct(array.type):
+        for child in array.flatten():
+            yield from _repeating(child)
+        return
+    if types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    offsets, is_valid = np.asarray(array.offsets, np.int64), np.asarray(array.is_valid())
+    first, last = int(offsets[0]), int(offsets[-1])
+    parents = np.repeat(np.arange(len(array)), np.diff(offsets))
+    children = [array.items, array.keys] if types.is_map(array.type) else [array.values]
+    repeating_rows = [rows for child in children for rows in _repeating(child.slice(first, last - first))]
+    if types.is_map(array.type) and len(parents) and int(np.diff(offsets).max()) > 1:
+        repeating_rows.append(_repeated(parents, _codes(array.keys.slice(first, last - first))))
+    yield from (rows[is_valid[rows]] for rows in (parents[positions] for positions in repeating_rows))
+
+
+def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
+    """Return the positions of keys that occur earlier in the same map."""
+    order = np.lexsort((codes, parents))
+    is_same = (np.diff(parents[order]) == 0) & (np.diff(codes[order]) == 0)
+    repeated: Indexes = order[1:][is_same]
+    return repeated
+
+
+def _codes(keys: pa.Array) -> Indexes:
+    """Return an integer for each key, equal only for equal keys."""
+    if types.is_struct(keys.type):
+        codes = np.zeros(len(keys), np.int64)
+        for child in keys.flatten():
+            codes = _pairs(codes, _codes(child))
+        return codes
+    if types.is_list(keys.type) or types.is_large_list(keys.type):
+        return _codes_of_lists(keys)
+    if types.is_floating(keys.type):
+        keys = pc.add(keys, pa.scalar(0.0, keys.type))
+    encoded: Any = keys.dictionary_encode()
+    return np.asarray(encoded.indices.fill_null(-1), np.int64)
+
+
+def _codes_of_lists(keys: pa.Array) -> Indexes:
+    offsets = np.asarray(keys.offsets, np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    of_values = np.append(_codes(keys.values.slice(first, last - first)), -2)
+    starts, lengths = offsets[:-1] - first, np.diff(offsets)
+    codes = np.where(np.asarray(keys.is_valid()), lengths, -1)
+    for place in range(int(lengths.max(initial=0))):
+        codes = _pairs(codes, of_values[np.where(place < lengths, starts + place, -1)])
+    return codes
+
+
+def _pairs(left: Indexes, right: Indexes) -> Indexes:
+    _, codes = np.unique(np.stack([left, right]), axis=1, return_inverse=True)
+    return np.asarray(codes, np.int64).reshape(-1)

@@ -1,4 +1,4 @@
-"""The records that gave a table other columns, by which reads as of a time find the columns of then. Pure."""
+"""Schema changes of a table by commit, with which reads as of a time find the columns of that time. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A record with which another schema began: other columns, or another partitioning of the same ones."""
+    """A commit that changed the columns or the partitioning."""
 
     former_id: int
-    """The schema up to that record."""
+    """The schema before that commit."""
     commit: int
     time_ms: int
 
@@ -28,19 +28,19 @@ class SchemaChange:
 def append_schemas(
     changes: tuple[SchemaChange, ...], before: int, after: int, commit: int, time_ms: int
 ) -> tuple[SchemaChange, ...]:
-    """Return the changes of a table behind a record, before and after which it has these schemas."""
+    """Return the changes of a table after a record, given the schemas before and after it."""
     return changes if before == after else (*changes, SchemaChange(before, commit, time_ms))
 
 
 def first_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int) -> SchemaChange | None:
-    """Return the first change that is later than a time; None where there is none, or it is not known.
+    """Return the first change after a time; None if there is none, or if it is unknown.
 
-    ``now_ms`` is the time of the newest record: a later record with a smaller time corrects a clock that ran ahead.
+    ``now_ms`` is the time of the latest record. A later record with a smaller time corrects a clock that ran ahead.
     """
-    latest_ms, found = now_ms, None
+    latest_ms, earliest = now_ms, None
     for change in reversed(changes):
         latest_ms = min(latest_ms, change.time_ms)
         if latest_ms <= timestamp_ms:
             break
-        found = change
-    return found
+        earliest = change
+    return earliest

@@ -1,7 +1,7 @@
-"""The columns of a table: their ids, names, types, and nullability.
+"""Table schemas: the ids, names, types and nullability of columns.
 
-`TableSchema` is immutable; its `arrow` schema is what every segment, batch and reader of the table has, exactly.
-`schema.ddl` has the table of types, `schema.row_conversion` brings a user's rows into a schema.
+`TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
+`schema.ddl` has the table of types; `schema.row_conversion` converts a user's rows to a schema.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ COLUMN_COUNT_MAX: Final = 10_000
 
 
 class SparkSchema(Protocol):
-    """A PySpark ``StructType``, known by its methods so that pyspark is not imported."""
+    """A PySpark ``StructType``, recognised by its methods so that pyspark is not imported."""
 
     def json(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. The id is never used again for another column of the table, whatever the names do."""
+    """A column. Its id is never reused for another column of the table, whatever its name."""
 
     id: int
     name: str
@@ -46,15 +46,15 @@ class Column:
     nullable: bool = True
     comment: str | None = None
     default: Default | None = None
-    """The constant, or the function, for new rows whose writer does not name the column; None stands for null."""
+    """The constant or function for new rows whose writer omits the column; None stands for null."""
     size: TextSize | None = None
-    """Length of the texts of CHAR(n) and VARCHAR(n)."""
+    """Length of CHAR(n) and VARCHAR(n)."""
     field_ids: FieldIds | None = None
-    """Ids of the fields inside; None while the column was never changed inside."""
+    """Ids of nested fields; None until a nested field is changed for the first time."""
 
     @property
     def inner_ids(self) -> tuple[int, ...]:
-        """The ids of the fields inside, in the order of `inner_fields.paths`."""
+        """The ids of the nested fields, in the order of `nested_fields.paths`."""
         return self.all_field_ids.ids
 
     @property
@@ -66,14 +66,15 @@ class Column:
 
     @property
     def default_scalar(self) -> pa.Scalar:
-        """The default as a value of the column's type, null if there is none. A function has a value in a write alone:
-        see `streamhouse_spark.schema.defaults.evaluate_defaults`.
+        """The default as a value of the column's type, null without one.
+
+        A default function has a value only within a write, see `streamhouse_spark.schema.defaults.evaluate_defaults`.
         """
         if self.default is None:
-            return pa.nulls(1, self.type)[0]  # a value that Arrow converts would load pandas
+            return pa.nulls(1, self.type)[0]  # pa.scalar(None, …) would load pandas
         if isinstance(self.default, DefaultFunction):
             message = f"the default {self.default.sql} of column '{self.name}' has no value outside a write"
-            raise AssertionError(message)  # noqa: TRY004 - a mistake of this package
+            raise AssertionError(message)  # noqa: TRY004 - a defect of this package
         return constants.from_json(self.default, self.type)
 
     @property
@@ -83,7 +84,7 @@ class Column:
         return None if self.default is None else constants.to_sql(self.default, self.type)
 
     def to_json(self) -> dict[str, Any]:
-        found = {
+        json_column = {
             "id": self.id,
             "name": self.name,
             "type": ddl.type_name(self.type),
@@ -92,24 +93,24 @@ class Column:
         }
         if self.default is not None:
             default = self.default
-            found["default"] = default.to_json() if isinstance(default, DefaultFunction) else default
+            json_column["default"] = default.to_json() if isinstance(default, DefaultFunction) else default
         if self.field_ids is not None:
-            found |= {"fields": list(self.field_ids.ids), "last_field": self.field_ids.last}
-        return found if self.size is None else {**found, "size": str(self.size)}
+            json_column |= {"fields": list(self.field_ids.ids), "last_field": self.field_ids.last}
+        return json_column if self.size is None else {**json_column, "size": str(self.size)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read a column from JSON. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
-        kind = ddl.parse_type(found["type"])
+        kind = ddl.parse_type(data["type"])
         column = cls(
-            found["id"],
-            found["name"],
+            data["id"],
+            data["name"],
             kind,
-            found["nullable"],
-            found.get("comment"),
-            default_from_json(found.get("default"), kind, found["name"]),
-            _size_of(found),
-            FieldIds.of(found["fields"], found["last_field"], kind) if "fields" in found else None,
+            data["nullable"],
+            data.get("comment"),
+            default_from_json(data.get("default"), kind, data["name"]),
+            _size_of(data),
+            FieldIds.of(data["fields"], data["last_field"], kind) if "fields" in data else None,
         )
         if isinstance(column.default, DefaultFunction):
             return column
@@ -117,7 +118,7 @@ class Column:
             _ = column.default_scalar
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {found['type']} has the default {found['default']!r}, which is none: "
+                f"column '{column.name}' of type {data['type']} has the default {data['default']!r}, which is none: "
                 f"{error}"
             ) from None
         return column
@@ -125,7 +126,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """Columns in their order, with ids and names that occur once (names without regard to case)."""
+    """Columns in order, with unique ids and case-insensitively unique names."""
 
     columns: tuple[Column, ...]
     arrow: pa.Schema = field(init=False, repr=False, compare=False)
@@ -155,24 +156,23 @@ class TableSchema:
         object.__setattr__(self, "_by_folded_name", by_folded_name)
 
     @classmethod
-    def of(cls, schema: pa.Schema | str | SparkSchema, *, known: Self | None = None) -> Self:
-        """Make the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
-
-        Names of the schema ``known``, an older table's, are not checked.
+    def of(cls, schema: pa.Schema | str | SparkSchema, *, previous: Self | None = None) -> Self:
+        """Create the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
-        clause, or Spark's metadata of one, has to be a constant, or one of a few functions.
+        clause, or Spark's metadata for one, must be a constant or one of a few functions. Names that ``previous``, an
+        older table's schema, already has are not validated.
 
-        Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
+        Raises `SchemaMismatchError` for unsupported types, and for reserved or duplicate names.
         """
-        return cls.of_columns(_columns_of(schema), known=known)
+        return cls.of_columns(_columns_of(schema), previous=previous)
 
     @classmethod
-    def of_columns(cls, columns: Sequence[ddl.DdlColumn], *, known: Self | None = None) -> Self:
-        """Do the same as `of` with columns that were parsed. Raises as `of`."""
+    def of_columns(cls, columns: Sequence[ddl.DdlColumn], *, previous: Self | None = None) -> Self:
+        """Create a schema from parsed columns, as `of` does."""
         for column in columns:
-            if known is None or known.find(column.name) is None:
+            if previous is None or previous.find(column.name) is None:
                 check_column_name(column.name)
         return cls(
             tuple(
@@ -190,29 +190,30 @@ class TableSchema:
         return [column.to_json() for column in self.columns]
 
     def ddl(self) -> str:
-        """Return Spark DDL of the columns, on one line; Spark and `of` read it back."""
+        """Return one-line Spark DDL of the columns, which Spark and `of` can parse."""
         return ddl.columns_ddl(
             [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql, c.size) for c in self.columns]
         )
 
     @property
     def has_field_ids(self) -> bool:
-        """Whether a column was changed inside. Each stored form that holds such a schema says so, and older versions of
-        this package refuse it: they would read its fields by their names.
+        """Whether a nested field was changed. Every stored form of such a schema records this, so that older versions
+        of this package reject it instead of reading nested fields by name.
         """
         return any(column.field_ids is not None for column in self.columns)
 
     @property
     def has_variants(self) -> bool:
-        """Whether a column is VARIANT. Each stored form that holds such a schema says so, and older versions of this
-        package refuse it: they know no such type.
+        """Whether a column is VARIANT. Every stored form of such a schema records this, so that older versions of this
+        package, which lack the type, reject it.
         """
         return any(is_variant(column.type) for column in self.columns)
 
     @property
     def plain_columns(self) -> tuple[Column, ...]:
-        """The columns without what says nothing of the rows that are there: where two schemas have the same ones, each
-        row of the one is a row of the other.
+        """The columns without comments, defaults and other properties that do not affect existing rows.
+
+        If two schemas have equal ones, each row of one is a row of the other.
         """
         return tuple(replace(c, comment=None, default=None, field_ids=c.all_field_ids) for c in self.columns)
 
@@ -221,9 +222,7 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """Return the column of that name, without regard to case. Raises `SchemaMismatchError` with the nearest
-        name.
-        """
+        """Return the column with that name, case-insensitively. Raises `SchemaMismatchError` with the nearest name."""
         column = self.find(name)
         if column is None:
             raise SchemaMismatchError(f"there is no column '{name}'{self.hint(name)}")
@@ -233,21 +232,21 @@ class TableSchema:
         return self._by_folded_name.get(name.casefold()) if isinstance(name, str) else None
 
     def hint(self, name: str) -> str:
-        """Return the end of a message about an unknown column: the nearest name, and all names while they are few."""
-        near = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
-        nearest = f"; did you mean '{self._by_folded_name[near[0]].name}'?" if near else ";"
-        shown = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
-        return f"{nearest} The columns are {shown}"
+        """Return the end of an error text about an unknown column: the nearest name, and up to 30 column names."""
+        matches = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
+        nearest = f"; did you mean '{self._by_folded_name[matches[0]].name}'?" if matches else ";"
+        listed = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
+        return f"{nearest} The columns are {listed}"
 
     def with_added(self, added: Self, first_id: int) -> Self:
-        """Return the schema with these columns behind its own, under new ids from ``first_id`` on.
+        """Return the schema with these columns appended, under new ids from ``first_id`` on.
 
-        Raises `SchemaMismatchError` for a name that is there, without regard to case, and for a NOT NULL column: the
-        rows that are there have no value for it.
+        Raises `SchemaMismatchError` for an existing name, case-insensitively, and for a NOT NULL column, which existing
+        rows cannot have.
         """
         for column in added.columns:
-            if (known := self.find(column.name)) is not None:
-                raise SchemaMismatchError(f"there is a column '{known.name}' already; choose another name")
+            if (existing := self.find(column.name)) is not None:
+                raise SchemaMismatchError(f"there is a column '{existing.name}' already; choose another name")
             if not column.nullable:
                 raise SchemaMismatchError(
                     f"the new column '{column.name}' is NOT NULL, and the rows that are there have no value for it; "
@@ -257,7 +256,7 @@ class TableSchema:
         return type(self)((*self.columns, *new))
 
     def with_comments(self, comments: Mapping[str, str | None]) -> Self:
-        """Return the schema with these columns' comments; None removes one. Raises `SchemaMismatchError`."""
+        """Return the schema with these column comments; None removes one. Raises `SchemaMismatchError`."""
         changed = {self.column(name).id: comment for name, comment in comments.items()}
         for name, comment in comments.items():
             if comment is not None and not is_unicode(comment):
@@ -265,12 +264,12 @@ class TableSchema:
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
     def select(self, names: Sequence[str]) -> Self:
-        """Return the schema with only these columns, in the order named; ids stay. Raises `SchemaMismatchError`."""
+        """Return the schema with only these columns, in this order, with their ids. Raises `SchemaMismatchError`."""
         return type(self)(tuple(self.column(name) for name in names))
 
 
 def check_column_name(name: str) -> None:
-    """Refuse a name that a new column cannot have. Raises `SchemaMismatchError`."""
+    """Reject an invalid name for a new column. Raises `SchemaMismatchError`."""
     if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
         raise SchemaMismatchError(
             f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters",
@@ -279,7 +278,7 @@ def check_column_name(name: str) -> None:
 
 
 def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
-    """Return the type that a table stores for values of an Arrow type, without losing any of them.
+    """Return the canonical type that holds all values of an Arrow type.
 
     Raises `SchemaMismatchError`, naming the column, if there is none.
     """
@@ -351,12 +350,12 @@ def is_any_list(arrow: pa.DataType) -> bool:
 
 
 def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColumn], list[ddl.DdlColumn]]:
-    """Return the columns that are to be added to a table, and the fields that are to be added inside its columns.
+    """Return the columns to add to a table, and the fields to add inside its columns.
 
-    Raises `SchemaMismatchError` as `TableSchema.of`, and for a field with a clause that only columns can have.
+    Raises `SchemaMismatchError` as `TableSchema.of` does, and for a field with a clause that only columns support.
     """
-    found = _columns_of(schema, paths=True)
-    fields = [column for column in found if column.parents]
+    columns = _columns_of(schema, paths=True)
+    fields = [column for column in columns if column.parents]
     for new in fields:
         has = "NOT NULL" if not new.nullable else "DEFAULT" if new.default is not None else None
         has = "COMMENT" if has is None and new.comment is not None else has
@@ -366,7 +365,7 @@ def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColu
                 f"the new field '{'.'.join((*new.parents, new.name))}' has {has}, which only columns can have; "
                 "leave it out, or make it STRING"
             )
-    return [column for column in found if not column.parents], fields
+    return [column for column in columns if not column.parents], fields
 
 
 def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -> list[ddl.DdlColumn]:
@@ -384,12 +383,12 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
 
 
 def _default_of(column: ddl.DdlColumn) -> Default | None:
-    found = None if column.default is None else parse_default(column.default, column.type, column.name)
-    return fit_default(found, column.name, column.size)
+    default = None if column.default is None else parse_default(column.default, column.type, column.name)
+    return fit_default(default, column.name, column.size)
 
 
 def fit_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
-    """Return a default in the length of the column's texts. Raises `SchemaMismatchError` if it is longer, or may be."""
+    """Return a default padded to the column's length. Raises `SchemaMismatchError` if it is longer, or may be."""
     if size is not None and isinstance(default, DefaultFunction):
         raise SchemaMismatchError(
             f"the default {default.sql} of column '{name}' may be longer than the column, which is {size}; make the "
@@ -405,12 +404,12 @@ def fit_default(default: Default | None, name: str, size: TextSize | None) -> De
         ) from None
 
 
-def _size_of(found: Mapping[str, Any]) -> TextSize | None:
-    if "size" not in found:
+def _size_of(data: Mapping[str, Any]) -> TextSize | None:
+    if "size" not in data:
         return None
-    size = TextSize.parse(str(found["size"]))
+    size = TextSize.parse(str(data["size"]))
     if size is None:
-        raise SchemaMismatchError(f"column '{found['name']}' has the size {found['size']!r}, expected varchar(10)")
+        raise SchemaMismatchError(f"column '{data['name']}' has the size {data['size']!r}, expected varchar(10)")
     return size
 
 

@@ -1,8 +1,7 @@
-"""Columns of an older type as the type that the column has now: the only place where values are brought there.
+"""Type promotion: columns of an older type cast to the column's current type. All such casts happen here.
 
-Fields inside a column are matched by their ids, never by their names: Arrow's own cast of a struct goes by names, and
-gives null where a name is absent. Vectorised: arrays of the leaves are taken over or cast, nulls and the lengths of
-arrays and maps stay.
+Nested fields are matched by id, while Arrow's own cast of a struct matches by name and returns null for a missing name.
+Vectorised: leaf arrays are reused or cast; nulls and the lengths of arrays and maps do not change.
 """
 
 from __future__ import annotations
@@ -17,22 +16,23 @@ from streamhouse_spark.schema.variant import is_struct
 
 Fitting = Callable[[pa.Array], pa.Array]
 Ids = Sequence[int | None]
-"""Ids of the fields inside a type, see `streamhouse_spark.schema.nested_fields`. None is no field: one that is not
-wanted, of a stored type; one that reads as null, of the wanted type."""
+"""Ids of the nested fields of a type, see `streamhouse_spark.schema.nested_fields`. None marks a stored field that is
+not read, and a target field that reads as null.
+"""
 
 _Left = Iterator[int | None]
 
 
 def make_cast(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_ids: Ids) -> Fitting:
-    """Return the function that brings arrays of the type ``before`` into the type ``after``.
+    """Return the function that casts arrays of the type ``before`` to the type ``after``.
 
-    Both have the same shape, but for the fields of structs, plain types that became wider, and their order.
+    Both have the same shape, except for struct fields, their order, and widened plain types.
     """
     return _make_cast(before, iter(before_ids), after, iter(after_ids)) or _cast_to(after)
 
 
 def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> Fitting | None:
-    """Return the function; None where a cast, or nothing, is all that is to be done."""
+    """Return the cast function; None if a plain cast, or none, is sufficient."""
     types = pa.types
     if is_struct(before) and is_struct(after):
         return _struct(before, before_ids, after, after_ids)
@@ -55,15 +55,15 @@ def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_id
     parts: list[tuple[int, Fitting] | None] = []
     is_same = before.num_fields == after.num_fields
     for place, child in enumerate(after):
-        own, wanted = next(after_ids), _field_positions(after_ids, child.type)
+        own, child_ids = next(after_ids), _field_positions(after_ids, child.type)
         if own is None or own not in stored:
             parts.append(None)
             is_same = False
             continue
         at, kind, inner = stored[own]
-        made = _make_cast(kind, iter(inner), child.type, iter(wanted))
-        is_same = is_same and made is None and at == place and before.field(at).name == child.name
-        parts.append((at, made or _cast_to(child.type)))
+        child_cast = _make_cast(kind, iter(inner), child.type, iter(child_ids))
+        is_same = is_same and child_cast is None and at == place and before.field(at).name == child.name
+        parts.append((at, child_cast or _cast_to(child.type)))
     return None if is_same else _struct_of(parts, after)
 
 
@@ -106,7 +106,7 @@ def _map(key: Fitting, item: Fitting, after: pa.DataType) -> Fitting:
 
 
 def _own_offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Return the offsets of an array or a map, from 0 on, and the first and the last before."""
+    """Return the offsets of an array or map rebased to 0, and the original first and last one."""
     if not len(array):
         return pa.array(np.zeros(1, np.int32)), 0, 0
     offsets = array.offsets.to_numpy()

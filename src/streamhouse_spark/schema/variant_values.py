@@ -1,7 +1,7 @@
-"""Single values of VARIANT columns: Python values to and from the two binaries, for rows that come or go one by one.
+"""Encoding and decoding of single VARIANT values, for rows that are processed one by one.
 
-The form is the binary one of Parquet's specification, version 1, as Spark and Paimon read and write it. Fields of an
-object stand in the order of their names in UTF-16, by which both look for them.
+The format is version 1 of Parquet's variant binary encoding, as in Spark and Paimon. Object fields are sorted by their
+UTF-16 names, because both use binary search.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.schema.variant import METADATA, VALUE
 
 BYTES_MAX: Final = 16 << 20
-"""Larger values are refused: not every reader takes them."""
+"""Larger values are rejected, because not every reader supports them."""
 DEPTH_MAX: Final = 200
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
@@ -30,17 +30,17 @@ _DECIMALS: Final = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, 38))
 _DIGITS_MAX: Final = 38
 _SHORT_TEXT_BYTES_MAX: Final = 63
 _FEW_MAX: Final = 255
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of times with a zone too, once they are UTC
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - also for zoned times, after conversion to UTC
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def encode_variant(value: Any) -> dict[str, bytes]:
-    """Return the binaries of a value: None (JSON's null), a bool, int, float, Decimal, str, bytes, date, datetime, or a
-    list, tuple or mapping of such.
+    """Return the binaries of a value: None (JSON null), a bool, int, float, Decimal, str, bytes, date, datetime, or a
+    list, tuple or mapping of these.
 
-    A dict of the two binaries themselves, and an object that has them as ``value`` and ``metadata``, such as PySpark's
-    ``VariantVal``, are taken as they are. Raises ``TypeError`` for another value, ``ValueError`` for one that is too
-    large or nested too deep.
+    A dict of the two binaries, and an object with attributes ``value`` and ``metadata``, such as PySpark's
+    ``VariantVal``, are passed through. Raises ``TypeError`` for other values, ``ValueError`` for one that is too large
+    or too deep.
     """
     parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     body, metadata = parts.get(VALUE), parts.get(METADATA)
@@ -57,16 +57,16 @@ def encode_variant(value: Any) -> dict[str, bytes]:
 def _metadata(names: list[bytes]) -> bytes:
     total = sum(map(len, names))
     width = _width(max(total, len(names)))
-    found = [bytes([1 | (width - 1) << 6]), len(names).to_bytes(width, "little")]
+    parts = [bytes([1 | (width - 1) << 6]), len(names).to_bytes(width, "little")]
     end = 0
-    found.append(end.to_bytes(width, "little"))
+    parts.append(end.to_bytes(width, "little"))
     for name in names:
         end += len(name)
-        found.append(end.to_bytes(width, "little"))
-    return b"".join([*found, *names])
+        parts.append(end.to_bytes(width, "little"))
+    return b"".join([*parts, *names])
 
 
-def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case a type
+def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case per type
     if depth > DEPTH_MAX:
         raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
     match value:
@@ -86,8 +86,8 @@ def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # no
             return _header(_BINARY) + len(bytes(value)).to_bytes(4, "little") + bytes(value)
         case dt.datetime():
             kind = _TIMESTAMP_NTZ if value.tzinfo is None else _TIMESTAMP
-            plain = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
-            return _header(kind) + ((plain - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
+            naive = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+            return _header(kind) + ((naive - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
         case dt.date():
             return _header(_DATE) + (value - _EPOCH.date()).days.to_bytes(4, "little", signed=True)
         case Mapping():
@@ -107,7 +107,7 @@ def _width(number: int) -> int:
 
 
 def _few(items: list[bytes]) -> int:
-    """Return the bit of an array's header that says that there are many items."""
+    """Return the header bit that marks an array with many items."""
     return 4 if len(items) > _FEW_MAX else 0
 
 
@@ -146,7 +146,7 @@ def _integer(value: int) -> bytes:
 def _decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"the decimal {value} is no number")  # noqa: TRY004 - a wrong value, not a wrong type
+        raise ValueError(f"the decimal {value} is no number")  # noqa: TRY004 - an invalid value, not an invalid type
     if abs(exponent) > _DIGITS_MAX:
         raise ValueError(f"the decimal {value} has more than {_DIGITS_MAX} digits")
     unscaled: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
@@ -168,9 +168,9 @@ def _text(data: bytes) -> bytes:
 
 
 def decode_variant(value: bytes, metadata: bytes) -> Any:
-    """Return what `encode_variant` was given: lists for arrays, dicts for objects, times with their zone as UTC.
+    """Return the Python value of a variant: lists for arrays, dicts for objects, zoned times in UTC.
 
-    Raises ``ValueError`` for bytes that are no variant.
+    Raises ``ValueError`` for malformed bytes.
     """
     try:
         return _Reader(value, metadata).value(0, 0)
@@ -179,7 +179,7 @@ def decode_variant(value: bytes, metadata: bytes) -> Any:
 
 
 def readable_value(value: Mapping[str, bytes], column: str) -> Any:
-    """Return the two binaries of a variant as Python has it. Raises `CorruptDataError` for bytes that are none."""
+    """Decode the two binaries of a variant. Raises `CorruptDataError` for malformed bytes."""
     try:
         return _as_numbers(decode_variant(value[VALUE], value[METADATA]))
     except ValueError as error:
@@ -191,8 +191,8 @@ def _as_numbers(value: Any) -> Any:
         case Decimal():
             if not value.as_tuple().exponent:
                 return int(value)
-            near = float(value)
-            return near if Decimal(repr(near)) == value else value
+            as_float = float(value)
+            return as_float if Decimal(repr(as_float)) == value else value
         case dict():
             return {name: _as_numbers(part) for name, part in value.items()}
         case list():
@@ -240,7 +240,7 @@ class _Reader:
         return {name: self.value(begin + end, depth + 1) for name, end in zip(names, ends, strict=False)}
 
     def _ends(self, at: int, number_width: int, id_width: int, width: int) -> tuple[int, list[int]]:
-        """Return where the items begin, and the offsets of each and of their end."""
+        """Return where the items start, and the offsets of each and of their end."""
         number = _read_unsigned(self._value, at, number_width)
         first = at + number_width + number * id_width
         begin = first + (number + 1) * width
@@ -249,10 +249,10 @@ class _Reader:
         return begin, [_read_unsigned(self._value, first + i * width, width) for i in range(number + 1)]
 
     def _bytes(self, at: int, length: int) -> bytes:
-        found = self._value[at : at + length]
-        if len(found) != length:
+        data = self._value[at : at + length]
+        if len(data) != length:
             raise ValueError("no variant: it is cut")
-        return found
+        return data
 
     def read_signed(self, at: int, width: int) -> int:
         return int.from_bytes(self._bytes(at, width), "little", signed=True)

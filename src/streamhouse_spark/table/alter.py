@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.alter_table import Alteration, AlteredTable, alter_table_definition
-from streamhouse_spark.config.lake_types import check_variants
+from streamhouse_spark.config.properties import check_variants
 from streamhouse_spark.core.types import IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle

@@ -59,7 +59,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.staging import StagedRows, commit_staged, make_append_action
 from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.change_feed.dropped_partition_rows import find_rows_lost_by_record
+from streamhouse_spark.read.change_feed.lake_only_rows import find_rows_lost_by_record
 from streamhouse_spark.read.lake_row_ids import have_offsets, read_file
 from streamhouse_spark.read.planner import ScanRequest, plan_pin
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot

@@ -92,7 +92,7 @@ def adopt_table(
     if not is_text_list(primary_key):
         raise InvalidOptionError(f"table {path}: primary_key is {primary_key!r}, expected a list of column names")
     lake_format = _detect_format(storage, settings, source, properties or {})
-    place = lake_location(source, "", taken=False, lake_format=lake_format)
+    place = lake_location(source, "", has_conflict=False, lake_format=lake_format)
     adopter = _Adopter(storage, settings, world, path, lake_format, place, tuple(primary_key), dict(properties or {}))
     if dry_run:
         adopter.require_free(names.resolve(storage, path))
@@ -116,7 +116,7 @@ def _detect_format(
     if any(name.startswith("lake.") for name in settings):
         return "iceberg"
     iceberg, paimon = (
-        bool(storage.list_names(f"{lake_location(source, '', taken=False, lake_format=of)}/{folder}/"))
+        bool(storage.list_names(f"{lake_location(source, '', has_conflict=False, lake_format=of)}/{folder}/"))
         for of, folder in (("iceberg", "metadata"), ("paimon", "schema"))
     )
     if iceberg and paimon:

@@ -88,7 +88,7 @@ def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: in
     refreshed.
     """
     properties = {name: text for name, text in base.properties.items() if name != VIEW}
-    location = lake_location(target, uuid, taken=True, lake_format=base.parsed.datalake_format)
+    location = lake_location(target, uuid, has_conflict=True, lake_format=base.parsed.datalake_format)
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 

@@ -27,7 +27,7 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
     require_log_location(storage, create.properties)
     uuid, attempt = new_table_uuid(storage, world, create.properties), world.ids.new_uuid()
     parsed = parse_properties(create.properties, create.schema, create.partition_by)
-    location = lake_location(path, uuid, taken=True, lake_format=parsed.datalake_format)
+    location = lake_location(path, uuid, has_conflict=True, lake_format=parsed.datalake_format)
     placed = Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)
     record = Record(1, uuid, attempt, storage.now_ms(), (placed,), author=world.author)
     state = fold(None, put_first_record(storage, record))

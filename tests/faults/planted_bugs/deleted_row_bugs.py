@@ -453,7 +453,7 @@ def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
 
 LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_live_entries_to_remove")
 DELETING = partial(Patch, row_deletion, "make_delete_actions")
-POSITIONS_IN_LAKE = partial(Patch, planner, "_positions_in")
+POSITIONS_IN_LAKE = partial(Patch, planner, "_split_deleted_rows")
 DELETED_BY_A_ROUND = partial(Patch, tiering_round, "unapplied_file_deletes")
 NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
@@ -486,7 +486,7 @@ DELETED_ROW_BUGS = (
         "joined deletions omit the newest", Patch(masks.Deletions, "with_rows", lambda original: original(rows={}))
     ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
     PlantedBug(
-        "pending deletes of the lake are read", Patch(planner, "_without_masked", lambda lake: (lake, ()))
+        "pending deletes of the lake are read", Patch(planner, "_exclude_deleted_rows", lambda lake: (lake, ()))
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug("positions in lake files are one off", POSITIONS_IN_LAKE(positions_after_the_right_ones)).found_by(
         a_life_with_a_lake, "[0, 1, 2, 4, 5] == [0, 1, 3, 4, 5]"
@@ -554,7 +554,8 @@ DELETED_ROW_BUGS = (
         ),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "deleted rows of lake files are read until the next round", Patch(planner, "deleted_file_rows", lambda pin: {})
+        "deleted rows of lake files are read until the next round",
+        Patch(planner, "deleted_file_rows", lambda snapshot: {}),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
     PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
         rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"

@@ -333,11 +333,11 @@ class HereLake:
         return getattr(self.lake, name)
 
 
-def fit_fields_by_name(wanted: Any) -> Any:
+def fit_fields_by_name(target: Any) -> Any:
     def fitted(array: pa.Array) -> pa.Array:
-        if not pa.types.is_struct(wanted.type):
+        if not pa.types.is_struct(target.type):
             return array
-        return pa.StructArray.from_arrays([array.field(f.name) for f in wanted.type], fields=list(wanted.type))
+        return pa.StructArray.from_arrays([array.field(f.name) for f in target.type], fields=list(target.type))
 
     return fitted
 
@@ -488,7 +488,7 @@ LAKE_BUGS = (
     ),
     PlantedBug(
         "staged rows are committed after their nested fields changed",
-        Patch(staging, "is_same_column", lambda written, now: written.name == now.name),
+        Patch(staging, "is_same_column", lambda written, current: written.name == current.name),
     ).found_by(
         a_column_whose_fields_swap_their_names, "Left contains one more item: {'id': 2, 's': {'b': 2, 'a': 20}}"
     ),

@@ -591,7 +591,7 @@ WRITE_BUGS = (
         Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([])),
     ).found_by(a_partition_column_with_a_leading_dot, "the name is a path: No match for FieldRef.Name(day)"),
     PlantedBug(
-        "a table counts as empty before it was created", Patch(read_snapshot, "_require_made_before", lambda: None)
+        "a table counts as empty before it was created", Patch(read_snapshot, "_require_created_before", lambda: None)
     ).found_by(a_time_before_a_table, "DID NOT RAISE ...OffsetsTrimmedError"),
     # changes of updated rows
     PlantedBug(
@@ -609,7 +609,7 @@ WRITE_BUGS = (
         Patch(DeleteRows, "with_updated", lambda self: replace(self, updated=self.rows, updated_files=self.files)),
     ).found_by(a_merge_and_its_changes, "(2, 'update_preimage') != (2, 'delete')"),
     PlantedBug(
-        "net changes report an update of a row inserted in between", Patch(commit_diff, "_without", keep_update_marks)
+        "net changes report an update of a row inserted in between", Patch(commit_diff, "_subtract", keep_update_marks)
     ).found_by(net_changes, "(11, 'update_postimage') != (11, 'insert')"),
     # rows that are dropped with their partition, and changes of the table
     PlantedBug(
@@ -620,16 +620,16 @@ WRITE_BUGS = (
         "a dropped partition counts as recorded in full by any version",
         Patch(PartitionDropRows, "tells_all", lambda: True),
     ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
-    PlantedBug("changes omit dropped rows of lake files", Patch(commit_changes, "file_pieces", lambda: ())).found_by(
-        a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
-    ),
+    PlantedBug(
+        "changes omit dropped rows of lake files", Patch(commit_changes, "plan_file_tasks", lambda: ())
+    ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
     PlantedBug(
         "old rows are searched in one lake snapshot",
-        Patch(lake_only_rows._Search, "each", lambda original: islice(original(), 1)),
+        Patch(lake_only_rows._Search, "snapshots", lambda original: islice(original(), 1)),
     ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
     PlantedBug(
         "only recorded rows of a dropped partition are changes",
-        Patch(feed_validation, "find_rows_lost_by_record", lambda pair: {}),
+        Patch(feed_validation, "find_rows_lost_by_record", lambda tiered: {}),
     ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
     PlantedBug(
         "an emptied table still has the rows deleted before",

@@ -80,6 +80,6 @@ def test_names_that_are_paimons_own(name):
 
 def test_where_the_lake_lies():
     path, uuid = TablePath("sales", "orders"), "0123456789abcdef0123456789abcdef"
-    assert lake_location(path, uuid, taken=False, lake_format="paimon") == "lake/sales.db/orders"
-    assert lake_location(path, uuid, taken=True, lake_format="paimon") == "lake/sales.db/orders-01234567"
-    assert lake_location(path, uuid, taken=False) == "lake/sales/orders"
+    assert lake_location(path, uuid, has_conflict=False, lake_format="paimon") == "lake/sales.db/orders"
+    assert lake_location(path, uuid, has_conflict=True, lake_format="paimon") == "lake/sales.db/orders-01234567"
+    assert lake_location(path, uuid, has_conflict=False) == "lake/sales/orders"

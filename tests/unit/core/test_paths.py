@@ -64,8 +64,8 @@ def test_keys():
     assert paths.floor_key(UUID, 1) == f"tables/{UUID}/floors/00000000000000000001"
     assert paths.segment_key(UUID, "a" * 32) == f"tables/{UUID}/segments/{'a' * 32}.arrow"
     assert paths.manifest_key(UUID, "b" * 32) == f"tables/{UUID}/manifests/{'b' * 32}.json"
-    assert paths.lake_location(path, UUID, taken=False) == "lake/sales/orders"
-    assert paths.lake_location(path, UUID, taken=True) == "lake/sales/orders-01234567"
+    assert paths.lake_location(path, UUID, has_conflict=False) == "lake/sales/orders"
+    assert paths.lake_location(path, UUID, has_conflict=True) == "lake/sales/orders-01234567"
 
 
 @pytest.mark.parametrize("uuid", ["", "../x", "A" * 32, "a" * 31, "a" * 33, "a" * 31 + "/", "a" * 32 + "\n", "a/" * 16])

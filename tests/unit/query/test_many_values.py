@@ -83,4 +83,4 @@ def test_many_values_are_one_comparison(monkeypatch):
         found = mask.of(pa.record_batch({"c": wanted}))
         assert found.tolist() == ((wanted % 2 == 0) & (wanted < 40_000)).tolist()
     assert not compared
-    assert row_mask._constants.cache_info().hits >= 4
+    assert row_mask._to_values.cache_info().hits >= 4

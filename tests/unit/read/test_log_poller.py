@@ -99,14 +99,14 @@ def test_tables_and_clocks_have_lookouts_of_their_own(table, counted, clock, oth
     kept = lookout_of(table)
     assert lookout_of(table) is kept
     name = (table.storage.url, table.uuid, id(table.world.clock))
-    assert name in log_poller._LOOKOUTS._known
+    assert name in log_poller._POLLERS._pollers
     del kept
-    assert name not in log_poller._LOOKOUTS._known, "nobody follows it"
+    assert name not in log_poller._POLLERS._pollers, "nobody follows it"
 
 
 def test_a_child_looks_for_itself(table):
     kept = lookout_of(table)
-    log_poller._LOOKOUTS.renew_in_child()
+    log_poller._POLLERS.renew_in_child()
     assert lookout_of(table) is not kept
     assert fork_safety  # renewals are registered there
 

@@ -11,10 +11,10 @@ from streamhouse_spark.schema.nested_fields import (
     FieldIds,
     InnerChanges,
     change_nested_fields,
+    have_same_fields,
     join_path,
     paths,
     split_path,
-    still_mean,
 )
 
 KIND = parse_type("struct<a:int,l:array<struct<x:int,y:string>>,m:map<struct<k:int>,struct<v:float>>>")
@@ -121,10 +121,10 @@ def test_a_backtick_without_its_pair_is_refused():
     ],
 )
 def test_rows_by_names_fit_while_each_name_is_that_of_its_field(kind, ids, fits):
-    assert still_mean(parse_type("struct<a:int,b:int>"), (1, 2), parse_type(kind), ids) is fits
+    assert have_same_fields(parse_type("struct<a:int,b:int>"), (1, 2), parse_type(kind), ids) is fits
     for text in ("array<{}>", "map<string,{}>"):
         before, now = parse_type(text.format("struct<a:int,b:int>")), parse_type(text.format(kind))
-        assert still_mean(before, (1, 2), now, ids) is fits
+        assert have_same_fields(before, (1, 2), now, ids) is fits
 
 
 @pytest.mark.parametrize(("ids", "last"), [([1], 2), ([1, 1], 2), ([1, 3], 2), ([0, 1], 2)])

@@ -20,7 +20,7 @@ from streamhouse_spark import (
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.segments.segment_skipping import segment_may_match
-from streamhouse_spark.query.arrow_expressions import ArrowFilter
+from streamhouse_spark.query.filter_parsing import ArrowFilter
 
 NAME = "sales.orders"
 TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})

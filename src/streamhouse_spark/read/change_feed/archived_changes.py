@@ -1,4 +1,4 @@
-"""Changes of commits that are read from the archive: their rows may no longer be in the log, nor their records."""
+"""Changes of commits from the change archive. Their rows and records may no longer be in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamhouse_spark.log.archive.pages import read_page, read_pages, usable_ar
 from streamhouse_spark.log.commits.archive_metadata import Archive, pages_between
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.commit_ranges import CommitRanges
-from streamhouse_spark.read.offset_range_scan import archive_pieces
+from streamhouse_spark.read.offset_range_scan import plan_archive_tasks
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ArchiveScanTask, ChangesScanTask
 from streamhouse_spark.storage.base import Storage
@@ -23,7 +23,7 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class ArchiveScan:
-    """The changes of the commits from a first one on, as far as the archive has them."""
+    """The archived changes of the commits from a first one on."""
 
     state: TableState
     held: Archive
@@ -31,26 +31,26 @@ class ArchiveScan:
 
     @property
     def last(self) -> int:
-        """The newest commit whose changes are here."""
+        """The latest archived commit."""
         return self.held.last_commit
 
     @property
-    def has_all(self) -> bool:
-        """Whether the hot log has no change that is not here, up to the state."""
+    def covers_hot_log(self) -> bool:
+        """Whether the archive has all changes of the hot log, up to the state."""
         return all(log.end <= self.held.end(bucket) for bucket, log in self.state.buckets.items())
 
-    def after_us(self, after_us: int | None) -> int | None:
-        """Return the time behind which those of later commits are shown."""
+    def last_time_us(self, after_us: int | None) -> int | None:
+        """Return the time after which later commits are displayed."""
         return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
 
     def pieces(self, pruning: Pruning) -> Iterator[ChangesScanTask]:
-        """Give the changes of each bucket that may have some that are wanted, in the order of their offsets."""
+        """Yield the scan tasks of the buckets that may have matching changes, in offset order within each bucket."""
         allowed = pruning.buckets(self.state)
         for bucket in np.unique(self.rows.buckets).tolist():
             if allowed is None or bucket in allowed:
-                yield from self._of_bucket(bucket)
+                yield from self._plan_bucket(bucket)
 
-    def _of_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
+    def _plan_bucket(self, bucket: int) -> Iterator[ChangesScanTask]:
         rows = self.rows.taken(self.rows.buckets == bucket)
         grouped = rows.grouped.astype(np.bool_)
         commits = CommitRanges(
@@ -59,36 +59,38 @@ class ArchiveScan:
         for page, start, end in pages_between(self.held, bucket):
             if not (of_page := commits.within(OffsetRange(start, end))):
                 continue
-            pieces = list(archive_pieces(self.held, bucket, of_page.range))
-            if of_page.is_grouped.any():  # whose net changes are worked out from all changes of a commit
-                pieces = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
-            for piece in pieces:
-                if part := of_page.within(piece.offsets):
-                    yield ChangesScanTask(piece, part, key=self.state.primary_key if part.is_grouped.any() else ())
+            tasks = list(plan_archive_tasks(self.held, bucket, of_page.range))
+            if of_page.is_grouped.any():  # a net change needs all changes of a commit
+                tasks = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(task.size_bytes for task in tasks))]
+            for task in tasks:
+                if part := of_page.within(task.offsets):
+                    yield ChangesScanTask(task, part, key=self.state.primary_key if part.is_grouped.any() else ())
 
 
 def scan_archived_commits(
     table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
 ) -> ArchiveScan | None:
-    """Return the archived changes of the commits from ``first`` to ``last``; None where the archive does not tell those
-    of ``first``. Times are later than ``after_us``, and rise.
+    """Return the archived changes of the commits from ``first`` to ``last``, or None if the archive does not have
+    ``first``.
+
+    Display times are ascending and later than ``after_us``.
     """
-    held = usable_archive(state)
-    if not held or not held.first_commit <= first <= held.last_commit:
+    archive = usable_archive(state)
+    if not archive or not archive.first_commit <= first <= archive.last_commit:
         return None
-    befores = [0, *(page.last_commit for page in held.pages)]
-    wanted = [
+    previous_last_commits = [0, *(page.last_commit for page in archive.pages)]
+    page_ids = [
         page.uuid
-        for page, before in zip(held.pages, befores, strict=False)
+        for page, before in zip(archive.pages, previous_last_commits, strict=False)
         if before < last and page.last_commit >= first
     ]
-    contents = read_pages(table.storage, state, wanted)
+    contents = read_pages(table.storage, state, page_ids)
     rows = CommitRows.joined([content.commits for content in contents]).between(first, last)
-    return ArchiveScan(state, held, rows if after_us is None else _with_ascending_times(rows, after_us))
+    return ArchiveScan(state, archive, rows if after_us is None else _with_ascending_times(rows, after_us))
 
 
 def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
-    """Show the first commit later than ``after_us``, and each later than the one before."""
+    """Return the rows with the first commit displayed after ``after_us``, and each later than its predecessor."""
     versions, first, place = np.unique(rows.versions, return_index=True, return_inverse=True)
     steps = np.arange(len(versions), dtype=np.int64)
     shown = np.maximum.accumulate(np.maximum(rows.times_us[first] - steps, after_us + 1)) + steps
@@ -98,44 +100,46 @@ def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
 def first_archived_after(
     storage: Storage, state: TableState, start_us: int | None, reached: int, *, includes: bool
 ) -> int | None:
-    """Return the first archived commit that is shown behind a time, or at it, where ``includes`` says so; ``reached``,
-    the first commit whose record is kept, where none is. None where commits that are no longer told may be.
+    """Return the first archived commit displayed after a time, or at it if ``includes``.
+
+    Returns ``reached``, the first commit whose record is retained, if no archived commit qualifies, and None if an
+    earlier commit that is no longer archived may.
     """
-    held = usable_archive(state)
-    if not held:
+    archive = usable_archive(state)
+    if not archive:
         return None
     if start_us is None:
-        return 1 if held.first_commit == 1 else None
-    least_us = start_us if includes else start_us + 1
-    earliest = held.first_commit
-    for page in held.pages:
-        if page.last_commit < earliest or page.last_us < least_us:
+        return 1 if archive.first_commit == 1 else None
+    min_us = start_us if includes else start_us + 1
+    earliest = archive.first_commit
+    for page in archive.pages:
+        if page.last_commit < earliest or page.last_us < min_us:
             continue
         rows = read_page(storage, state, page.uuid).commits
-        rows = rows.taken((rows.versions >= earliest) & (rows.times_us >= least_us))
+        rows = rows.taken((rows.versions >= earliest) & (rows.times_us >= min_us))
         if len(rows.versions):
-            found = int(rows.versions.min())
-            return found if earliest == 1 or _has_earlier(storage, state, held, found) else None
-    return reached if _has_earlier(storage, state, held, reached) else None
+            version = int(rows.versions.min())
+            return version if earliest == 1 or _has_earlier(storage, state, archive, version) else None
+    return reached if _has_earlier(storage, state, archive, reached) else None
 
 
 def last_archived_before(storage: Storage, state: TableState, end_us: int, *, includes: bool) -> int:
-    """Return the last archived commit that is shown before a time, or at it; 0 for none."""
+    """Return the last archived commit displayed before a time, or at it if ``includes``; 0 for none."""
     most_us = end_us if includes else end_us - 1
-    found = 0
+    version = 0
     for page in usable_archive(state).pages:
         rows = read_page(storage, state, page.uuid).commits
-        found = max(found, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
+        version = max(version, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
         if page.last_us > most_us:
             break
-    return found
+    return version
 
 
-def _has_earlier(storage: Storage, state: TableState, held: Archive, number: int) -> bool:
-    """Tell whether the archive tells a commit before this one."""
-    for page in held.pages:
+def _has_earlier(storage: Storage, state: TableState, archive: Archive, number: int) -> bool:
+    """Return whether the archive has a commit before this one."""
+    for page in archive.pages:
         versions = read_page(storage, state, page.uuid).commits.versions
-        versions = versions[versions >= held.first_commit]
+        versions = versions[versions >= archive.first_commit]
         if len(versions):
             return int(versions.min()) < number
     return False

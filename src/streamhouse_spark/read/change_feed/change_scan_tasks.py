@@ -1,4 +1,4 @@
-"""Pieces of changes: which rows of which bucket commits added or deleted, and where these rows are."""
+"""Scan tasks of the change feed: the rows that commits added or deleted, and where these rows are stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamhouse_spark.log.commit_reader import Commit, deletions_in
 from streamhouse_spark.log.commits.delete_vectors import DeleteRows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.read.change_feed.commit_diff import Parts, of_commit
+from streamhouse_spark.read.change_feed.commit_diff import Parts, make_commit_ranges
 from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError
 from streamhouse_spark.read.change_feed.lake_only_rows import LakeOnlyRows, find_added, find_removed
 from streamhouse_spark.read.commit_ranges import CommitRange, CommitRanges
@@ -28,17 +28,17 @@ from streamhouse_spark.read.scan_tasks import ChangesScanTask, FileRowsScanTask,
 
 @dataclass(frozen=True, slots=True)
 class CommitDiff:
-    """The rows of a bucket that commits appended, or those that they deleted."""
+    """The rows of a bucket that commits appended, or the rows that they deleted."""
 
     commits: CommitRanges
     bucket: int
     is_deleted: bool = False
     cold: tuple[LakeOnlyRows, ...] = ()
-    """Rows that the log no longer has, where the lake has them."""
+    """Rows that the log no longer has, located in the lake."""
 
 
-def changes_of(added: Parts, removed: Parts) -> list[CommitDiff]:
-    """Return the rows that commits appended, and then those that they deleted."""
+def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
+    """Return the rows that commits appended, followed by those that they deleted."""
     of_added = [CommitDiff(CommitRanges.of(parts), bucket) for bucket, parts in sorted(added.items())]
     of_removed = [
         CommitDiff(CommitRanges.of(parts), bucket, is_deleted=True) for bucket, parts in sorted(removed.items())
@@ -46,15 +46,15 @@ def changes_of(added: Parts, removed: Parts) -> list[CommitDiff]:
     return [*of_added, *of_removed]
 
 
-def file_pieces(
+def plan_file_tasks(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesScanTask]:
-    """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
-    snapshot as one piece.
+    """Return one scan task per lake file with rows without offsets that the commits deleted or dropped with a
+    partition.
 
-    Raises `ChangesUnavailableError` where the lake snapshot that had the file is gone.
+    Raises `ChangesUnavailableError` if the lake snapshot with the file has expired.
     """
-    found: dict[tuple[int, str], list[CommitRange]] = {}
+    ranges_of_file: dict[tuple[int, str], list[CommitRange]] = {}
     for commit in commits:
         for action in deletions_in(commit.record):
             if not action.files:
@@ -63,9 +63,9 @@ def file_pieces(
             _require_files(table, source, action, commit.record.number, first)
             for name, runs in action.files.items():
                 updated = action.updated_files.get(name, NO_RUNS)
-                parts = of_commit(runs.without(updated), updated, commit.record.number, commit.time_us)
-                found.setdefault((action.snapshot_id, name), []).extend(parts)
-    for (snapshot_id, name), parts in sorted(found.items()):
+                parts = make_commit_ranges(runs.without(updated), updated, commit.record.number, commit.time_us)
+                ranges_of_file.setdefault((action.snapshot_id, name), []).extend(parts)
+    for (snapshot_id, name), parts in sorted(ranges_of_file.items()):
         rows = CommitRanges.of(parts)
         yield ChangesScanTask(FileRowsScanTask(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)
 
@@ -87,72 +87,80 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
     raise ChangesUnavailableError(error, number + 1)
 
 
-def with_cold(
+def locate_trimmed_rows(
     table: TableHandle, source: TableState, changes: Sequence[CommitDiff], *, is_emptied: bool
 ) -> list[CommitDiff]:
-    """Look in the lake for the rows that the log no longer has. With a primary key it has rows and no changes.
-    ``is_emptied`` says whether all rows were removed since the state at once.
+    """Locate the rows that the log no longer has in the lake. For a primary-key table the lake has no changes.
+
+    ``is_emptied`` tells whether all rows were removed at once since the state.
     """
     if source.primary_key:
         return list(changes)
-    trimmed = [(one, one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))) for one in changes]
-    added = {one.bucket: rows.offsets for one, rows in trimmed if rows and not one.is_deleted}
+    trimmed = [
+        (change, change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))) for change in changes
+    ]
+    added = {change.bucket: rows.offsets for change, rows in trimmed if rows and not change.is_deleted}
     removed = [
-        (number, {one.bucket: rows.of_commit(number)})
-        for one, rows in trimmed
-        if one.is_deleted
+        (number, {change.bucket: rows.of_commit(number)})
+        for change, rows in trimmed
+        if change.is_deleted
         for number in np.unique(rows.versions).tolist()
     ]
     of_added = tuple(find_added(table, source, added, is_emptied=is_emptied)) if added else ()
     of_removed = tuple(find_removed(table, source, removed)) if removed else ()
     return [
-        replace(one, cold=tuple(c for c in (of_removed if one.is_deleted else of_added) if c.bucket == one.bucket))
-        for one in changes
+        replace(
+            change, cold=tuple(c for c in (of_removed if change.is_deleted else of_added) if c.bucket == change.bucket)
+        )
+        for change in changes
     ]
 
 
-def require_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
+def require_available_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
     """Require that log or lake still have the rows of all commits. Raises `ChangesUnavailableError`."""
-    gone = 0
-    for one in changes:
-        trimmed = one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))
-        lost = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in one.cold]))
-        gone = max(gone, int(trimmed.among(lost).versions.max(initial=0)))
-    if not gone:
+    last_lost_version = 0
+    for change in changes:
+        trimmed = change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))
+        lost_offsets = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in change.cold]))
+        last_lost_version = max(last_lost_version, int(trimmed.among(lost_offsets).versions.max(initial=0)))
+    if not last_lost_version:
         return
-    rest = f"the first version that is there is {gone + 1}"
-    if gone >= source.version:
-        rest = f"none of its versions is there until more is committed, as version {gone + 1}"
+    advice = f"the first version that is there is {last_lost_version + 1}"
+    if last_lost_version >= source.version:
+        advice = f"none of its versions is there until more is committed, as version {last_lost_version + 1}"
     error = OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone}; {rest}"
+        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit "
+        f"{last_lost_version}; {advice}"
     )
-    raise ChangesUnavailableError(error, gone + 1)
+    raise ChangesUnavailableError(error, last_lost_version + 1)
 
 
-def pieces_of(source: TableState, changes: Sequence[CommitDiff], pruning: Pruning) -> Iterator[ChangesScanTask]:
+def plan_change_tasks(source: TableState, changes: Sequence[CommitDiff], pruning: Pruning) -> Iterator[ChangesScanTask]:
     allowed = pruning.buckets(source)
-    for one in changes:
-        if allowed is None or one.bucket in allowed:
-            yield from _of_bucket(source, one, pruning)
+    for change in changes:
+        if allowed is None or change.bucket in allowed:
+            yield from _plan_bucket(source, change, pruning)
 
 
-def _of_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> Iterator[ChangesScanTask]:
+def _plan_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) -> Iterator[ChangesScanTask]:
     bucket, commits, is_deleted = of_bucket.bucket, of_bucket.commits, of_bucket.is_deleted
     start = source.buckets[bucket].start
     for cold in of_bucket.cold:
-        yield from lake_pieces(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
-    if not (held := commits.within(OffsetRange(start, max(start, commits.range.end)))):
+        yield from plan_lake_tasks(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
+    if not (in_log := commits.within(OffsetRange(start, max(start, commits.range.end)))):
         return
-    is_grouped = bool(held.is_grouped.any())
-    split = _prune_split(source, whole_range(source, bucket, held.range), held, Pruning() if is_grouped else pruning)
+    is_grouped = bool(in_log.is_grouped.any())
+    split = _prune_split(
+        source, whole_range(source, bucket, in_log.range), in_log, Pruning() if is_grouped else pruning
+    )
     if split.segments:
-        yield ChangesScanTask(LogScanTask(split), held, is_deleted, source.primary_key if is_grouped else ())
+        yield ChangesScanTask(LogScanTask(split), in_log, is_deleted, source.primary_key if is_grouped else ())
 
 
-def lake_pieces(
+def plan_lake_tasks(
     source: TableState, cold: LakeOnlyRows, commits: CommitRanges, *, is_deleted: bool
 ) -> Iterator[ChangesScanTask]:
-    """Cut rows that only the lake has into pieces, which begin and end with one of them."""
+    """Split rows that only the lake has into scan tasks, each of which starts and ends with such a row."""
     while commits:
         begin = commits.range.start
         part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
@@ -162,8 +170,8 @@ def lake_pieces(
 
 
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
-    """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
-    kept = tuple(
-        s for s in split.segments if commits.reaches(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
+    """Skip segments without rows of the commits, and segments that surely do not match the filter."""
+    segments = tuple(
+        s for s in split.segments if commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
-    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})
+    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})

@@ -1,9 +1,8 @@
-"""Changes of a table between two commits, as Spark's ``CHANGES`` shows them: which rows each commit added and removed.
+"""Change feed between two commits, in the form of Spark's ``CHANGES``: the rows that each commit added and removed.
 
-Commits are told by their records, and rows by the log. A log table's rows at offsets that a record appends are
-inserts, those that it deletes by their offsets are deletes, and so are those of a dropped partition, and all rows from
-before a commit that emptied the table. With a primary key the log has the changes themselves, and a commit that emptied
-the table is refused with its number, as is one whose rows are no longer kept.
+Commits are read from their records, rows from the log. For a log table, appended offsets are inserts; offsets deleted
+by a record, rows of a dropped partition and all rows before a truncation are deletes. The log of a primary-key table
+has the changes themselves. Fails with a commit's number if its rows are no longer retained.
 """
 
 from __future__ import annotations
@@ -31,17 +30,24 @@ from streamhouse_spark.read.change_feed.archived_changes import (
 )
 from streamhouse_spark.read.change_feed.change_scan_tasks import (
     CommitDiff,
-    changes_of,
-    file_pieces,
-    pieces_of,
-    require_rows,
-    with_cold,
+    list_commit_diffs,
+    locate_trimmed_rows,
+    plan_change_tasks,
+    plan_file_tasks,
+    require_available_rows,
 )
-from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, net_of, parts_of
-from streamhouse_spark.read.change_feed.feed_validation import ChangesUnavailableError, require_told, untold
-from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
-from streamhouse_spark.read.change_feed.truncated_rows import rows_of, truncation_scan_tasks
-from streamhouse_spark.read.change_feed.version_rows import version_pieces
+from streamhouse_spark.read.change_feed.commit_diff import FIRST, Parts, cancel_out, diff_commits
+from streamhouse_spark.read.change_feed.feed_validation import (
+    ChangesUnavailableError,
+    PreexistingFiles,
+    not_row_level_error,
+    require_row_level_changes,
+)
+from streamhouse_spark.read.change_feed.truncated_rows import (
+    find_truncated_rows,
+    plan_version_tasks,
+    truncation_scan_tasks,
+)
 from streamhouse_spark.read.commit_ranges import CommitRanges
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.scan_tasks import ChangesScanTask, LogScanTask
@@ -51,17 +57,17 @@ from streamhouse_spark.storage.base import Storage
 @dataclass(frozen=True, slots=True)
 class ChangesPlan:
     state: TableState
-    """The state whose log has the rows, with the columns of the state that was asked for."""
+    """The state whose log has the rows, with the columns of the requested state."""
     pieces: tuple[ChangesScanTask, ...]
 
 
 def range_of_times(
     storage: Storage, state: TableState, start_us: int | None, end_us: int | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
-    """Return the first and the last commit between two times; ``includes`` says whether at the times themselves, too.
+    """Return the first and the last commit between two times. ``includes`` tells whether each bound is inclusive.
 
-    A later record with an earlier time corrects a clock that ran ahead, as in `pin_as_of`. Raises `OffsetsTrimmedError`
-    where the records that may be the first are no longer kept.
+    A later record with an earlier time corrects a clock that ran ahead, as in `take_snapshot_as_of`. Raises
+    `OffsetsTrimmedError` if records that may be the first are no longer retained.
     """
     first, last, earliest_ms, reached = state.version + 1, 0, state.time_ms, state.version + 1
     for record in newest_first(storage, state):
@@ -87,7 +93,7 @@ def range_of_times(
 
 
 def last_before(storage: Storage, state: TableState, end_us: int) -> int:
-    """Return the last commit before a time, told as `range_of_times` tells it; 0 where none is kept."""
+    """Return the last commit before a time, with times as in `range_of_times`; 0 if none is retained."""
     earliest_ms = state.time_ms
     for record in newest_first(storage, state):
         earliest_ms = min(earliest_ms, record.time_ms)
@@ -97,7 +103,7 @@ def last_before(storage: Storage, state: TableState, end_us: int) -> int:
 
 
 def require_changes(state: TableState) -> None:
-    """Require that the log tells changes in full. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
+    """Require that the log has complete changes. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
     if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
         raise InvalidOptionError(
             f"CHANGES of {state.name}: its log has no rows before updates, and tells no insert from an update "
@@ -115,61 +121,62 @@ def plan_changes(
     is_net: bool = False,
     after_us: int | None = None,
 ) -> ChangesPlan:
-    """Find the changes of the commits from ``first`` to ``last`` of a state. ``is_net`` leaves out the rows of a log
-    table that were both added and removed between them.
+    """Plan a scan of the changes of the commits ``first`` to ``last``. ``is_net`` omits log table rows that were added
+    and removed within the range.
 
-    Raises `OffsetsTrimmedError`, naming the first commit from which on all are there, `SnapshotExpiredError` as
-    `state_at`, `InvalidOptionError` for a commit whose changes no record tells.
+    Raises `OffsetsTrimmedError` with the first commit from which on all changes are available, `SnapshotExpiredError`
+    as `state_at` does, and `InvalidOptionError` for a commit whose changes are not recorded row by row.
     """
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
     require_changes(state)
     first, is_net = max(first, FIRST), is_net and not state.primary_key
-    with _its_error():
+    with _raise_underlying_error():
         older = scan_archived_commits(table, state, first, last, after_us)
         if older is None:
-            return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
-        pieces = tuple(older.pieces(pruning))
-        if last <= older.last or older.has_all:
-            return ChangesPlan(state, pieces)
-        begin, after_us = older.last + 1, older.after_us(after_us)
-        newer = _plan_of_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
-        return replace(newer, pieces=(*pieces, *newer.pieces))
+            return _plan_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
+        tasks = tuple(older.pieces(pruning))
+        if last <= older.last or older.covers_hot_log:
+            return ChangesPlan(state, tasks)
+        begin, after_us = older.last + 1, older.last_time_us(after_us)
+        newer = _plan_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
+        return replace(newer, pieces=(*tasks, *newer.pieces))
 
 
 def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
-    """Find the changes of a table without a primary key for its ``$changelog``, up to the commit ``last``, from the
-    first one on from which all are there: that which emptied the table last, if there is one, with the rows that came
-    instead.
+    """Plan the ``$changelog`` of a log table, up to the commit ``last``.
+
+    It starts at the first commit from which on all changes are available. If that is the last truncation, it includes
+    only the rows that replaced the truncated ones.
     """
     first = emptied = state.truncation.commit if state.truncation is not None else FIRST
     while first <= last:
         try:
-            return in_changelog(_plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
-        except ChangesUnavailableError as found:
-            first = found.first
+            return in_changelog(_plan_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
+        except ChangesUnavailableError as unavailable:
+            first = unavailable.first
     return ChangesPlan(state, ())
 
 
 def in_changelog(plan: ChangesPlan) -> ChangesPlan:
-    """Return the plan with kinds of changes as ``$changelog`` names them."""
-    return replace(plan, pieces=tuple(replace(piece, is_changelog=True) for piece in plan.pieces))
+    """Return the plan with change types named as in ``$changelog``."""
+    return replace(plan, pieces=tuple(replace(task, is_changelog=True) for task in plan.pieces))
 
 
 def plan_deleted(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
 ) -> tuple[ChangesScanTask, ...]:
-    """Find the rows of a table without a primary key that the commits from ``first`` to ``last`` deleted, those that
-    went with their partition too, as far as their offsets are below some.
+    """Plan a scan of the log table rows below some offsets that the commits ``first`` to ``last`` deleted, including
+    dropped partitions.
 
-    Raises `OffsetsTrimmedError` where commits or rows are no longer kept, or deleted rows have no offsets,
-    `InvalidOptionError` for a commit whose deletions no record tells.
+    Raises `OffsetsTrimmedError` if commits or rows are no longer retained or deleted rows have no offsets, and
+    `InvalidOptionError` for a commit whose deletions are not recorded.
     """
     if last < max(first, FIRST):
         return ()
-    with _its_error():
-        commits = _commits(table.storage, state, first, last, None)
-        lost = require_told(table, state, commits)
+    with _raise_underlying_error():
+        commits = _read_commits(table.storage, state, first, last, None)
+        lost = require_row_level_changes(table, state, commits)
         for commit in commits:
             if any(action.files for action in deletions_in(commit.record)):
                 raise OffsetsTrimmedError(
@@ -177,24 +184,26 @@ def plan_deleted(
                     "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
                     "the deletion with skipChangeCommits=true"
                 )
-        told = ((bucket, CommitRanges.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
-        read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in told]
+        deletions = (
+            (bucket, CommitRanges.of(parts)) for bucket, parts in sorted(diff_commits(commits, lost)[1].items())
+        )
+        read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in deletions]
         deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
-        changes = with_cold(table, state, deleted, is_emptied=False)
-        require_rows(state, changes, first)
-        return in_changelog(ChangesPlan(state, tuple(pieces_of(state, changes, Pruning())))).pieces
+        changes = locate_trimmed_rows(table, state, deleted, is_emptied=False)
+        require_available_rows(state, changes, first)
+        return in_changelog(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).pieces
 
 
 @contextmanager
-def _its_error() -> Iterator[None]:
-    """Raise in place of `ChangesUnavailableError` the error that it has."""
+def _raise_underlying_error() -> Iterator[None]:
+    """Convert a `ChangesUnavailableError` to its underlying error."""
     try:
         yield
-    except ChangesUnavailableError as found:
-        raise found.error from found.__cause__
+    except ChangesUnavailableError as unavailable:
+        raise unavailable.error from unavailable.__cause__
 
 
-def _plan_of_records(
+def _plan_records(
     table: TableHandle,
     state: TableState,
     first: int,
@@ -205,62 +214,67 @@ def _plan_of_records(
     after_us: int | None = None,
     is_emptied: bool = False,
 ) -> ChangesPlan:
-    """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
-    then = _state_at(table, state, first, last)
-    commits = _commits(table.storage, then, first, last, after_us)
-    emptied = then.truncation.commit if then.truncation is not None else 0
+    """Plan the changes of commits from their records.
+
+    ``is_emptied`` omits the rows from before ``first``, if this commit truncated the table.
+    """
+    as_of_state = _state_at(table, state, first, last)
+    commits = _read_commits(table.storage, as_of_state, first, last, after_us)
+    emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
     if place is None or (is_emptied and not place):
-        return _plan_of_commits(table, state, then, commits, pruning, is_net=is_net, is_emptied=is_emptied)
+        return _plan_commits(table, state, as_of_state, commits, pruning, is_net=is_net, is_emptied=is_emptied)
     older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
-    newer = _plan_of_commits(table, state, then, commits[place:], pruning, is_net=is_net, is_emptied=True)
+    newer = _plan_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, is_emptied=True)
     return replace(newer, pieces=(*older, *newer.pieces))
 
 
 def _truncation_tasks(
     table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
 ) -> tuple[ChangesScanTask, ...]:
-    """Find the changes of commits of which the last emptied the table: its rows are deletions. For a net change no row
-    came that went in them.
+    """Return the scan tasks of commits of which the last truncated the table, so that all its rows are deletes.
 
-    Raises `ChangesUnavailableError` where they are no longer kept, or it is not known which rows these were.
+    A net change omits rows that the commits themselves added. Raises `ChangesUnavailableError` if the rows are no
+    longer retained or cannot be determined.
     """
     first, last = commits[0].record, commits[-1]
-    added = parts_of(commits[:-1])[0] if is_net else {}
+    added = diff_commits(commits[:-1])[0] if is_net else {}
     try:
         before = state_at(table.log, table.storage, last.record.number - 1)
         if before.primary_key:
-            found = list(version_pieces(table, before, state.schema, last, pruning))
+            tasks = list(plan_version_tasks(table, before, state.schema, last, pruning))
         else:
-            found = _without_key(table, state, before, last, added, PreexistingFiles(table, first.number))
+            tasks = _plan_truncated_rows(table, state, before, last, added, PreexistingFiles(table, first.number))
         if first.number < last.record.number:
-            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
-            older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
-            found = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *found]
-        segments = [s for piece in found if isinstance(piece.rows, LogScanTask) for s in piece.rows.split.segments]
+            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # all have the same time
+            older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
+            tasks = [*(task for task in older.pieces if task.is_deleted or not is_net), *tasks]
+        segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
         require_kept(table.log, before, segments)
     except SnapshotExpiredError as error:
-        raise untold(state, last.record, "removed all rows at once") from error
-    return tuple(found)
+        raise not_row_level_error(state, last.record, "removed all rows at once") from error
+    return tuple(tasks)
 
 
-def _without_key(
+def _plan_truncated_rows(
     table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
 ) -> list[ChangesScanTask]:
-    """Return the rows of the table but those that are ``added`` in the range, of which a net change says nothing."""
-    rows = rows_of(table, before)
-    if not rows.is_sure or (added and not older.have(rows.files)):
-        raise untold(before, last.record, "removed all rows at once")
+    """Return the scan tasks of a log table's rows, except those ``added`` within the range, which a net change
+    omits.
+    """
+    rows = find_truncated_rows(table, before)
+    if not rows.is_sure or (added and not older.contain(rows.files)):
+        raise not_row_level_error(before, last.record, "removed all rows at once")
     source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
     snapshot_id = before.lake.snapshot_id if before.lake is not None else None
     rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
     return list(truncation_scan_tasks(source, rows, last, snapshot_id))
 
 
-def _plan_of_commits(
+def _plan_commits(
     table: TableHandle,
     state: TableState,
-    then: TableState,
+    as_of_state: TableState,
     commits: Sequence[Commit],
     pruning: Pruning,
     *,
@@ -268,17 +282,17 @@ def _plan_of_commits(
     is_emptied: bool,
 ) -> ChangesPlan:
     first, last = commits[0].record.number, commits[-1].record.number
-    lost = require_told(table, then, commits, is_net=is_net, is_emptied=is_emptied)
+    lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, is_emptied=is_emptied)
     source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
     if was_emptied:
-        source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
-    added, removed = parts_of(commits, lost, by_key=bool(then.primary_key))
+        source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
+    added, removed = diff_commits(commits, lost, by_key=bool(as_of_state.primary_key))
     if is_net and removed:
-        added, removed = net_of(added, removed)
-    changes = with_cold(table, source, changes_of(added, removed), is_emptied=was_emptied)
-    require_rows(source, changes, first)
-    of_files = file_pieces(table, source, commits, first)
-    return ChangesPlan(source, (*pieces_of(source, changes, pruning), *of_files))
+        added, removed = cancel_out(added, removed)
+    changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), is_emptied=was_emptied)
+    require_available_rows(source, changes, first)
+    of_files = plan_file_tasks(table, source, commits, first)
+    return ChangesPlan(source, (*plan_change_tasks(source, changes, pruning), *of_files))
 
 
 class NewCommits(NamedTuple):
@@ -286,41 +300,41 @@ class NewCommits(NamedTuple):
 
     commit: int
     attempt: str | None
-    """Attempt of its record; None where only the archive tells of it."""
+    """Attempt of its record; None if only the archive has the commit."""
     time_us: int
-    """The time that it is shown with."""
+    """Its display time."""
 
 
 def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> NewCommits | None:
-    """Return the last commit from ``first`` to ``last`` that added or removed rows; None where none did.
+    """Return the last commit from ``first`` to ``last`` that added or removed rows, or None.
 
-    Raises as `plan_changes` does for records that are no longer kept.
+    Raises as `plan_changes` does if records are no longer retained.
     """
     first = max(first, FIRST)
     if last < first:
         return None
     older = scan_archived_commits(table, state, first, last, after_us)
-    found = None
+    latest = None
     if older is not None and len(older.rows.versions):
-        found = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
-    if older is not None and (last <= older.last or older.has_all):
-        return found
+        latest = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
+    if older is not None and (last <= older.last or older.covers_hot_log):
+        return latest
     if older is not None:
-        first, after_us = older.last + 1, older.after_us(after_us)
-    with _its_error():
-        commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
+        first, after_us = older.last + 1, older.last_time_us(after_us)
+    with _raise_underlying_error():
+        commits = _read_commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
     moving = (
         c
         for c in reversed(commits)
         if moves_rows(c.record.actions) or find_partition_drop(c.record.actions) is not None
     )
     newest = next(moving, None)
-    return found if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
+    return latest if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
-    """Return the state behind the range, or the one that was asked for, which tells as much of the range unless the
-    table was truncated in between.
+    """Return the state after the range. If that has expired, return the requested state, which has the same information
+    unless the table was truncated in between.
     """
     if last == state.version:
         return state
@@ -328,24 +342,26 @@ def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> T
         return state_at(table.log, table.storage, last)
     except SnapshotExpiredError as error:
         if state.truncation is not None and state.truncation.commit > last:
-            raise _not_kept(state, first, state.truncation.commit + 1) from error
+            raise _expired_commits_error(state, first, state.truncation.commit + 1) from error
         return state
 
 
 # -- commits ----------------------------------------------------------------------------------------------------------
 
 
-def _commits(storage: Storage, then: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
-    """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
-    found, reached = commits_back(storage, then, first, last, after_us)
-    if not found or found[0].record.number > first:
-        raise _not_kept(then, first, reached)
-    return found
+def _read_commits(
+    storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None
+) -> list[Commit]:
+    """Read the records from ``first`` to ``last``, and as many earlier ones as affect their display times."""
+    commits, reached = commits_back(storage, as_of_state, first, last, after_us)
+    if not commits or commits[0].record.number > first:
+        raise _expired_commits_error(as_of_state, first, reached)
+    return commits
 
 
-def _not_kept(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
-    if held := usable_archive(state):
-        reached = min(reached, held.first_commit)
+def _expired_commits_error(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
+    if archive := usable_archive(state):
+        reached = min(reached, archive.first_commit)
     error = OffsetsTrimmedError(
         f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
         f"is {reached}"

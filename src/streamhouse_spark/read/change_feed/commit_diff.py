@@ -1,4 +1,4 @@
-"""Offsets that commits appended and deleted, by bucket, as their records tell them."""
+"""Offsets that commits appended and deleted, per bucket, from their records."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ Parts = dict[int, list[CommitRange]]
 """Bucket → offsets of commits."""
 Rows = Mapping[int, OffsetRuns]
 """Bucket → offsets."""
-NOTHING_LOST: Final[Mapping[int, Rows]] = MappingProxyType({})
+NO_LOST_ROWS: Final[Mapping[int, Rows]] = MappingProxyType({})
 FIRST: Final = 1
 """The number of the first commit."""
 
 
-def parts_of(
-    commits: Sequence[Commit], lost: Mapping[int, Rows] = NOTHING_LOST, *, by_key: bool = False
+def diff_commits(
+    commits: Sequence[Commit], lost: Mapping[int, Rows] = NO_LOST_ROWS, *, by_key: bool = False
 ) -> tuple[Parts, Parts]:
-    """Return the offsets that the commits appended, and those that they deleted: ``lost`` are those of dropped
-    partitions that their records do not name, by the numbers of the commits. ``by_key`` says that a commit of several
-    writers may have changed a key several times.
+    """Return the offsets that the commits appended, and those that they deleted.
+
+    ``lost`` is commit number → rows of dropped partitions that its record does not name. ``by_key`` tells that a commit
+    of several writers may have changed a key several times.
     """
     added: Parts = {}
     removed: Parts = {}
@@ -42,24 +43,26 @@ def parts_of(
                 writers.setdefault(segment.bucket, set()).add(place)
         for bucket, segments in appended.items():
             is_grouped = by_key and len(writers[bucket]) > 1
-            rows, updated = _rows_of(segments)
-            added.setdefault(bucket, []).extend(of_commit(rows, updated, number, time_us, is_grouped=is_grouped))
+            rows, updated = _split_updated_rows(segments)
+            added.setdefault(bucket, []).extend(
+                make_commit_ranges(rows, updated, number, time_us, is_grouped=is_grouped)
+            )
         for action in _deletions(attempts):
             for bucket, rows in action.rows.items():
                 before = action.updated.get(bucket, NO_RUNS)
-                plain = rows.without(before) if before else rows
-                removed.setdefault(bucket, []).extend(of_commit(plain, before, number, time_us))
+                not_updated = rows.without(before) if before else rows
+                removed.setdefault(bucket, []).extend(make_commit_ranges(not_updated, before, number, time_us))
         dropped = find_partition_drop(commit.record.actions)
         for of_buckets in (dropped.rows if dropped is not None else {}, lost.get(number, {})):
             for bucket, rows in of_buckets.items():
-                removed.setdefault(bucket, []).extend(of_commit(rows, NO_RUNS, number, time_us))
+                removed.setdefault(bucket, []).extend(make_commit_ranges(rows, NO_RUNS, number, time_us))
     return added, removed
 
 
-def of_commit(
+def make_commit_ranges(
     rows: OffsetRuns, updated: OffsetRuns, number: int, time_us: int, *, is_grouped: bool = False
 ) -> list[CommitRange]:
-    """Return rows of one commit, and those before or behind an update."""
+    """Return rows of one commit, and those that are pre-images or post-images of an update."""
     parts = [CommitRange(rows, number, time_us, is_grouped), CommitRange(updated, number, time_us, is_updated=True)]
     return [part for part in parts if part.rows]
 
@@ -68,39 +71,40 @@ def _appended_segments(actions: Sequence[Action]) -> Iterator[Segment]:
     return (segment for action in actions if isinstance(action, Append) for segment in action.segments)
 
 
-def _rows_of(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
-    """Return the offsets of new rows, and of those behind an update."""
+def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
+    """Return the offsets of new rows, and those of post-images."""
     parts = [OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments]
-    every = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
+    all_rows = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
     updated = [segment.updated_rows for segment in segments if segment.updated]
     if not updated:
-        return every, NO_RUNS
-    behind = OffsetRuns.union(updated)
-    return every.without(behind), behind
+        return all_rows, NO_RUNS
+    after_update = OffsetRuns.union(updated)
+    return all_rows.without(after_update), after_update
 
 
 def _deletions(attempts: Sequence[CommitAttempt]) -> Iterator[DeleteRows]:
     for part in attempts:
-        if not tells_dropped(part.actions):
+        if not repeats_partition_drop(part.actions):
             yield from (action for action in part.actions if isinstance(action, DeleteRows))
 
 
-def tells_dropped(actions: Sequence[Action]) -> bool:
-    """Tell whether the rows that a record with these actions deletes were dropped with their partition before."""
+def repeats_partition_drop(actions: Sequence[Action]) -> bool:
+    """Return whether the rows that a record with these actions deletes were dropped with their partition before."""
     return any(isinstance(action, ResetLake) for action in actions)
 
 
-def net_of(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
-    """Return what is left of rows that came and went: a row behind an update is one that came, since the row before it
-    may have come too.
+def cancel_out(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
+    """Return the rows that remain after removing those both added and removed.
+
+    A post-image counts as an added row, because its pre-image may have been added in the same range.
     """
-    return _without(added, removed), _without(removed, added)
+    return _subtract(added, removed), _subtract(removed, added)
 
 
-def _without(parts: Parts, others: Parts) -> Parts:
-    found: Parts = {}
+def _subtract(parts: Parts, subtracted: Parts) -> Parts:
+    remaining: Parts = {}
     for bucket, of_bucket in parts.items():
-        gone = OffsetRuns.union([part.rows for part in others.get(bucket, [])])
-        left = [part._replace(rows=part.rows.without(gone), is_updated=False) for part in of_bucket]
-        found[bucket] = [part for part in left if part.rows]
-    return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}
+        excluded = OffsetRuns.union([part.rows for part in subtracted.get(bucket, [])])
+        left = [part._replace(rows=part.rows.without(excluded), is_updated=False) for part in of_bucket]
+        remaining[bucket] = [part for part in left if part.rows]
+    return {bucket: of_bucket for bucket, of_bucket in remaining.items() if of_bucket}

@@ -1,13 +1,15 @@
-"""Commits whose records do not tell row by row which rows they added and removed."""
+"""Validation of the change feed: commits whose records do not name each row that they added and removed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.core.fork_safety import cached_property
 from streamhouse_spark.core.offset_ranges import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.commit_reader import (
     Commit,
     Deleted,
@@ -17,18 +19,17 @@ from streamhouse_spark.log.commit_reader import (
     find_partition_drop,
 )
 from streamhouse_spark.log.commits.actions import Append, ResetLake, TieredSnapshot
-from streamhouse_spark.log.commits.delete_vectors import DeleteRows, num_rows_of
+from streamhouse_spark.log.commits.delete_vectors import DeleteRows, FileRows, num_rows_of
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, parts_of
-from streamhouse_spark.read.change_feed.dropped_partition_rows import find_rows_lost_by_record
-from streamhouse_spark.read.change_feed.preexisting_files import PreexistingFiles
+from streamhouse_spark.read.change_feed.commit_diff import FIRST, Rows, diff_commits
+from streamhouse_spark.read.change_feed.lake_only_rows import EXPIRED_ERRORS, find_rows_lost_by_record
 from streamhouse_spark.read.history import operation_of
 
 
-class ChangesUnavailableError(Exception):  # whoever asked gets the error that it has
-    """The changes of a range are not all there. Those from the commit ``first`` on may be."""
+class ChangesUnavailableError(Exception):  # callers get its underlying error
+    """Some changes of a range are unavailable. Those from the commit ``first`` on may be available."""
 
     def __init__(self, error: StreamhouseError, first: int) -> None:
         super().__init__(str(error))
@@ -36,109 +37,141 @@ class ChangesUnavailableError(Exception):  # whoever asked gets the error that i
         self.first = first
 
 
-def require_told(
+def require_row_level_changes(
     table: TableHandle,
-    then: TableState,
+    as_of_state: TableState,
     commits: Sequence[Commit],
     *,
     is_net: bool = False,
     is_emptied: bool = False,
 ) -> Mapping[int, Rows]:
-    """Require that records tell the rows that each commit added and removed, or the lake those that went with a
-    partition: these are returned, by the numbers of the commits. Raises `ChangesUnavailableError`.
+    """Require that the records name the rows that each commit added and removed, or that the lake has the rows of
+    dropped partitions.
 
-    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known,
-    unless its file was there before. With ``is_emptied`` the first commit may have emptied the table: rows from before
-    are not asked for.
+    Returns commit number → rows that only the lake names. Raises `ChangesUnavailableError`. For a net change, a deleted
+    row without an offset may have been added in the same range, at an offset that it has lost; then its file must
+    predate the range. With ``is_emptied`` the first commit may have truncated the table, and older rows are not
+    requested.
     """
-    _require_no_other_table(then, commits, is_emptied=is_emptied)
+    _require_no_replaced_rows(as_of_state, commits, is_emptied=is_emptied)
     first = commits[0].record.number
     lost: dict[int, Rows] = {}
-    if then.primary_key:
+    if as_of_state.primary_key:
         return lost
     before: TieredSnapshot | None = None
     older = PreexistingFiles(table, first)
-    deleted = _ever_deleted(then, commits)
+    deleted = _all_deleted_offsets(as_of_state, commits)
     for commit in commits:
         dropped = find_partition_drop(commit.record.actions)
-        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
-        if is_net and not all(older.have(deletion.files) for deletion in deletions_in(commit.record)):
-            what = f"removed rows that have no offsets and may have been added since version {first - 1}"
-            raise untold(then, commit.record, what)
+        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in as_of_state.properties)
+        if is_net and not all(older.contain(deletion.files) for deletion in deletions_in(commit.record)):
+            reason = f"removed rows that have no offsets and may have been added since version {first - 1}"
+            raise not_row_level_error(as_of_state, commit.record, reason)
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, ResetLake) and action.starts:
-                raise untold(then, commit.record, "gave up rows that only the lake had")
+                raise not_row_level_error(as_of_state, commit.record, "gave up rows that only the lake had")
             if not isinstance(action, TieredSnapshot):
                 continue
-            before = before if before is not None else _pair_before(table, then, action, first)
+            before = before if before is not None else _previous_snapshot(table, as_of_state, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
-            is_drop = is_more and _drops(table, then, before, action, commits, deleted)
+            is_drop = is_more and _drops_unrecorded_rows(table, as_of_state, before, action, commits, deleted)
             if is_untold or (is_drop and dropped is None):
                 if (rows := find_rows_lost_by_record(table, commit.record.number, action, dropped)) is None:
-                    raise untold(then, commit.record, "removed rows from the lake that no record names")
+                    raise not_row_level_error(
+                        as_of_state, commit.record, "removed rows from the lake that no record names"
+                    )
                 lost[commit.record.number] = rows
             before = action
     return lost
 
 
-def _require_no_other_table(then: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
-    """Require that no commit emptied the table, or took over another's rows. Raises `ChangesUnavailableError`."""
+def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
+    """Require that no commit truncated the table or adopted the rows of a lake table. Raises
+    `ChangesUnavailableError`.
+    """
     first = commits[0].record
-    emptied = then.truncation.commit if then.truncation is not None else 0
-    found = next((commit.record for commit in commits if commit.record.number == emptied), None)
-    if found is not None and not (is_emptied and found is first):
-        raise untold(then, found, "removed all rows at once")
-    if first.number == FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise untold(then, first, "took over the rows of a lake table")
+    emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
+    truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
+    if truncating is not None and not (is_emptied and truncating is first):
+        raise not_row_level_error(as_of_state, truncating, "removed all rows at once")
+    if first.number == FIRST and as_of_state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
+        raise not_row_level_error(as_of_state, first, "took over the rows of a lake table")
 
 
-def _drops(
+def _drops_unrecorded_rows(
     table: TableHandle,
-    then: TableState,
+    as_of_state: TableState,
     before: TieredSnapshot | None,
-    pair: TieredSnapshot,
+    tiered: TieredSnapshot,
     commits: Sequence[Commit],
     deleted: Mapping[int, OffsetRuns],
 ) -> bool:
-    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name.
+    """Return whether a lake snapshot lost more rows than its predecessor by other means than recorded deletions.
 
-    Rows that were adopted have no offsets, so of their table each row that it lacks has to be one that a record
-    deleted: of the range, or before it, where the lake had it until then.
+    Adopted rows have no offsets. For an adopted table, each lost row must be one that a record deleted: within the
+    range, or before it if the lake had the row until then.
     """
-    if ADOPTED not in then.properties:
-        return drops_rows(before, pair, deleted)
-    first, told = commits[0].record.number, before.told if before is not None else 0
-    older = state_at(table.log, table.storage, first - 1).deletions if told < first - 1 else ()
-    named = [Deleted(one.commit, one.rows, num_rows_of(one.files)) for one in older]
+    if ADOPTED not in as_of_state.properties:
+        return drops_rows(before, tiered, deleted)
+    first, applied_through = commits[0].record.number, before.told if before is not None else 0
+    older = state_at(table.log, table.storage, first - 1).deletions if applied_through < first - 1 else ()
+    named = [Deleted(deletion.commit, deletion.rows, num_rows_of(deletion.files)) for deletion in older]
     for record in (commit.record for commit in commits):
         actions = (action for part in record.attempts for action in part.actions)
         rows = (action for action in actions if isinstance(action, DeleteRows))
         named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
-    return drops_adopted(before, pair, deleted, named)
+    return drops_adopted(before, tiered, deleted, named)
 
 
-def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
-    """Return the rows that records deleted, as far as the commits and the state behind them tell."""
-    parts = {bucket: [runs] for bucket, runs in then.deleted.items()}
-    for bucket, found in parts_of(commits)[1].items():
-        parts.setdefault(bucket, []).extend(part.rows for part in found)
-    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
+def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
+    """Return the deleted rows that the commits and the state after them name."""
+    parts = {bucket: [runs] for bucket, runs in as_of_state.deleted.items()}
+    for bucket, deleted_parts in diff_commits(commits)[1].items():
+        parts.setdefault(bucket, []).extend(part.rows for part in deleted_parts)
+    return {bucket: OffsetRuns.merged(deleted_parts) for bucket, deleted_parts in parts.items()}
 
 
-def _pair_before(table: TableHandle, then: TableState, pair: TieredSnapshot, first: int) -> TieredSnapshot | None:
-    """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
-    if not pair.dropped_rows or first == FIRST:
+def _previous_snapshot(
+    table: TableHandle, as_of_state: TableState, tiered: TieredSnapshot, first: int
+) -> TieredSnapshot | None:
+    """Return the tiered snapshot recorded before ``tiered``, which is the first since the commit ``first``."""
+    if not tiered.dropped_rows or first == FIRST:
         return None
-    place = next((i for i, known in enumerate(then.lake_history) if known == pair), 0)
-    return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
+    place = next((i for i, recorded in enumerate(as_of_state.lake_history) if recorded == tiered), 0)
+    return as_of_state.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
 
 
-def untold(then: TableState, record: Record, what: str) -> ChangesUnavailableError:
+def not_row_level_error(as_of_state: TableState, record: Record, reason: str) -> ChangesUnavailableError:
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
-    operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
+    operation = operation_of(record.actions, added, is_keyed=bool(as_of_state.primary_key))
     error = InvalidOptionError(
-        f"CHANGES of {then.name}: commit {record.number} ({operation}) {what}, which is no change of single rows; "
-        f"begin at version {record.number + 1}, or compare the table VERSION AS OF {max(record.number - 1, 1)} and of "
-        f"{record.number}"
+        f"CHANGES of {as_of_state.name}: commit {record.number} ({operation}) {reason}, which is no change of single "
+        f"rows; begin at version {record.number + 1}, or compare the table VERSION AS OF "
+        f"{max(record.number - 1, 1)} and of {record.number}"
     )
     return ChangesUnavailableError(error, record.number + 1)
+
+
+class PreexistingFiles:
+    """The files of the lake snapshot from before the commit ``first``, loaded on demand. No row in them was added
+    later.
+    """
+
+    def __init__(self, table: TableHandle, first: int) -> None:
+        self._table, self._first = table, first
+
+    def contain(self, rows: FileRows) -> bool:
+        """Return whether all these rows are in such files. False if that snapshot is no longer retained."""
+        return rows.keys() <= self._names if rows else True
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        table = self._table
+        try:
+            before = state_at(table.log, table.storage, self._first - 1)
+            if before.lake is None:
+                return frozenset()
+            files = table.open_lake().with_state(before).named_files(before.lake.snapshot_id)
+        except EXPIRED_ERRORS:
+            return frozenset()
+        return frozenset(map(StorageFiles(table.storage).name_of, files))

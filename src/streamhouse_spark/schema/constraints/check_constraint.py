@@ -1,7 +1,7 @@
-"""CHECK constraints of a table: named conditions, kept as its properties ``table.constraint.<name>``.
+"""CHECK constraints: named conditions, stored as the table's properties ``table.constraint.<name>``.
 
-A row is in breach where a condition is false; null passes, as in SQL. Every writer applies the checks to the rows as
-they will be stored, before anything is staged, and commits only where the table has no other check by then.
+A row violates a constraint if the condition is false; null passes, as in SQL. Every writer checks rows in their stored
+form before it stages them, and commits only if no other constraint was added since.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SHOWN_COLUMNS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One constraint: its name, its text, and the text as it was parsed for a schema."""
+    """A constraint: its name, SQL text, and the text parsed for a schema."""
 
     name: str
     text: str
     condition: Part
 
     def in_breach(self, rows: pa.Table | pa.RecordBatch) -> Any:
-        """Return for each row whether the condition is false; null where it is null.
+        """Return for each row whether the condition is false, null if it is null.
 
-        A row for which a number in the condition is too large for its type is in breach, as it is an error in Spark.
+        A row for which a number in the condition overflows violates the constraint, as it is an error in Spark.
         """
         try:
             return self.is_false(rows)
@@ -49,36 +49,37 @@ class Check:
             )
 
     def is_false(self, rows: pa.Table | pa.RecordBatch) -> Any:
-        """Return for each row whether the condition is false. Raises ``pa.ArrowInvalid`` for a number too large."""
+        """Return for each row whether the condition is false. Raises ``pa.ArrowInvalid`` if a number overflows."""
         from streamhouse_spark.schema.expressions.evaluation import evaluate
 
         return pc.invert(evaluate(self.condition, rows))
 
 
 def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Check, ...]:
-    """Parse the constraints among the properties of a table with this schema.
+    """Parse the constraints from the properties of a table with this schema.
 
-    Raises `InvalidOptionError` for two of one name, without regard to case, and for a text that is no condition over
-    the columns.
+    Raises `InvalidOptionError` for duplicate names, case-insensitively, and for a text that is not a condition over the
+    columns.
     """
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for key, text in properties.items():
         if not key.startswith(CONSTRAINT):
             continue
         name = check_constraint_name(key)
-        if name.casefold() in found:
+        if name.casefold() in checks:
             raise InvalidOptionError(
-                f"the table has a constraint '{found[name.casefold()].name}' already; choose another name than '{name}'"
+                f"the table has a constraint '{checks[name.casefold()].name}' already; choose another name "
+                f"than '{name}'"
             )
         condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
         if condition.type != pa.bool_():
             raise InvalidOptionError(f"constraint '{name}' CHECK ({text}) is no condition; compare it with something")
-        found[name.casefold()] = Check(name, text, condition)
-    return tuple(found.values())
+        checks[name.casefold()] = Check(name, text, condition)
+    return tuple(checks.values())
 
 
 def check_constraint_name(key: str) -> str:
-    """Return the name in a constraint's property. Raises `InvalidOptionError` for one that cannot be."""
+    """Return the name in a constraint's property. Raises `InvalidOptionError` for an invalid one."""
     name = key.removeprefix(CONSTRAINT)
     if _NAME.fullmatch(name) is None:
         raise InvalidOptionError(
@@ -88,13 +89,13 @@ def check_constraint_name(key: str) -> str:
 
 
 def find_constraint_property(properties: Mapping[str, str], name: str) -> str | None:
-    """Return the property of the constraint of this name, without regard to case; None if there is none."""
-    wanted = (CONSTRAINT + name).casefold()
-    return next((key for key in properties if key.casefold() == wanted), None)
+    """Return the property of the constraint with this name, case-insensitively, or None."""
+    folded_key = (CONSTRAINT + name).casefold()
+    return next((key for key in properties if key.casefold() == folded_key), None)
 
 
 def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:
-    """Raise `ConstraintViolatedError` if a condition is false for a row that is about to be written."""
+    """Raise `ConstraintViolatedError` if a condition is false for a row to be written."""
     if not rows.num_rows:
         return
     for check in checks:
@@ -104,7 +105,7 @@ def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, ta
 
 
 class Breaches:
-    """Counts the rows that are in breach of one constraint, and keeps the first."""
+    """Counts the rows that violate a constraint, and keeps the first one."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -113,7 +114,7 @@ class Breaches:
         self._example = ""
 
     def look(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Count those among further rows."""
+        """Check more rows."""
         self._num_rows += rows.num_rows
         breach = self._check.in_breach(rows)
         if not pc.any(breach).as_py():
@@ -130,7 +131,7 @@ class Breaches:
                 self._example += f" (a number is too large for its type: {error})"
 
     def require_none(self, where: str, advice: str) -> None:
-        """Raise `ConstraintViolatedError` with the number of the rows, and the first of them."""
+        """Raise `ConstraintViolatedError` with the number of violations and the first one."""
         if self._count:
             raise ConstraintViolatedError(
                 f"{self._count} of {self._num_rows} rows {where} are in breach of constraint '{self._check.name}' "
@@ -139,5 +140,5 @@ class Breaches:
 
 
 def has_constraints(properties: Iterable[str]) -> bool:
-    """Tell whether constraints are among properties of these names."""
+    """Return whether the property names include constraints."""
     return any(name.startswith(CONSTRAINT) for name in properties)

@@ -1,6 +1,6 @@
-"""Fields and beginnings of dates and timestamps, over their whole range. Pure.
+"""Calendar fields and truncation of dates and timestamps, over their whole range. Pure.
 
-Arrow's own functions keep years in 16 bits and give other dates for years beyond.
+Arrow's own functions store years in 16 bits and return wrong dates for other years.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FIELDS: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     "dayofweek": lambda days: (days + 4) % 7 + 1,
     "weekofyear": lambda days: (_day_of_year(_monday(days) + 3) - 1) // 7 + 1,
 }
-"""Fields of a date, from its days since 1970. Weeks are those of ISO 8601, and Sunday is the first day of a week."""
+"""Date fields as functions of days since 1970. Weeks are those of ISO 8601; Sunday is the first day of a week."""
 _BEGINNINGS: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     "year": lambda days: _first_day(_months(days) // 12 * 12),
     "quarter": lambda days: _first_day(_months(days) // 3 * 3),
@@ -75,21 +75,21 @@ def day_of(values: Any) -> Any:
 
 
 def beginning_of(values: Any, unit: str) -> Any:
-    """Return the beginning of the unit that each date or timestamp lies in.
+    """Truncate each date or timestamp to the unit.
 
-    Raises ``pa.ArrowInvalid`` for one before the least value of the type.
+    Raises ``pa.ArrowInvalid`` if the result is below the type's range.
     """
 
     def begin(ticks: Ints, is_date: bool) -> Ints:  # noqa: FBT001
         if unit not in _BEGINNINGS:
-            found = ticks - ticks % _MICROS[unit]
+            rounded = ticks - ticks % _MICROS[unit]
         elif is_date:
-            found = _BEGINNINGS[unit](ticks)
+            rounded = _BEGINNINGS[unit](ticks)
         else:
-            found = _BEGINNINGS[unit](_days(ticks, is_date=False)) * _DAY_MICROS
-        if (found > ticks).any():  # it wrapped around
+            rounded = _BEGINNINGS[unit](_days(ticks, is_date=False)) * _DAY_MICROS
+        if (rounded > ticks).any():  # wrapped around
             raise pa.ArrowInvalid(f"the beginning of the {unit} is before the least {values.type}")
-        return found
+        return rounded
 
     return _each(values, values.type, begin)
 

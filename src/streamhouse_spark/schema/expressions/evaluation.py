@@ -1,7 +1,7 @@
-"""Values of SQL expressions over columns of Arrow. Pure.
+"""Evaluation of SQL expressions over Arrow columns. Pure.
 
-Values compare as in Spark: NaN equals itself and is above every number, -0.0 equals 0.0, texts compare by their bytes.
-Integers and decimals compare exactly. Beside a float they are floats.
+Values compare as in Spark: NaN equals itself and is greater than every number, -0.0 equals 0.0, and texts compare by
+bytes. Integers and decimals compare exactly; next to a float they become floats.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MIRRORED: Final = {">": "<", ">=": "<="}
 
 
 def evaluate(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
-    """Return the value of a part for each row; of a condition true, false or null.
+    """Return the value of an expression for each row; for a condition true, false or null.
 
-    Raises ``pa.ArrowInvalid`` for a number that is too large for its type.
+    Raises ``pa.ArrowInvalid`` if a number overflows its type.
     """
     match part.operator:
         case "column":
@@ -52,7 +52,7 @@ def evaluate(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
 
 
 def _evaluate_chain(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
-    """Evaluate AND or OR. As in Spark, an operand may fail for rows that an operand before it has decided."""
+    """Evaluate AND or OR. As in Spark, an operand may fail for rows that an earlier operand has decided."""
     connect = pc.and_kleene if part.operator == "and" else pc.or_kleene
     answer = evaluate(part.operands[0], rows)
     for operand in part.operands[1:]:
@@ -74,21 +74,23 @@ def _compare(part: Part, left: Any, right: Any) -> Any:
     if pa.types.is_floating(first.type) or pa.types.is_floating(second.type):
         return _compare_floats(part.operator, to_float(left, pa.float64()), to_float(right, pa.float64()))
     if first.type != second.type:
-        left, right = _exact_alike(first, second, left, right)
+        left, right = _align_decimals(first, second, left, right)
     return pc.call_function(_COMPARISONS[part.operator], [left, right])
 
 
-def _exact_alike(first: Part, second: Part, left: Any, right: Any) -> tuple[Any, Any]:
-    """Return exact numbers in one type: that of the column itself beside a constant that it can hold."""
+def _align_decimals(first: Part, second: Part, left: Any, right: Any) -> tuple[Any, Any]:
+    """Return exact numbers in one type; next to a constant that the column's type can hold, that is the column's
+    type.
+    """
     for constant, part, values, is_left in ((first, second, right, True), (second, first, left, False)):
         if constant.operator == "constant" and (scalar := _scalar_of(constant.value, part.type)) is not None:
             return (scalar, values) if is_left else (values, scalar)
     if pa.types.is_integer(first.type) and pa.types.is_integer(second.type):
         return pc.cast(left, pa.int64()), pc.cast(right, pa.int64())
     left, right = to_decimal256(left), to_decimal256(right)
-    whole = max(side.type.precision - side.type.scale for side in (left, right))
+    integer_digits = max(side.type.precision - side.type.scale for side in (left, right))
     scale = max(left.type.scale, right.type.scale)
-    kind = pa.decimal256(whole + scale, scale)
+    kind = pa.decimal256(integer_digits + scale, scale)
     return pc.cast(left, kind), pc.cast(right, kind)
 
 

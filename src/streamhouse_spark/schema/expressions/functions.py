@@ -1,7 +1,7 @@
-"""Functions of SQL expressions: their types, and their values over columns of Arrow. Pure.
+"""Functions of SQL expressions: type resolution, and evaluation over Arrow columns. Pure.
 
-A value is the one that Spark has with ANSI mode on: null where an operand is null, an error where a number overflows.
-A TIMESTAMP is a moment, and its year, day, hour and text are those of UTC, on every machine and in every session.
+Results equal Spark's in ANSI mode: null if an operand is null, an error if a number overflows. The year, day, hour and
+text of a TIMESTAMP are in UTC, on every machine and in every session.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _LENGTHS: Final = ("length", "char_length", "character_length")
 _EXACT_DIGITS_MAX: Final = 76
 """Digits of Arrow's widest decimal, in which sums and products are exact."""
 _TEXT_SCALE_MAX: Final = 6
-"""Decimals of so many places have no exponent in Arrow's texts, as in Spark's."""
+"""Decimals with up to this scale have no exponent in Arrow's texts, as in Spark's."""
 _INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
-"""Digits of the decimal that Spark makes of a whole number of so many bits."""
+"""Integer bits → digits of Spark's decimal for it."""
 _DATE_DAYS: Final = (-719162, 2932896)
 _TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
 FUNCTIONS: Final = frozenset(
     [*calendar.FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower",
      "substring", "substr"]
 )  # fmt: skip
-"""The names that an expression may call, in small letters."""
+"""The names that an expression may call, in lower case."""
 
 Chosen = tuple[str, pa.DataType, Sequence[int], Any]
-"""The function, the type of its value, the places of the operands that it is of, and what else it is told."""
+"""Resolved function: operator, result type, positions of its operands, and further argument."""
 
 
 class UnsuitableError(Exception):
-    """There is no such function of operands of these types; the text says what there is."""
+    """No such function exists for operands of these types; the text lists what is supported."""
 
 
 def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
-    """Return the function of this name for operands of these types, of which some are constants.
+    """Resolve a function by name for operands of these types, some of which are constants.
 
     Raises `UnsuitableError`.
     """
@@ -81,25 +81,27 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
     return name, pa.int32(), [0], None
 
 
-def cast_function(given: pa.DataType, wanted: pa.DataType) -> str:
-    """Return the function of a cast. Raises `UnsuitableError` for one that has another value on another machine."""
-    if given == wanted:
+def cast_function(source: pa.DataType, target: pa.DataType) -> str:
+    """Return the function of a cast. Raises `UnsuitableError` for casts whose result depends on the machine or
+    session.
+    """
+    if source == target:
         return "as same"
-    if given in _DATES and wanted == pa.date32():
+    if source in _DATES and target == pa.date32():
         return "as day"
-    if given == pa.date32() and wanted in _DATES:
+    if source == pa.date32() and target in _DATES:
         return "as midnight"
-    if pa.types.is_integer(given) and (pa.types.is_integer(wanted) or wanted == pa.string()):
+    if pa.types.is_integer(source) and (pa.types.is_integer(target) or target == pa.string()):
         return "as cast"
-    if _is_exact(given) and pa.types.is_decimal(wanted):
+    if _is_exact(source) and pa.types.is_decimal(target):
         return "as rounded"
-    if _is_exact(given) and pa.types.is_floating(wanted):
+    if _is_exact(source) and pa.types.is_floating(target):
         return "as nearest"
-    if (given, wanted) in ((pa.float32(), pa.float64()), (pa.bool_(), pa.string())):
+    if (source, target) in ((pa.float32(), pa.float64()), (pa.bool_(), pa.string())):
         return "as cast"
-    if wanted == pa.string() and pa.types.is_decimal(given) and given.scale <= _TEXT_SCALE_MAX:
+    if target == pa.string() and pa.types.is_decimal(source) and source.scale <= _TEXT_SCALE_MAX:
         return "as cast"
-    if wanted == pa.string() and given in _DATES:
+    if target == pa.string() and source in _DATES:
         return "as text"
     raise UnsuitableError(
         "possible are whole numbers and decimals to numbers and texts, and dates and timestamps to dates and texts"
@@ -107,7 +109,7 @@ def cast_function(given: pa.DataType, wanted: pa.DataType) -> str:
 
 
 def decimal_type(kind: pa.DataType, constant: Any = None) -> pa.DataType:
-    """Return the decimal that Spark makes of an exact number: a constant has only its own digits."""
+    """Return Spark's decimal type for an exact number; a constant has only its own digits."""
     if pa.types.is_decimal(kind):
         return kind
     return pa.decimal128(_INT_DIGITS[kind.bit_width] if constant is None else len(str(abs(constant))), 0)
@@ -118,7 +120,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> pa.DataType:
-    """Return the type of a sum, a product or a negative number."""
+    """Return the type of a sum, a product or a negation."""
     _require(
         all(_is_exact(kind) or pa.types.is_floating(kind) for kind in types),
         "it calculates with numbers alone; CAST makes one of another value",
@@ -133,7 +135,7 @@ def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[An
 
 
 def _decimal_result(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return Spark's type of a sum or product of decimals: beyond 38 digits it has fewer decimal places."""
+    """Return Spark's type of a sum or product of decimals, which loses scale beyond 38 digits."""
     if name == "multiply":
         precision, scale = left.precision + right.precision + 1, left.scale + right.scale
     else:
@@ -146,7 +148,7 @@ def _decimal_result(name: str, left: pa.DataType, right: pa.DataType) -> pa.Data
 
 
 def _span(types: Sequence[pa.DataType], constants: Sequence[Any]) -> tuple[int, int | None]:
-    """Return the characters of a substring: the first one from 0 on, and the one behind the last."""
+    """Return the half-open character range of a substring, from 0 on."""
     _require(len(types) in (2, 3) and types[0] == pa.string(), "a text, a position and a length are needed")
     position, *length = constants[1:]
     _require(all(isinstance(n, int) for n in (position, *length)), "position and length have to be whole numbers")
@@ -161,8 +163,8 @@ def _truncation(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
     _require(len(types) == 2, "a unit in quotes and a value are needed")
     place = 0 if name == "date_trunc" else 1
     unit = _UNITS.get(str(constants[place]).lower()) if types[place] == pa.string() else None
-    known = _DATE_UNITS if name == "trunc" else dict.fromkeys(_UNITS.values())
-    _require(unit in known, f"the unit has to be one of {', '.join(known)}, in quotes")
+    units = _DATE_UNITS if name == "trunc" else dict.fromkeys(_UNITS.values())
+    _require(unit in units, f"the unit has to be one of {', '.join(units)}, in quotes")
     kind = types[1 - place]
     if name == "trunc":
         _require(kind == pa.date32(), "a date is needed")
@@ -176,78 +178,80 @@ def _require(holds: Any, why: str) -> None:
         raise UnsuitableError(why)
 
 
-def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], told: Any) -> Any:
-    """Return the values of a function. Raises ``pa.ArrowInvalid`` for a whole number that is too large for its type."""
+def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
+    """Evaluate a function. Raises ``pa.ArrowInvalid`` if an integer overflows its type."""
     if operator in _ARITHMETIC:
-        return _calculated(operator, kind, operands)
+        return _calculate(operator, kind, operands)
     if operator == "concat":
         return pc.binary_join_element_wise(*operands, "")
     (values,) = operands
     match operator:
         case "upper" | "lower":
-            return _cased(values, operator)
+            return _change_case(values, operator)
         case "length":
             return pc.utf8_length(values)
         case "substring":
-            return pc.utf8_slice_codeunits(values, told[0], told[1])
+            return pc.utf8_slice_codeunits(values, argument[0], argument[1])
         case "floor":
-            return calendar.beginning_of(values, told)
+            return calendar.beginning_of(values, argument)
     if operator in _CASTS:
         return _CASTS[operator](values, kind)
     if operator in calendar.FIELDS:
         return calendar.field_of(values, operator)
-    return _TIMES[operator](_wall(values)).cast(kind)
+    return _TIMES[operator](_to_local_time(values)).cast(kind)
 
 
 def to_float(values: Any, kind: pa.DataType) -> Any:
-    """Return numbers as the nearest floats. A decimal goes through its text, as Arrow's own cast is not exact."""
+    """Convert numbers to the nearest floats. Decimals are converted through text, because Arrow's own cast is
+    inexact.
+    """
     exact = pc.cast(values, pa.string()) if pa.types.is_decimal(values.type) else values
     return exact if exact.type == kind else pc.cast(exact, kind, safe=False)
 
 
 def to_decimal256(values: Any) -> Any:
-    """Return exact numbers as decimals of their digits, whose sums and products Arrow makes wide enough."""
+    """Convert exact numbers to decimals of their digits, whose sums and products Arrow makes wide enough."""
     if pa.types.is_integer(values.type):
         values = pc.cast(values, pa.decimal128(19, 0))
     return pc.cast(values, pa.decimal256(values.type.precision, values.type.scale))
 
 
-def _calculated(operator: str, kind: pa.DataType, operands: Sequence[Any]) -> Any:
+def _calculate(operator: str, kind: pa.DataType, operands: Sequence[Any]) -> Any:
     function = "negate" if operator == "negative" else operator
     if pa.types.is_floating(kind):
         return pc.call_function(function, [to_float(values, kind) for values in operands])
     if pa.types.is_integer(kind):
         return pc.call_function(f"{function}_checked", [values.cast(kind) for values in operands])
-    return _rounded(pc.call_function(function, [to_decimal256(values) for values in operands]), kind)
+    return _round(pc.call_function(function, [to_decimal256(values) for values in operands]), kind)
 
 
-def _rounded(values: Any, kind: pa.DataType) -> Any:
-    """Return decimals with the places of a type. Raises ``pa.ArrowInvalid`` for one that has too many digits."""
+def _round(values: Any, kind: pa.DataType) -> Any:
+    """Round decimals to the scale of a type. Raises ``pa.ArrowInvalid`` for too many digits."""
     if values.type.scale > kind.scale:
         values = pc.round(values, ndigits=kind.scale, round_mode="half_towards_infinity")
     return pc.cast(values, kind)
 
 
 def _time_text(values: Any) -> Any:
-    """Return dates and timestamps as Spark writes them. Raises ``pa.ArrowInvalid`` outside the years 1 to 9999."""
+    """Format dates and timestamps as Spark does. Raises ``pa.ArrowInvalid`` outside the years 1 to 9999."""
     is_date = values.type == pa.date32()
     numbers = pc.cast(values, pa.int32() if is_date else pa.int64())
     first, last = _DATE_DAYS if is_date else (_TIMESTAMP_MICROS[0], _TIMESTAMP_MICROS[1] - 1)
     if pc.any(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))).as_py():
         raise pa.ArrowInvalid("a date outside the years 1 to 9999 has no text of four digits for its year")
-    texts = pc.cast(_wall(values), pa.string())
+    texts = pc.cast(_to_local_time(values), pa.string())
     return texts if is_date else pc.replace_substring_regex(texts, r"\.?0+$", "")
 
 
-def _wall(values: Any) -> Any:
-    """Return a moment as a date and a time in UTC, which needs no list of time zones."""
+def _to_local_time(values: Any) -> Any:
+    """Convert a timestamp to local time in UTC, without a time zone database."""
     return values.cast(_TIMESTAMP_NTZ) if values.type == _TIMESTAMP else values
 
 
-def _cased(values: Any, operator: str) -> Any:
-    """Return texts in capitals or small letters, as many as Unicode says: one letter may become two."""
+def _change_case(values: Any, operator: str) -> Any:
+    """Change the case of texts by full Unicode rules: one letter may become two."""
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([_cased(chunk, operator) for chunk in values.chunks], pa.string())
+        return pa.chunked_array([_change_case(chunk, operator) for chunk in values.chunks], pa.string())
     if pc.all(pc.string_is_ascii(values)).as_py() is not False:
         return pc.call_function(f"ascii_{operator}", [values])
     encoded = values.dictionary_encode()
@@ -261,6 +265,6 @@ _CASTS: Final[Mapping[str, Callable[[Any, pa.DataType], Any]]] = {
     "as midnight": lambda values, kind: values.cast(kind),
     "as day": lambda values, _: calendar.day_of(values),
     "as nearest": to_float,
-    "as rounded": lambda values, kind: _rounded(to_decimal256(values), kind),
+    "as rounded": lambda values, kind: _round(to_decimal256(values), kind),
     "as text": lambda values, _: _time_text(values),
 }

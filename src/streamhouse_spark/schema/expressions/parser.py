@@ -1,4 +1,4 @@
-"""SQL expressions of CHECK constraints and generated columns: text to a tree whose parts have Spark's types.
+"""Parser of SQL expressions in CHECK constraints and generated columns: text to a tree with Spark's types.
 
 ::
 
@@ -13,21 +13,22 @@
     factor := "-" factor | "(" condition ")" | number | 'text' | TRUE | FALSE | NULL | column
           | "CAST" "(" condition "AS" type ")" | function "(" … ")"
 
-Every part has the type that Spark with ANSI mode gives it, so a value is Spark's, overflow included. Only values of one
-family of types are compared. Texts beside dates and timestamps are converted to these. `functions` has the functions.
+Every part has the type that Spark infers in ANSI mode, so values equal Spark's, overflow included. Only values of one
+type family are compared. Texts compared with dates and timestamps are converted. `functions` has the functions.
 """
 
 from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, type_name, unquote_text
 from streamhouse_spark.schema.expressions.functions import (
     FUNCTIONS,
@@ -35,8 +36,112 @@ from streamhouse_spark.schema.expressions.functions import (
     cast_function,
     function_of,
 )
-from streamhouse_spark.schema.sql_tokens import SqlTokens
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+_DEPTH_MAX: Final = 50
+
+Token = tuple[str, str, int]
+"""Kind, text and start position."""
+
+
+class SqlTokens:
+    """Token stream over a text. The group names of the pattern are the token kinds: ``operator``, ``word`` and others.
+
+    Errors are `InvalidOptionError`. They start with ``where`` and show the text, the position, the problem and, for
+    unsupported syntax, what is ``possible``.
+    """
+
+    def __init__(self, text: str, schema: TableSchema, pattern: re.Pattern[str], *, where: str, possible: str) -> None:
+        self._text, self._schema, self._where, self._possible = text, schema, where, possible
+        self._position = self._depth = 0
+        self._tokens: list[Token] = []
+        end = 0
+        while text[end:].strip():
+            match = pattern.match(text, end)
+            if match is None:
+                self.refuse("is not understood", end + len(text[end:]) - len(text[end:].lstrip()))
+            kind = match.lastgroup or ""
+            self._tokens.append((kind, match[kind], match.start(kind)))
+            end = match.end()
+
+    @property
+    def at(self) -> int:
+        """The position of the next token."""
+        return self.peek()[2]
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._position >= len(self._tokens)
+
+    def peek(self) -> Token:
+        return ("end", "", len(self._text)) if self.is_at_end else self._tokens[self._position]
+
+    def take(self) -> Token:
+        token = self.peek()
+        self._position += 1
+        return token
+
+    def take_type(self) -> tuple[str, int]:
+        """Consume everything up to the closing parenthesis; return the text and its position."""
+        begin, depth = self.at, 0
+        while not self.is_at_end and (depth or not self.is_next(")")):
+            depth += {"(": 1, ")": -1}.get(self.take()[1], 0)
+        return self._text[begin : self.at].strip(), begin
+
+    def is_next(self, *operators: str) -> bool:
+        kind, value, _ = self.peek()
+        return kind == "operator" and value in operators
+
+    def accept(self, operator: str) -> bool:
+        is_match = self.is_next(operator)
+        self._position += is_match
+        return is_match
+
+    def accept_word(self, word: str) -> bool:
+        kind, value, _ = self.peek()
+        is_match = kind == "word" and value.lower() == word
+        self._position += is_match
+        return is_match
+
+    def expect(self, operator: str) -> None:
+        if not self.accept(operator):
+            self.refuse(f"stands where {operator!r} is needed")
+
+    def expect_word(self, word: str) -> None:
+        if not self.accept_word(word):
+            self.refuse(f"stands where {word.upper()} is needed")
+
+    @contextmanager
+    def deeper(self, at: int | None = None) -> Iterator[None]:
+        """Enter a nesting level, at most 50, so that no text exhausts the stack."""
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            self.refuse(f"lies deeper than {_DEPTH_MAX} levels", at)
+        yield
+        self._depth -= 1
+
+    def column(self, name: str, at: int) -> Column:
+        column = self._schema.find(name)
+        if column is None:
+            names = ", ".join(self._schema.names[:30])
+            self.refuse(f"names a column '{name}' that is not there; the columns are {names}", at)
+        if column.size is not None and column.size.kind == "char":
+            self.refuse(f"names '{column.name}' of type CHAR(n), whose texts end in blanks", at)
+        return column
+
+    def require_end(self, columns: frozenset[str]) -> None:
+        """Reject remaining tokens, and a text without columns."""
+        if not self.is_at_end:
+            self.refuse("is not understood")
+        if not columns:
+            self.refuse("names no column", 0)
+
+    def refuse(self, why: str, position: int | None = None) -> NoReturn:
+        at = self.at if position is None else position
+        context = repr(self._text[at : at + 30]) if self._text[at:].strip() else "the end"
+        possible = f"; {self._possible}" if "understood" in why else ""
+        raise InvalidOptionError(f"{self._where} ({self._text}): {context} at character {at + 1} {why}{possible}")
+
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![A-Za-z0-9_.])
@@ -59,26 +164,25 @@ _POSSIBLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an expression: a column, a constant, or an operator or function with its operands."""
+    """A node of an expression: a column, a constant, or an operator or function with its operands."""
 
     operator: str
     type: pa.DataType
     operands: tuple[Part, ...] = ()
     value: Any = None
-    """The name of a column, the value of a constant, the pattern of LIKE, or another argument of a function."""
+    """The name of a column, the value of a constant, the pattern of LIKE, or a further argument of a function."""
 
     def columns(self) -> frozenset[str]:
-        """Return the names of the columns in it."""
+        """Return the names of the columns that it references."""
         if self.operator == "column":
             return frozenset([self.value])
         return frozenset[str]().union(*(operand.columns() for operand in self.operands))
 
 
 def parse_expression(text: str, schema: TableSchema, where: str, generated: Sequence[str] = ()) -> Part:
-    """Parse the expression at ``where``, which errors name, over columns that are not among the ``generated``.
+    """Parse an expression over columns that are not ``generated``. Errors name ``where``.
 
-    Raises `InvalidOptionError` naming the part that is not understood, an unknown column, or operands whose types do
-    not fit.
+    Raises `InvalidOptionError` for unsupported syntax, an unknown column, and operands of unsuitable types.
     """
     return _Parser(text, schema, where, generated).parse()
 
@@ -122,7 +226,7 @@ class _Parser:
         left = self._sum()
         if self._tokens.is_next(*_COMPARISONS):
             _, operator, _ = self._tokens.take()
-            return self._compared(_COMPARISONS[operator], left, self._sum(), begin)
+            return self._comparison(_COMPARISONS[operator], left, self._sum(), begin)
         if self._tokens.accept_word("is"):
             is_negated = self._tokens.accept_word("not")
             self._tokens.expect_word("null")
@@ -134,7 +238,7 @@ class _Parser:
         elif self._tokens.accept_word("between"):
             low = self._sum()
             self._tokens.expect_word("and")
-            bounds = (self._compared(">=", left, low, begin), self._compared("<=", left, self._sum(), begin))
+            bounds = (self._comparison(">=", left, low, begin), self._comparison("<=", left, self._sum(), begin))
             part = Part("and", _BOOLEAN, bounds)
         elif self._tokens.accept_word("like"):
             part = self._like(left, begin)
@@ -146,9 +250,9 @@ class _Parser:
 
     def _membership(self, left: Part, begin: int) -> Part:
         values = self._arguments()
-        if any(pa.types.is_floating(part.type) for part in (left, *values)):  # Spark compares all as one type
+        if any(pa.types.is_floating(part.type) for part in (left, *values)):  # Spark compares all in one common type
             left, values = _as_double(left), [_as_double(value) for value in values]
-        tests = tuple(self._compared("=", left, value, begin) for value in values)
+        tests = tuple(self._comparison("=", left, value, begin) for value in values)
         return tests[0] if len(tests) == 1 else Part("or", _BOOLEAN, tests)
 
     def _arguments(self) -> list[Part]:
@@ -180,24 +284,24 @@ class _Parser:
         self._tokens.take()
         return unquote_text(literal)
 
-    def _compared(self, operator: str, left: Part, right: Part, begin: int) -> Part:
+    def _comparison(self, operator: str, left: Part, right: Part, begin: int) -> Part:
         left, right = self._convert_part(left, right.type), self._convert_part(right, left.type)
         families = {_family(left.type), _family(right.type)}
         if len(families) > 1 or families & {"other", "null"}:
             self._tokens.refuse(f"compares a {_name(left.type)} with a {_name(right.type)}", begin)
         return Part(operator, _BOOLEAN, (left, right))
 
-    def _convert_part(self, part: Part, wanted: pa.DataType) -> Part:
-        """Return a constant NULL, or text beside dates and timestamps, as a value of the other side's type."""
+    def _convert_part(self, part: Part, target: pa.DataType) -> Part:
+        """Return a NULL constant, or a text next to dates and timestamps, as a constant of the other operand's type."""
         if part.type == _NULL:
-            return Part("constant", wanted, (), None)
-        if part.operator != "constant" or part.type != pa.string() or not pa.types.is_temporal(wanted):
+            return Part("constant", target, (), None)
+        if part.operator != "constant" or part.type != pa.string() or not pa.types.is_temporal(target):
             return part
         try:
-            value = pa.scalar(part.value, pa.string()).cast(wanted)
+            value = pa.scalar(part.value, pa.string()).cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            self._tokens.refuse(f"compares a {_name(wanted)} with {part.value!r}, which is none", 0)
-        return Part("constant", wanted, (), value)
+            self._tokens.refuse(f"compares a {_name(target)} with {part.value!r}, which is none", 0)
+        return Part("constant", target, (), value)
 
     def _sum(self) -> Part:
         return self._arithmetic(("+", "-", "||"), lambda: self._arithmetic(("*",), self._factor))
@@ -206,7 +310,7 @@ class _Parser:
         part = operand()
         while self._tokens.is_next(*operators):
             _, operator, at = self._tokens.take()
-            part = self._called(_ARITHMETIC[operator], [part, operand()], at)
+            part = self._function_call(_ARITHMETIC[operator], [part, operand()], at)
         return part
 
     def _factor(self) -> Part:
@@ -238,7 +342,7 @@ class _Parser:
             self._tokens.take()
             return self._number(f"-{value}", at)
         with self._tokens.deeper(at):
-            return self._called("negative", [self._factor()], at)
+            return self._function_call("negative", [self._factor()], at)
 
     def _number(self, text: str, at: int) -> Part:
         if "e" in text.lower():
@@ -260,21 +364,21 @@ class _Parser:
         self._tokens.expect_word("as")
         text, begin = self._tokens.take_type()
         try:
-            wanted = parse_type(text)
+            target = parse_type(text)
         except SchemaMismatchError:
             self._tokens.refuse("is no type", begin)
         self._tokens.expect(")")
         try:
-            return Part(cast_function(part.type, wanted), wanted, (part,))
+            return Part(cast_function(part.type, target), target, (part,))
         except UnsuitableError as error:
-            return self._tokens.refuse(f"casts a {_name(part.type)} to {type_name(wanted)}, {error}", at)
+            return self._tokens.refuse(f"casts a {_name(part.type)} to {type_name(target)}, {error}", at)
 
     def _function(self, name: str, at: int) -> Part:
         if name.lower() not in FUNCTIONS:
             self._tokens.refuse(f"calls {name}(…), which is not understood", at)
-        return self._called(name.lower(), self._arguments(), at)
+        return self._function_call(name.lower(), self._arguments(), at)
 
-    def _called(self, name: str, arguments: Sequence[Part], at: int) -> Part:
+    def _function_call(self, name: str, arguments: Sequence[Part], at: int) -> Part:
         constants = [part.value if part.operator == "constant" else None for part in arguments]
         try:
             operator, kind, places, value = function_of(name, [part.type for part in arguments], constants)
@@ -304,19 +408,19 @@ def _as_double(part: Part) -> Part:
 
 
 def _with_backslashes(pattern: str, escape: str) -> str:
-    """Return a pattern whose escape character is the backslash."""
+    """Return a pattern with backslash as its escape character."""
     if escape == "\\":
         return pattern
     plain = pattern.replace("\\", "\\\\")
-    return re.sub(rf"{re.escape(escape)}(.)", lambda match: _escaped(match[1]), plain, flags=re.DOTALL)
+    return re.sub(rf"{re.escape(escape)}(.)", lambda match: _escape(match[1]), plain, flags=re.DOTALL)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return f"\\{character}" if character in "%_\\" else character
 
 
 def _family(kind: pa.DataType) -> str:
-    """Return the name of the types whose values are compared with those of this type."""
+    """Return the type family within which values are comparable."""
     types = pa.types
     if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
         return "number"

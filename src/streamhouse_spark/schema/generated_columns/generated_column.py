@@ -1,7 +1,7 @@
-"""Generated columns of a table: expressions over other columns, kept as its properties ``table.generated.<column>``.
+"""Generated columns: expressions over other columns, stored as the table's properties ``table.generated.<column>``.
 
-They are fixed at creation. Every writer gives a row without a value the expression's, before rows are stored, and
-refuses rows with another one. So readers and lakes have plain columns, and need to know nothing.
+They are fixed at creation. Every writer computes missing values before it stores rows, and rejects rows with another
+value. So readers and lakes see plain columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GENERATED: Final = "table.generated."
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One generated column: its name and type, its text, and the text as it was parsed for a schema."""
+    """A generated column: its name, type, SQL text, and the text parsed for a schema."""
 
     name: str
     type: pa.DataType
@@ -37,8 +37,8 @@ class Generated:
         from streamhouse_spark.schema.expressions.evaluation import evaluate
 
         try:
-            found = evaluate(self.expression, rows)
-            return found if found.type == self.type else pc.cast(found, self.type)
+            values = evaluate(self.expression, rows)
+            return values if values.type == self.type else pc.cast(values, self.type)
         except pa.ArrowInvalid as error:
             raise SchemaMismatchError(
                 f"rows for {table} have a value of the generated column '{self.name}' = {self.text} that is too large "
@@ -47,10 +47,10 @@ class Generated:
 
 
 def parse_generated(properties: Mapping[str, str], schema: TableSchema) -> tuple[Generated, ...]:
-    """Parse the generated columns among the properties of a table with this schema, in the order of its columns.
+    """Parse the generated columns from the properties of a table with this schema, in column order.
 
-    Raises `InvalidOptionError` for a column that is absent or cannot be generated, and for a text that is no expression
-    over other columns of its type.
+    Raises `InvalidOptionError` for an unknown or unsuitable column, and for a text that is not an expression of the
+    column's type over other columns.
     """
     texts = {}
     for key, text in properties.items():
@@ -70,53 +70,53 @@ def parse_generated(properties: Mapping[str, str], schema: TableSchema) -> tuple
 
 
 def _parse_generated(column: Column, text: str, schema: TableSchema, texts: Mapping[str, str]) -> Generated:
-    what = f"column '{column.name}'"
-    for is_there, clause in (
+    label = f"column '{column.name}'"
+    for has_clause, clause in (
         (not column.nullable, "NOT NULL"),
         (column.default is not None, "DEFAULT"),
         (column.size is not None, "a length of its texts"),
     ):
-        if is_there:
-            raise InvalidOptionError(f"{what} GENERATED ALWAYS AS ({text}) has {clause} as well; leave it out")
-    part = parse_expression(text, schema, f"{what} GENERATED ALWAYS AS", tuple(texts))
-    if not _holds(column.type, part.type):
+        if has_clause:
+            raise InvalidOptionError(f"{label} GENERATED ALWAYS AS ({text}) has {clause} as well; leave it out")
+    part = parse_expression(text, schema, f"{label} GENERATED ALWAYS AS", tuple(texts))
+    if not _can_hold(column.type, part.type):
         raise InvalidOptionError(
-            f"{what} of type {type_name(column.type)} GENERATED ALWAYS AS ({text}): the expression is a "
+            f"{label} of type {type_name(column.type)} GENERATED ALWAYS AS ({text}): the expression is a "
             f"{type_name(part.type)}; give the column this type, or write CAST(… AS …)"
         )
     return Generated(column.name, column.type, text, part)
 
 
-def _holds(wanted: pa.DataType, given: pa.DataType) -> bool:
-    """Tell whether a column holds all values of a type, in the same form."""
-    if pa.types.is_integer(wanted) and pa.types.is_integer(given):
-        return bool(wanted.bit_width >= given.bit_width)
-    if pa.types.is_decimal(wanted) and pa.types.is_decimal(given):
-        whole = wanted.precision - wanted.scale >= given.precision - given.scale
-        return bool(whole and wanted.scale >= given.scale)
-    return bool(wanted == given or (wanted, given) == (pa.float64(), pa.float32()))
+def _can_hold(target: pa.DataType, source: pa.DataType) -> bool:
+    """Return whether a column holds all values of a type, in the same form."""
+    if pa.types.is_integer(target) and pa.types.is_integer(source):
+        return bool(target.bit_width >= source.bit_width)
+    if pa.types.is_decimal(target) and pa.types.is_decimal(source):
+        holds_digits = target.precision - target.scale >= source.precision - source.scale
+        return bool(holds_digits and target.scale >= source.scale)
+    return bool(target == source or (target, source) == (pa.float64(), pa.float32()))
 
 
 def has_generated(properties: Iterable[str]) -> bool:
-    """Tell whether generated columns, or an identity column, are among properties of these names."""
+    """Return whether the property names include generated columns or an identity column."""
     return any(name.startswith((GENERATED, IDENTITY)) for name in properties)
 
 
 def fill_generated_columns(generated: Iterable[Generated], rows: pa.Table, table: str) -> pa.Table:
-    """Return rows with the values of their generated columns, where they have none.
+    """Return the rows with missing values of generated columns computed.
 
-    Raises `ConstraintViolatedError` for rows that have another value, `SchemaMismatchError` for a value or a row that
-    is too large; before anything is stored.
+    Raises `ConstraintViolatedError` for rows with another value, and `SchemaMismatchError` for a value or row that is
+    too large, before anything is stored.
     """
     for column in generated:
         place = rows.schema.get_field_index(column.name)
-        given, values = rows.column(place), column.values(rows, table)
-        if given.null_count < len(given):
-            _require_same(column, given, values, table)
+        written, values = rows.column(place), column.values(rows, table)
+        if written.null_count < len(written):
+            _require_same(column, written, values, table)
         rows = rows.set_column(place, rows.schema.field(place), values)
         if pa.types.is_string(column.type):
             from streamhouse_spark.schema.row_conversion import (
-                require_small_rows,  # readers know generated columns, and no rows
+                require_small_rows,  # readers import this module, but do not convert rows
             )
 
             require_small_rows(rows, table)
@@ -124,7 +124,7 @@ def fill_generated_columns(generated: Iterable[Generated], rows: pa.Table, table
 
 
 def recompute_generated_columns(generated: Iterable[Generated], rows: pa.RecordBatch, table: str) -> pa.RecordBatch:
-    """Return rows with the values of their generated columns, whatever they had.
+    """Return the rows with all generated columns recomputed.
 
     Raises `SchemaMismatchError` for a value that is too large.
     """
@@ -134,16 +134,16 @@ def recompute_generated_columns(generated: Iterable[Generated], rows: pa.RecordB
     return rows
 
 
-def _require_same(column: Generated, given: Any, values: Any, table: str) -> None:
-    same = pc.equal(given, values)
+def _require_same(column: Generated, written: Any, values: Any, table: str) -> None:
+    same = pc.equal(written, values)
     if pa.types.is_floating(column.type):
-        same = pc.or_kleene(same, pc.and_(pc.is_nan(given), pc.is_nan(values)))
-    differs = pc.and_(pc.is_valid(given), pc.invert(pc.fill_null(same, False)))
+        same = pc.or_kleene(same, pc.and_(pc.is_nan(written), pc.is_nan(values)))
+    differs = pc.and_(pc.is_valid(written), pc.invert(pc.fill_null(same, False)))
     if not pc.any(differs).as_py():
         return
     first = pc.index(differs, True).as_py()
     raise ConstraintViolatedError(
-        f"{pc.sum(differs).as_py()} of {len(given)} rows for {table} have another value in the generated column "
-        f"'{column.name}' than {column.text}, such as {quote(python_value(given[first]))}, expected "
+        f"{pc.sum(differs).as_py()} of {len(written)} rows for {table} have another value in the generated column "
+        f"'{column.name}' than {column.text}, such as {quote(python_value(written[first]))}, expected "
         f"{quote(python_value(values[first]))}; nothing was written, leave the column out of these rows"
     )

@@ -245,7 +245,7 @@ def test_runs_of_commits():
     assert found.num_rows == 9
     assert found.range == OffsetRange(0, 15)
     assert found.find(np.array([0, 3, 4, 9, 10, 14, 15])).tolist() == [0, 0, -1, -1, 1, 1, -1]
-    assert [found.reaches(OffsetRange(*r)) for r in ((3, 5), (4, 10), (9, 11), (15, 20))] == [True, False, True, False]
+    assert [found.overlaps(OffsetRange(*r)) for r in ((3, 5), (4, 10), (9, 11), (15, 20))] == [True, False, True, False]
     part = found.within(OffsetRange(2, 12))
     assert (part.starts.tolist(), part.ends.tolist(), part.versions.tolist()) == ([2, 10], [4, 12], [2, 3])
     assert not found.within(OffsetRange(4, 10))
