@@ -450,8 +450,8 @@ class TieringService:
         from streamhouse_spark.service.endpoint import export_service_metrics
         from streamhouse_spark.views.view_metrics import view_measures
 
-        beside = nullcontext() if self._views is None else self._views.beside(stop)
-        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), beside:
+        refreshing_views = nullcontext() if self._views is None else self._views.beside(stop)
+        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), refreshing_views:
             self._service.run(stop)
 
     def stop(self) -> None:

@@ -97,9 +97,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         from streamhouse_spark.datasource.spark_schema import read_schema, with_sizes
         from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 
-        given = _user_options(self.options)
-        table, suffix = self._table(given, "read")
-        state, target = _of_one_state(table, lambda: _any_target(table, suffix, given))
+        options = _user_options(self.options)
+        table, suffix = self._table(options, "read")
+        state, target = _of_one_state(table, lambda: _any_target(table, suffix, options))
         offered = read_schema(target.schema, state.schema)
         return with_sizes(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
 
@@ -119,9 +119,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
         from streamhouse_spark.datasource.read.table_reference import batch_target
 
-        given = _user_options(self.options)
-        options = parse_read_options(given)
-        table, suffix = self._table(given, "read")
+        user_options = _user_options(self.options)
+        options = parse_read_options(user_options)
+        table, suffix = self._table(user_options, "read")
         state, target = _of_one_state(table, lambda: batch_target(table, suffix, options))
         return StreamhouseReader(self._connection(), target, options, schema, state.schema).with_tracebacks(self)
 
@@ -135,20 +135,22 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         from streamhouse_spark.datasource.read.table_reference import stream_target
         from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
-        given = _user_options(self.options)
-        options = self._stream_read_options(given)
-        table, suffix = self._table(given, "readStream")
+        user_options = _user_options(self.options)
+        options = self._stream_read_options(user_options)
+        table, suffix = self._table(user_options, "readStream")
         state, target = _of_one_state(table, lambda: stream_target(table, suffix, options))
-        made = StreamhouseStreamReader
+        reader_class = StreamhouseStreamReader
         if NEED_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader as made  # noqa: N813
-        return made(self._connection(), target, options, schema, state)
+            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader
+
+            reader_class = PrunedStreamReader
+        return reader_class(self._connection(), target, options, schema, state)
 
     @release_memory_after
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        given = _user_options(self.options)
-        options = parse_write_options(given)
-        name = table_option(given, "write")
+        user_options = _user_options(self.options)
+        options = parse_write_options(user_options)
+        name = table_option(user_options, "write")
         staged = self.options[UUID_OPTION] if STAGED_OPTION in self.options else None
         if staged is None:
             self._require_loaded(name)
@@ -156,11 +158,15 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             return self._rewriter(name, schema)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 
-        how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered(), "staged": staged}
+        write_arguments: dict[str, Any] = {
+            "overwrite": overwrite,
+            "is_clustered": self._is_clustered(),
+            "staged": staged,
+        }
         replaced = self._replaced(name, options, overwrite=overwrite)
-        return StreamhouseWriter(self._connection(), name, options, schema, replaced=replaced, **how).with_tracebacks(
-            self
-        )
+        return StreamhouseWriter(
+            self._connection(), name, options, schema, replaced=replaced, **write_arguments
+        ).with_tracebacks(self)
 
     def _replaced(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
         if REPLACED_OPTION in self.options:
@@ -195,9 +201,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     @release_memory_after
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
-        given = _user_options(self.options)
-        options = parse_stream_write_options(given)
-        name = table_option(given, "writeStream")
+        user_options = _user_options(self.options)
+        options = parse_stream_write_options(user_options)
+        name = table_option(user_options, "writeStream")
         if overwrite:
             raise InvalidOptionError(
                 f"stream into {name}: output mode complete would append every result again; use outputMode('append'), "
@@ -206,7 +212,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         self._require_loaded(name)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
 
-        checkpoint = given.get("checkpointlocation")
+        checkpoint = user_options.get("checkpointlocation")
         if REAL_TIME_OPTION in self.options:
             from streamhouse_spark.datasource.write.realtime_sink import RealTimeStreamWriter
             from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
@@ -225,18 +231,18 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
     def _connection(self) -> Connection:
         return connect(self.options, self._environ)
 
-    def _table(self, given: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
-        name = parse_table_name(table_option(given, mode))
+    def _table(self, user_options: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
+        name = parse_table_name(table_option(user_options, mode))
         table = self._connection().table(str(name.path))
         self._require_same(table)
         return table, name.suffix
 
-    def _stream_read_options(self, given: Mapping[str, str]) -> StreamReadOptions:
+    def _stream_read_options(self, user_options: Mapping[str, str]) -> StreamReadOptions:
         if UUID_OPTION not in self.options:
-            return parse_stream_read_options(given)
+            return parse_stream_read_options(user_options)
         from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 
-        return parse_catalog_stream_options(table_option(given, "readStream"), given)
+        return parse_catalog_stream_options(table_option(user_options, "readStream"), user_options)
 
     def _require_loaded(self, name: str) -> None:
         if UUID_OPTION in self.options:
@@ -260,17 +266,17 @@ def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableSt
             return state, target
 
 
-def _any_target(table: Table, suffix: str | None, given: Mapping[str, str]) -> ReadTarget:
+def _any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
     """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
     tell.
     """
     from streamhouse_spark.datasource.read.table_reference import batch_target, stream_target
 
     try:
-        return batch_target(table, suffix, parse_read_options(given))
+        return batch_target(table, suffix, parse_read_options(user_options))
     except InvalidOptionError as error:
         try:
-            return stream_target(table, suffix, parse_stream_read_options(given))
+            return stream_target(table, suffix, parse_stream_read_options(user_options))
         except StreamhouseError:
             raise error from None
 

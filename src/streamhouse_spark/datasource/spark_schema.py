@@ -82,8 +82,8 @@ def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
         metadata = field.get("metadata") or {}
         if ddl.DEFAULT_METADATA in metadata:
             defaults[field["name"]] = metadata[ddl.DEFAULT_METADATA]
-        kept = {k: v for k, v in metadata.items() if k not in _OF_DECLARATION}
-        field["metadata"] = kept
+        other_metadata = {k: v for k, v in metadata.items() if k not in _OF_DECLARATION}
+        field["metadata"] = other_metadata
     return json.dumps(struct), defaults
 
 
@@ -116,11 +116,11 @@ def select_columns(requested: StructType, available: pa.Schema, name: str) -> tu
 
 def binlog_as_asked(requested: StructType, available: pa.Schema) -> pa.Schema:
     """Return the schema of ``$binlog`` without columns that an earlier DataFrame lacks in its rows before and after."""
-    asked = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
+    requested_row = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
     row = available.field("after").type
-    if not isinstance(asked, StructType) or not {f.name for f in row}.issuperset(asked.names):
+    if not isinstance(requested_row, StructType) or not {f.name for f in row}.issuperset(requested_row.names):
         return available
-    narrower = pa.struct([field for field in row if field.name in asked.names])
+    narrower = pa.struct([field for field in row if field.name in requested_row.names])
     return pa.schema([f.with_type(narrower) if f.name in ("before", "after") else f for f in available])
 
 

@@ -19,8 +19,8 @@ def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Do `spare_modules` behind each call of the method that answers a request."""
 
     @functools.wraps(method)
-    def call(*given: _P.args, **named: _P.kwargs) -> _R:
-        result = method(*given, **named)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        result = method(*args, **kwargs)
         spare_modules()
         return result
 

@@ -45,8 +45,8 @@ def _log_status(state: TableState) -> dict[str, str]:
 
 
 def _names(table: TableHandle) -> dict[str, str]:
-    found = dataset_name(table.storage.url, table.name)
-    return {NAMESPACE_PROPERTY: found.namespace, NAME_PROPERTY: found.name}
+    dataset = dataset_name(table.storage.url, table.name)
+    return {NAMESPACE_PROPERTY: dataset.namespace, NAME_PROPERTY: dataset.name}
 
 
 def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:

@@ -49,8 +49,8 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
                 "BY (bucket(4, id)), or set bucket.num and bucket.key"
             )
         elif len(transform["columns"]) == 1:
-            given = [*map(str, transform.get("arguments") or ()), join_names([_column(transform)])]
-            fields.append(f"{kind}({', '.join(given)})")
+            arguments = [*map(str, transform.get("arguments") or ()), join_names([_column(transform)])]
+            fields.append(f"{kind}({', '.join(arguments)})")
         else:
             raise InvalidOptionError(
                 f"PARTITIONED BY {_quote(transform)}: found {len(transform['columns'])} columns, expected one, as in "
@@ -84,7 +84,7 @@ def _quote(transform: Mapping[str, Any]) -> str:
 
 def format_partitioning(state: TableState) -> list[dict[str, Any]]:
     """Return the partitioning of a table's state in the form of `parse_partitioning`."""
-    found: list[dict[str, Any]] = [
+    transforms: list[dict[str, Any]] = [
         {
             "transform": field.transform,
             "columns": [[field.column]],
@@ -95,5 +95,5 @@ def format_partitioning(state: TableState) -> list[dict[str, Any]]:
     key = state.parsed.bucket_key
     if key:
         columns = [[name] for name in key]
-        found.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
-    return found
+        transforms.append({"transform": "bucket", "columns": columns, "arguments": [state.num_buckets]})
+    return transforms

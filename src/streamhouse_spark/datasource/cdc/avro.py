@@ -46,8 +46,8 @@ class AvroSchemas:
             )
         if auth is not None and registry is None:
             raise InvalidOptionError("registry_auth is given without registry, the URL that it is for")
-        made = _java_class(session)
-        if given is not None and (problem := made.problem(given)) is not None:
+        java_class = _java_class(session)
+        if given is not None and (problem := java_class.problem(given)) is not None:
             raise InvalidOptionError(f"avro_schema is no schema of Debezium's events: {problem}")
         return cls(given, None if registry is None else SchemaRegistry.of(registry, auth, world))
 
@@ -75,10 +75,10 @@ class AvroSchemas:
 
 def _java_class(session: SparkSession) -> Any:
     """Return the class of the function. Raises `InvalidOptionError` in a session without the jar."""
-    found = spark_versions.java_class(session, _CLASS)
-    if found is None:
+    java_class = spark_versions.java_class(session, _CLASS)
+    if java_class is None:
         raise InvalidOptionError(
             "events in Avro are read by the jar of the package, which Spark was started without; make the session with "
             'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
         )
-    return found
+    return java_class

@@ -141,18 +141,18 @@ def _object(body: bytes) -> dict[str, Any]:
     if len(body) > _ANSWER_BYTES_MAX:
         raise _AwayError(f"its answer has more than {_ANSWER_BYTES_MAX >> 20} MiB")
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise _AwayError("its answer is no JSON object")
-    return found
+    return answer
 
 
 def _code(body: bytes) -> int:
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return 0
-    code = found.get("error_code") if isinstance(found, dict) else None
+    code = answer.get("error_code") if isinstance(answer, dict) else None
     return code if isinstance(code, int) else 0

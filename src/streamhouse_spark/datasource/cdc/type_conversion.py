@@ -24,20 +24,20 @@ class ValueForms:
     """The unit of timestamps that are numbers."""
     decimals: DecimalForm | None
 
-    def require(self, columns: t.StructType, *, are_numbers: bool, are_told: bool) -> None:
+    def require(self, columns: t.StructType, *, are_numbers: bool, has_event_schemas: bool) -> None:
         """Raise `InvalidOptionError` for a wrong form, and for one that is not given and that the columns need.
 
         ``are_numbers`` says whether events of the format may have numbers for timestamps, and bytes for decimals;
-        ``are_told`` whether their schemas say so.
+        ``has_event_schemas`` whether their schemas say so.
         """
-        for name, given, known in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
-            if given is not None and given not in get_args(known):
-                raise InvalidOptionError(f"{name} is {given!r}, expected one of {', '.join(get_args(known))}")
-            if given == "schema" and not are_numbers:
+        for name, form, forms in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
+            if form is not None and form not in get_args(forms):
+                raise InvalidOptionError(f"{name} is {form!r}, expected one of {', '.join(get_args(forms))}")
+            if form == "schema" and not are_numbers:
                 raise InvalidOptionError(
                     f"{name}='schema' is for Debezium's events in JSON that have their schema around them; leave it out"
                 )
-        if are_told and self.decimals is not None:
+        if has_event_schemas and self.decimals is not None:
             raise InvalidOptionError("decimals is of events in JSON; in Avro the schemas have it, leave it out")
         if not are_numbers:
             return
@@ -140,8 +140,8 @@ def fault(path: str, text: Column, kind: t.DataType) -> Column | None:
 
 
 def _any_fault(faults: Sequence[Column | None]) -> Column | None:
-    there = [one for one in faults if one is not None]
-    return f.coalesce(*there) if there else None
+    present = [fault for fault in faults if fault is not None]
+    return f.coalesce(*present) if present else None
 
 
 def _first_fault(items: Column, of_item: Callable[[Column], Column | None]) -> Column | None:

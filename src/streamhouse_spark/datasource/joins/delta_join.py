@@ -158,8 +158,8 @@ def _task(connection: Connection, plan: Planned, side: SideName, key: Sequence[s
             columns = [batch.column(place).cast(t) for place, t in enumerate(types, start=2)]
             keys = pa.Table.from_arrays(columns, names=list(key))
             for first in range(0, keys.num_rows, PREFIX_ROWS_MAX):
-                found = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
-                yield from combine_small_chunks(found).to_batches(max_chunksize=ROWS_MAX)
+                changes = delta.changes(side, keys.slice(first, PREFIX_ROWS_MAX), find)
+                yield from combine_small_chunks(changes).to_batches(max_chunksize=ROWS_MAX)
 
     return handle
 
@@ -169,7 +169,7 @@ def _lookups(
 ) -> Lookups:
     """Return lookups that read the logs to their tails, and must find these changes there."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
-    found = {
+    lookup_by_table = {
         name: partial(
             Lookup(table.keyed).matches,
             columns=columns[name],
@@ -178,7 +178,7 @@ def _lookups(
         )
         for name, table in tables.items()
     }
-    return Lookups(found["left"], found["right"], found["target"])
+    return Lookups(lookup_by_table["left"], lookup_by_table["right"], lookup_by_table["target"])
 
 
 def _offsets_of(batch: pa.RecordBatch) -> dict[int, OffsetRange]:

@@ -43,17 +43,17 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         target: ReadTarget,
         options: ReadOptions,
         schema: StructType,
-        begun: TableSchema,
+        schema_at_planning: TableSchema,
     ) -> None:
-        """Take a target. ``begun`` is the table's schema that it was made by, unless it has one of its own."""
-        self._begun = target.begun or begun
+        """Take a target, and the table's schema when the target was made, which counts if the target has none."""
+        self._begun = target.begun or schema_at_planning
         self._connection = connection
         self._target = target
         self._options = options
         self._columns = select_columns(schema, target.schema, target.name)
         self._shape = SparkColumns(schema, self._columns, target.name)
-        asked = set(self._columns)
-        self._metadata = tuple(field for field in target.metadata if field.name in asked)
+        column_names = set(self._columns)
+        self._metadata = tuple(field for field in target.metadata if field.name in column_names)
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
 
     @release_memory_after
@@ -63,8 +63,8 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         """
         plan = self._plan()
         if self._target.kind != "view":
-            who, advice = f"a read of {self._target.name}", "load it again"
-            require_same_columns(self._begun, plan.schema, self._table_columns, who, advice)
+            reader, advice = f"a read of {self._target.name}", "load it again"
+            require_same_columns(self._begun, plan.schema, self._table_columns, reader, advice)
         return partitions(plan)
 
     @release_memory_after
@@ -95,9 +95,9 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
                 if CHANGE_TYPE in target.metadata and has_lost_rows(state):
                     from streamhouse_spark.datasource.read.changelog import plan_changelog  # it looks into the lake
 
-                    told = plan_changelog(table, state, options)
+                    changes = plan_changelog(table, state, options)
                     schema = state.schema.select(self._table_columns or state.schema.names[:1])
-                    return ScanPlan(table.name, table.uuid, schema, told.pieces)
+                    return ScanPlan(table.name, table.uuid, schema, changes.pieces)
                 return plan_ranges(
                     table,
                     state,

@@ -53,9 +53,9 @@ def _rows_asked(state: TableState, options: ReadOptions) -> Mapping[int, OffsetR
     by_end = options.ending_timestamp_ms is None and options.ending_offsets != LATEST
     if not (by_start or by_end):
         return None
-    given = replace(options, starting_timestamp_ms=None, ending_timestamp_ms=None)
-    given = given if by_start else replace(given, starting_offsets=FULL)
-    ranges = batch_ranges(state, given if by_end else replace(given, ending_offsets=LATEST))
+    offset_options = replace(options, starting_timestamp_ms=None, ending_timestamp_ms=None)
+    offset_options = offset_options if by_start else replace(offset_options, starting_offsets=FULL)
+    ranges = batch_ranges(state, offset_options if by_end else replace(offset_options, ending_offsets=LATEST))
     return ranges if by_start else {bucket: OffsetRange(0, rows.end) for bucket, rows in ranges.items()}
 
 

@@ -91,15 +91,17 @@ def _resolve_starting_offset(state: TableState, bucket: int, log: BucketLog, spe
         return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
     if spec.kind == "latest":
         return log.end
-    given = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
-    if given == LATEST_OFFSET:
+    requested = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
+    if requested == LATEST_OFFSET:
         return log.end
-    return earliest if given == EARLIEST_OFFSET else _require_bucket(state, bucket, log, given, "startingOffsets")
+    return (
+        earliest if requested == EARLIEST_OFFSET else _require_bucket(state, bucket, log, requested, "startingOffsets")
+    )
 
 
 def _resolve_ending_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
-    given = spec.offsets.get(bucket, LATEST_OFFSET)
-    return log.end if given == LATEST_OFFSET else _require_bucket(state, bucket, log, given, "endingOffsets")
+    requested = spec.offsets.get(bucket, LATEST_OFFSET)
+    return log.end if requested == LATEST_OFFSET else _require_bucket(state, bucket, log, requested, "endingOffsets")
 
 
 def _require_bucket(state: TableState, bucket: int, log: BucketLog, offset: int, option: str) -> int:
@@ -147,13 +149,13 @@ def _offset_of_time(
     first = state.first_offset(bucket)
     if timestamp_ms <= state.created_ms:
         return first
-    found = offset_at(log, timestamp_ms)
-    if found > log.start or log.start == first or _is_committed_before(state, bucket, log.start, timestamp_ms):
-        return found
+    hot_offset = offset_at(log, timestamp_ms)
+    if hot_offset > log.start or log.start == first or _is_committed_before(state, bucket, log.start, timestamp_ms):
+        return hot_offset
     if state.truncation is not None and timestamp_ms <= state.truncation.time_ms:
         return first
-    if times is not None and (known := times.offset_at(bucket, timestamp_ms)) is not None:
-        return known
+    if times is not None and (archived_offset := times.offset_at(bucket, timestamp_ms)) is not None:
+        return archived_offset
     text = (
         f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are in the lake "
         "only, which does not keep commit times"
@@ -163,7 +165,7 @@ def _offset_of_time(
             f"{text}; give offsets, a later time, or failOnDataLoss=false to begin at {log.start}"
         )
     logger.warning("%s: beginning at offset %d", text, log.start)
-    return found
+    return hot_offset
 
 
 def _is_committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:

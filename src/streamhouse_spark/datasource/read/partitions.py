@@ -67,9 +67,9 @@ def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
 def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return batches of a view, with the types that Spark has."""
     for batch in batches:
-        wanted = canonical_schema(batch.schema)
+        schema = canonical_schema(batch.schema)
         arrays = [
             Conversion(name, field.name).cast(array, field.type)
-            for array, field in zip(batch.columns, wanted, strict=True)
+            for array, field in zip(batch.columns, schema, strict=True)
         ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -65,8 +65,8 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
             _require_change_feed(table, name, options.read_change_feed)
             require_offsets_of_all(table.state, options)
             return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
-        begun = _columns_of(table, options.as_of_timestamp_ms)
-        return ReadTarget("union", name, suffix, begun.arrow, begun=begun)
+        schema = _columns_of(table, options.as_of_timestamp_ms)
+        return ReadTarget("union", name, suffix, schema.arrow, begun=schema)
     view = open_view(table, suffix)
     if suffix == CHANGELOG:
         if as_of:
@@ -88,8 +88,8 @@ def _columns_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
     """Return the columns that a read of the table, or one as of a time, shows."""
     if as_of_ms is None:
         return table.state.schema
-    then, state = table_of_time(table, table.state, as_of_ms)
-    return state_of_time(then, state, as_of_ms).schema
+    source_table, state = table_of_time(table, table.state, as_of_ms)
+    return state_of_time(source_table, state, as_of_ms).schema
 
 
 def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:

@@ -49,9 +49,11 @@ def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_
     fitting = {b: _rows_within(state, b, backlog[b], shares[b]) for b in rows}
     waiting = {b: rows[b] for b in rows if rows[b] and not fitting[b]}
     if waiting:
-        taken_bytes = sum(_bytes_of(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items())
+        admitted_bytes = sum(
+            _bytes_of(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items()
+        )
         per_row_bytes = max(1, sum(sizes[b] for b in waiting) // sum(waiting.values()))
-        turns = max(1, (max_bytes - taken_bytes) // per_row_bytes)
+        turns = max(1, (max_bytes - admitted_bytes) // per_row_bytes)
         # Counted by their own rows: others that go on in each batch must not turn the turns to the same bucket again.
         fitting |= fair_shares(waiting, turns, rotation=sum(backlog[b].start for b in waiting))
     return fitting
@@ -69,22 +71,22 @@ def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: 
     return len(files)
 
 
-def fair_shares(wanted: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
+def fair_shares(demands: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
     """Split ``limit`` so that nobody gets more than wanted and nobody could get more without another getting less.
 
     The rest of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with fewer
     than one each all of them have their turn.
     """
-    shares = dict.fromkeys(wanted, 0)
-    left = min(limit, sum(wanted.values()))
-    hungry = sorted(b for b, amount in wanted.items() if amount)
+    shares = dict.fromkeys(demands, 0)
+    left = min(limit, sum(demands.values()))
+    hungry = sorted(b for b, amount in demands.items() if amount)
     while hungry and left >= len(hungry):
         each = left // len(hungry)
         for bucket in hungry:
-            taken = min(each, wanted[bucket] - shares[bucket])
-            shares[bucket] += taken
-            left -= taken
-        hungry = [b for b in hungry if shares[b] < wanted[b]]
+            granted = min(each, demands[bucket] - shares[bucket])
+            shares[bucket] += granted
+            left -= granted
+        hungry = [b for b in hungry if shares[b] < demands[b]]
     for i in range(min(left, len(hungry))):
         shares[hungry[(rotation + i) % len(hungry)]] += 1
     return shares

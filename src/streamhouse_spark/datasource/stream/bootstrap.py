@@ -89,15 +89,15 @@ def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> 
 
 def _snapshots(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
     """Return the snapshots at these offsets, in the order of the buckets; None if the state has others."""
-    found = []
+    snapshots = []
     for bucket, offset in sorted(begin.offsets.items()):
         snapshot = state.snapshots.get(bucket)
         if offset == state.first_offset(bucket):
             continue  # it had none then: a snapshot holds one change at least
         if snapshot is None or snapshot.offset != offset:
             return None
-        found.append(snapshot)
-    return found
+        snapshots.append(snapshot)
+    return snapshots
 
 
 def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpiredError:

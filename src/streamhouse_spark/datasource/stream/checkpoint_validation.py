@@ -39,27 +39,27 @@ class StreamHistory:
         Raises `DifferentHistoryError` for a position of another history. If that cannot be told, because the record was
         cleaned away, the position counts as the table's.
         """
-        mark = offset.history
-        if mark is None or mark == table.state.anchors.rows or self._known == (table.log, mark):
+        position = offset.history
+        if position is None or position == table.state.anchors.rows or self._known == (table.log, position):
             return offset
-        if table.log.relation(mark) is not HistoryRelation.OTHER:
-            self._known = (table.log, mark)
+        if table.log.relation(position) is not HistoryRelation.OTHER:
+            self._known = (table.log, position)
             return offset
         text = (
-            f"a stream of {table.name} stands at record {mark.number} of attempt {mark.attempt}, which the table's log "
-            "does not have: the table was restored from a backup, or is a copy, and rows at the stream's offsets "
-            f"{dict(offset.offsets)} may be others than those that it read"
+            f"a stream of {table.name} stands at record {position.number} of attempt {position.attempt}, which the "
+            "table's log does not have: the table was restored from a backup, or is a copy, and rows at the stream's "
+            f"offsets {dict(offset.offsets)} may be others than those that it read"
         )
         if not self._continues:
             raise DifferentHistoryError(
                 f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or go on at "
                 "these offsets, at the log's end where it ends before, with onDifferentHistory=continue"
             )
-        found = self._moved.get(_place(offset))
-        if found is None:
-            found = self._moved[_place(offset)] = _move_offset(table, offset)
-            logger.warning("%s: going on at %s", text, dict(found.offsets))
-        return found
+        moved_offset = self._moved.get(_place(offset))
+        if moved_offset is None:
+            moved_offset = self._moved[_place(offset)] = _move_offset(table, offset)
+            logger.warning("%s: going on at %s", text, dict(moved_offset.offsets))
+        return moved_offset
 
     def moved(self, data: Mapping[str, Any]) -> bool:
         """Tell whether `placed` returned another position for this one of Spark."""

@@ -96,21 +96,21 @@ def require_followable(name: str, options: StreamReadOptions) -> None:
 def backlog(
     table: TableHandle,
     state: TableState,
-    begun: TableSchema,
+    query_schema: TableSchema,
     columns: Sequence[str],
     start: StreamOffset,
     options: StreamReadOptions,
     *,
     tells_changes: bool,
 ) -> InitialBacklog:
-    """Find the rows behind a position, for a query of these ``columns`` of the schema ``begun``.
+    """Find the rows behind a position, for a query of these ``columns`` of the schema ``query_schema``.
 
     Raises the errors that end a stream of micro-batches: `SchemaMismatchError`, `OffsetsTrimmedError`,
     `DifferentHistoryError`, `InvalidOptionError`. Raises `InvalidOptionError` for rows that only Python reads.
     """
     name = table.name
     advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
-    require_same_columns(begun, state.schema, columns, f"a stream of {name}", advice)
+    require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
     begin = StreamHistory(continues=options.continues_in_other_history).placed(table, start)
     strict = options.fail_on_data_loss
     newest = truncation_of(state)
@@ -157,31 +157,36 @@ def _limit_segments(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit]
 
 
 def tasks_of(
-    found: InitialBacklog, table: TableHandle, folder: str, begun: TableSchema, columns: Sequence[str], num_tasks: int
+    initial: InitialBacklog,
+    table: TableHandle,
+    folder: str,
+    query_schema: TableSchema,
+    columns: Sequence[str],
+    num_tasks: int,
 ) -> list[Any]:
     """Describe the work of each task, for Java: each follows some buckets of the log in the ``folder``."""
-    state = found.state
+    state = initial.state
     shared = {
         "folder": folder,
         "uuid": table.uuid,
         "next": state.version + 1,
         "attempt": state.attempt,
-        "mark": list(found.begin.history) if found.begin.history is not None else None,
-        "follows": found.is_whole,
+        "mark": list(initial.begin.history) if initial.begin.history is not None else None,
+        "follows": initial.is_whole,
         "passes": list(PASSED_BY),
         "kinds": [kind.name.lower() for kind in ChangeType],
-        "layouts": _layouts(found, table.name, begun, columns),
+        "layouts": _layouts(initial, table.name, query_schema, columns),
     }
-    buckets = [_bucket(found, bucket) for bucket in sorted(found.begin.offsets)]
+    buckets = [_bucket(initial, bucket) for bucket in sorted(initial.begin.offsets)]
     return [{**shared, "buckets": buckets[i::num_tasks]} for i in range(min(num_tasks, len(buckets)))]
 
 
-def _bucket(found: InitialBacklog, bucket: int) -> dict[str, Any]:
-    split = found.splits.get(bucket)
+def _bucket(initial: InitialBacklog, bucket: int) -> dict[str, Any]:
+    split = initial.splits.get(bucket)
     runs = split.deleted if split is not None else None
     return {
         "bucket": bucket,
-        "offset": found.begin.offsets[bucket],
+        "offset": initial.begin.offsets[bucket],
         "row_id": first_row_id(bucket),
         "segments": [_segment(segment) for segment in split.segments] if split is not None else [],
         "deleted": [runs.starts.tolist(), (runs.starts + runs.lengths).tolist()] if runs else [[], []],
@@ -195,13 +200,13 @@ def _segment(segment: Segment) -> dict[str, Any]:
     return {**described, "sums": base64.b64encode(segment.index_bytes).decode()}
 
 
-def _layouts(found: InitialBacklog, name: str, begun: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
+def _layouts(initial: InitialBacklog, name: str, query_schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
     """Describe rows of each schema that the log has or gets: the Arrow schema, and Spark's columns in it.
 
     Raises `InvalidOptionError` for rows whose columns have other types than the query's.
     """
-    state = found.state
-    ids = {state.schema_id, *(s.schema_id for split in found.splits.values() for s in split.segments)}
+    state = initial.state
+    ids = {state.schema_id, *(s.schema_id for split in initial.splits.values() for s in split.segments)}
     layouts: dict[str, Any] = {}
     for schema_id in sorted(ids):
         written = state.written_schema(schema_id)
@@ -211,7 +216,7 @@ def _layouts(found: InitialBacklog, name: str, begun: TableSchema, columns: Sequ
             if column_name in _PLACES:
                 chosen.append(column_name)
                 continue
-            column = begun.column(column_name)
+            column = query_schema.column(column_name)
             at = places.get(column.id)
             if at is not None and not is_stored_alike(written.columns[at], column):
                 raise InvalidOptionError(

@@ -85,9 +85,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         target: ReadTarget,
         options: StreamReadOptions,
         schema: StructType,
-        begun: TableState,
+        initial_state: TableState,
     ) -> None:
-        """Take a target. ``begun`` is the table's state that the target was made by."""
+        """Take a target. ``initial_state`` is the table's state that the target was made by."""
         spark_versions.refuse_limits_without_admission_control(
             maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
         )
@@ -106,8 +106,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         if self._is_binlog:
             row = available.field("after").type
             self._table_columns = tuple(row.field(i).name for i in range(row.num_fields))
-        self._begun, self._begun_uuid = begun.schema, begun.table_uuid
-        self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
+        self._begun, self._begun_uuid = initial_state.schema, initial_state.table_uuid
+        self._added = AddedColumns(initial_state, self._table_columns) if options.adds_new_columns else None
         self._answered: Mapping[int, int] | None = None
         self._seen: TableSchema | None = None
         self._required: tuple[str, ...] = () if self._has_need else self._table_columns
@@ -157,13 +157,13 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         if start is None:
             self._require_more(table, ends, newest, self._answered)
             self._answered = ends  # Spark has processed it when it asks again
-            known = self._initial
-            if known is None and begins_with_rows(state, self._options):
-                known = self._begin(table, state)  # the first end is asked for before the beginning
-            initial, rows = (known.initial, known.rows) if known is not None else (None, None)
+            beginning = self._initial
+            if beginning is None and begins_with_rows(state, self._options):
+                beginning = self._begin(table, state)  # the first end is asked for before the beginning
+            initial, rows = (beginning.initial, beginning.rows) if beginning is not None else (None, None)
             rows = rows and rows.read_to(rows.num_files)
-            begun = self._start_point(state, known) if known is not None else None
-            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
+            start_point = self._start_point(state, beginning) if beginning is not None else None
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
         begin = self._offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = spark_versions.limit_rows_and_bytes(
@@ -185,8 +185,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             self._require_more(table, ends, newest, ends)
             return start  # the same text: nothing new
         rows = rows and rows.read_to(rows.num_files)
-        begun = self._start_point(state, begin) if initial is not None else None
-        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
+        start_point = self._start_point(state, begin) if initial is not None else None
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return spark_versions.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
@@ -247,12 +247,14 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         state = self._without_deleted(table, state, begin, final)
         first = self._start_pieces(table, state, begin, final)
         if self._is_binlog:
-            kept = change_starts(state)
-            wider = {b: OffsetRange(max(r.start - 1, min(r.start, kept[b])), r.end) for b, r in ranges.items()}
+            earliest = change_starts(state)
+            extended_ranges = {
+                b: OffsetRange(max(r.start - 1, min(r.start, earliest[b])), r.end) for b, r in ranges.items()
+            }
             strict = self._options.fail_on_data_loss
-            plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
-            started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
-            return started + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+            plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=strict)
+            bootstrap_parts = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return bootstrap_parts + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         strict = self._options.fail_on_data_loss
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
         return parts(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
@@ -315,8 +317,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             self._compared = (now, self._required)
         if now is self._seen:
             return table, state
-        known = {column.id for column in (self._seen or self._begun).columns}
-        if added := [column.name for column in now.columns if column.id not in known]:
+        known_ids = {column.id for column in (self._seen or self._begun).columns}
+        if added := [column.name for column in now.columns if column.id not in known_ids]:
             text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"
             if self._added is not None:
                 text = "%s: the columns %s were added; this stream ends before the first rows that have them"
@@ -339,8 +341,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
         return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
 
-    def _require_same_rows(self, table: TableHandle, begun: int, ended: int) -> None:
-        require_same_rows(table.name, begun, ended, strict=self._options.fail_on_data_loss)
+    def _require_same_rows(self, table: TableHandle, start_truncation: int, end_truncation: int) -> None:
+        require_same_rows(table.name, start_truncation, end_truncation, strict=self._options.fail_on_data_loss)
 
     def _without_deleted(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
@@ -364,8 +366,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
         """Tell whether rows were deleted behind a position, and the stream shows that."""
         last = state.version if self._ceiling_commit is None else self._ceiling_commit
-        behind = (d for d in state.deletions if d.commit > commit_of(begin) and d.first_commit <= last)
-        return self._is_told(state) and any(behind) and commit_of(begin) < last
+        later_deletions = (d for d in state.deletions if d.commit > commit_of(begin) and d.first_commit <= last)
+        return self._is_told(state) and any(later_deletions) and commit_of(begin) < last
 
     def _start_point(self, state: TableState, begin: StreamOffset) -> HistoryPoint | None:
         """Return where the stream began, if it is told of deletions."""
@@ -440,11 +442,11 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             self._consumer_moved_ms = now_ms
 
 
-def require_same_rows(table_name: str, begun: int, ended: int, *, strict: bool) -> None:
+def require_same_rows(table_name: str, start_truncation: int, end_truncation: int, *, strict: bool) -> None:
     """Raise `OffsetsTrimmedError` where the table was truncated between two positions; only warn unless ``strict``."""
-    if begun == ended:
+    if start_truncation == end_truncation:
         return
-    text = f"{table_name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
+    text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
     if strict:
         raise OffsetsTrimmedError(
             f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "

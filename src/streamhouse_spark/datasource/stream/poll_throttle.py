@@ -23,13 +23,13 @@ RESOLVE_MS: Final = 10_000
 class PollThrottle:
     """A table and the state of the last look at it. For the one thread of a stream."""
 
-    def __init__(self, table: TableHandle, state: TableState, before: PollThrottle | None) -> None:
+    def __init__(self, table: TableHandle, state: TableState, previous: PollThrottle | None) -> None:
         self.table = table
         self.state = state
         self._clock = table.world.clock
         self._lookout = lookout_of(table)
         self._resolved_ms = self._answered_ms = self._clock.boot_ms()
-        self._was_quiet = before is not None and before.state is state
+        self._was_quiet = previous is not None and previous.state is state
 
     def is_spinning(self) -> bool:
         """Tell whether Spark asks again at once although the last look found nothing new."""
@@ -45,8 +45,8 @@ class PollThrottle:
     def sees_nothing(self) -> bool:
         """Look, and tell whether all is as it was. Errors are for the caller's own look."""
         try:
-            found = self._lookout.look(self.state, self.table.refresh)
+            state = self._lookout.look(self.state, self.table.refresh)
         except StreamhouseError:
             return False
         self._answered_ms = self._clock.boot_ms()
-        return found is self.state
+        return state is self.state

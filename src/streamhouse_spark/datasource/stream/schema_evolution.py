@@ -17,25 +17,24 @@ from streamhouse_spark.schema.table_schema import TableSchema
 CONDITION: Final = "COLUMNS_ADDED"
 
 
-def first_offsets_with(state: TableState, added: AbstractSet[int], seen: Mapping[int, int]) -> dict[int, int]:
-    """Return bucket → its first row that may have a value in one of these columns; buckets without such a row are
-    absent.
+def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds: Mapping[int, int]) -> dict[int, int]:
+    """Return bucket → its first row that may have a value in an added column. Buckets without such a row are absent.
 
-    ``added`` are ids of columns. ``seen`` is bucket → an offset below which no row has them. Columns of written rows
-    are known for those in the hot log only, so if it was trimmed beyond ``seen``, the log's start is the answer. Pure.
+    ``added`` holds column ids. ``lower_bounds`` is bucket → an offset below which no row has these columns. The columns
+    of a row are known in the hot log only: if the log was trimmed past the lower bound, the lower bound is returned.
     """
     having = {number for number, schema in state.schemas.items() if any(c.id in added for c in schema.columns)}
     if not having:
         return {}
-    found = {}
+    first_offsets = {}
     for bucket, log in state.buckets.items():
-        begin = max(seen.get(bucket, 0), state.first_offset(bucket))
+        begin = max(lower_bounds.get(bucket, 0), state.first_offset(bucket))
         first = next((s.base_offset for s in log.segments if s.schema_id in having), None)
         if log.start > begin:
-            found[bucket] = begin
+            first_offsets[bucket] = begin
         elif first is not None:
-            found[bucket] = first
-    return found
+            first_offsets[bucket] = first
+    return first_offsets
 
 
 class AddedColumns:
@@ -46,10 +45,12 @@ class AddedColumns:
     started next, so that the end is reached however fast others write.
     """
 
-    def __init__(self, begun: TableState, columns: tuple[str, ...]) -> None:
-        self._known = frozenset(begun.schema.column(name).id for name in columns)
-        self._missing = _names(begun.schema, frozenset(c.id for c in begun.schema.columns) - self._known)
-        self._seen: Mapping[int, int] = begun.ends
+    def __init__(self, initial_state: TableState, columns: tuple[str, ...]) -> None:
+        self._known = frozenset(initial_state.schema.column(name).id for name in columns)
+        self._missing = _names(
+            initial_state.schema, frozenset(c.id for c in initial_state.schema.columns) - self._known
+        )
+        self._seen: Mapping[int, int] = initial_state.ends
         self._end: dict[int, int] | None = None
         self._new: tuple[str, ...] = ()
         """The columns that it lacks, by their names at the last look; once the end is fixed, by those at that time."""

@@ -73,8 +73,8 @@ class StreamOffset:
     @property
     def is_initial(self) -> bool:
         """Whether nothing was read before."""
-        is_begun = (self.rows is not None and self.rows.num_read > 0) or self.begun not in (None, self.history)
-        return self.initial is not None and dict(self.initial) == dict(self.offsets) and not is_begun
+        has_progress = (self.rows is not None and self.rows.num_read > 0) or self.begun not in (None, self.history)
+        return self.initial is not None and dict(self.initial) == dict(self.offsets) and not has_progress
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
         """Return the beginning of the batch that ends at ``end``, when Spark says that it begins here."""

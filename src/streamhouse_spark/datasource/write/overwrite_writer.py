@@ -66,16 +66,16 @@ class ReplacedPart:
         require_chosen(ConditionOverwriteFilter.of(self.condition, schema), rows.select(list(schema.names)), table)
         return rows.schema.empty_table().select([])
 
-    def choose(self, state: TableState, seen: Iterable[pa.Table | None]) -> Choose:
+    def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> Choose:
         """Choose the rows to replace, by what the tasks of a `bound` part have `seen`. Raises `CommitConflictError`
         where the table is partitioned by other fields now.
         """
         if self.condition is not None:
             return self._of_condition(self.condition, state)
-        found = [partitions for partitions in seen if partitions is not None]
+        new_partitions = [partitions for partitions in partitions_by_task if partitions is not None]
         require_partitioned_by(state, self.fields)
         none = partitions_of(state.schema.arrow.empty_table(), self.fields)
-        choice = PartitionOverwriteFilter(distinct(pa.concat_tables([none, *found])), self.fields)
+        choice = PartitionOverwriteFilter(distinct(pa.concat_tables([none, *new_partitions])), self.fields)
         return lambda _: choice
 
     @staticmethod

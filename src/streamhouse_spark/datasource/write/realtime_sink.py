@@ -86,8 +86,8 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         record = HistoryPoint(number, attempt) if attempt is not None else None
         transaction = self._rows.transaction(self._options.app_id, Place(bucket, begin, end), record)
         plan, table = self._plan, self._table()
-        given = rows.select(range(PLACES, rows.num_columns)).to_batches()
-        message = plan.message(given, inline_bytes_max=INLINE_BYTES_MAX)
+        data_batches = rows.select(range(PLACES, rows.num_columns)).to_batches()
+        message = plan.message(data_batches, inline_bytes_max=INLINE_BYTES_MAX)
         require_planned(table, [message])
         if isinstance(plan, KeyedStagingPlan):
             commit_intents(table, plan, [message], transaction=transaction)
@@ -98,9 +98,11 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
     def _stored(self) -> StagedCommitMessage:
         """Return the offset of each bucket of the source up to which rows are stored by now."""
         app_id = self._options.app_id or self._rows.query_id
-        known = self._table().refresh().transactions
-        found = {place: known[place].version for place in places_of({app_id}, known)}
-        offsets = {place.rpartition("/")[2]: version for place, version in found.items() if self._is_of_source(place)}
+        transactions = self._table().refresh().transactions
+        versions = {place: transactions[place].version for place in places_of({app_id}, transactions)}
+        offsets = {
+            place.rpartition("/")[2]: version for place, version in versions.items() if self._is_of_source(place)
+        }
         return StagedCommitMessage(None, counts=STORED_KEY + json.dumps(offsets))
 
     def _is_of_source(self, place: str) -> bool:

@@ -107,14 +107,14 @@ class LogRewriteWriter(DataSourceArrowWriter):
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.
         """
-        found = require_messages(messages, RewriteCommitMessage)
+        rewrite_messages = require_messages(messages, RewriteCommitMessage)
         plan = self._plan
         table = plan.connection.table_by_uuid(plan.table, plan.table_uuid)
-        new = [message.new for message in found]
+        new = [message.new for message in rewrite_messages]
         require_planned(table, new)
         staged = combine_staged_rows(table, new)
-        old = ReadRows.merged([message.old for message in found])
-        updated = ReadRows.merged([message.updated for message in found])
+        old = ReadRows.merged([message.old for message in rewrite_messages])
+        updated = ReadRows.merged([message.updated for message in rewrite_messages])
         if staged is None and not old.rows and not old.of_files:
             return
         table.log.require_history([self._read.history], READING)
@@ -140,8 +140,8 @@ def _file_rows_of(places: Mapping[int, OffsetRuns], names: Mapping[int, str]) ->
 
 
 def _merge_ranges(parts: Iterable[Mapping[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
-    found: dict[int, list[OffsetRuns]] = {}
+    runs_by_place: dict[int, list[OffsetRuns]] = {}
     for rows in parts:
         for place, runs in rows.items():
-            found.setdefault(place, []).append(runs)
-    return {place: OffsetRuns.merged(runs) for place, runs in found.items()}
+            runs_by_place.setdefault(place, []).append(runs)
+    return {place: OffsetRuns.merged(runs) for place, runs in runs_by_place.items()}

@@ -59,10 +59,10 @@ class RowLevelPlan:
         self._require_same(kinds, read, written)
         deleted = pc.equal(kinds, "delete")
         keys = [pc.if_else(deleted, *pair) for pair in zip(read, written, strict=True)]
-        found = dict(zip(batch.schema.names, batch.columns, strict=True))
-        found |= zip(self.key, keys, strict=True)
-        ours = {read_name(name) for name in self.key}
-        return pa.RecordBatch.from_pydict({name: c for name, c in found.items() if name not in ours})
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= zip(self.key, keys, strict=True)
+        read_columns = {read_name(name) for name in self.key}
+        return pa.RecordBatch.from_pydict({name: c for name, c in columns.items() if name not in read_columns})
 
     def _require_same(self, kinds: pa.Array, read: Sequence[pa.Array], written: Sequence[pa.Array]) -> None:
         updated = pc.equal(kinds, "update")
@@ -121,12 +121,12 @@ class RowLevelWriter(DataSourceArrowWriter):
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.
         """
-        found = require_messages(messages, StagedCommitMessage)
-        if all_staged(found) is not None:
+        staged_messages = require_messages(messages, StagedCommitMessage)
+        if all_staged(staged_messages) is not None:
             staging = self._staging
             table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)
             table.log.require_history([self._read.history], READING)
-            commit_intents(table, staging, found, transaction=None, read=self._read)
+            commit_intents(table, staging, staged_messages, transaction=None, read=self._read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamhouseWriter.abort`."""

@@ -69,12 +69,12 @@ def query_transaction(
 
     ``query_ids`` are those that the tasks saw. Raises `TransactionConflictError` if they saw several.
     """
-    known = {q for q in query_ids if q}
-    if len(known) > 1:
+    known_ids = {q for q in query_ids if q}
+    if len(known_ids) > 1:
         raise TransactionConflictError(
-            f"tasks of one batch into {table} belong to queries {sorted(known)}; nothing was written"
+            f"tasks of one batch into {table} belong to queries {sorted(known_ids)}; nothing was written"
         )
-    query_id = next(iter(known), None) or _query_id_of(checkpoint)
+    query_id = next(iter(known_ids), None) or _query_id_of(checkpoint)
     if app_id is None and query_id is None:
         return None
     batch = StreamBatch(_fingerprint(checkpoint, batch_id), is_each_recorded=app_id is not None)
@@ -144,7 +144,7 @@ def _query_id_of(checkpoint: str | None) -> str | None:
     if folder is None:
         return None
     try:
-        found = json.loads((folder / "metadata").read_text(encoding="utf-8")).get("id")
+        query_id = json.loads((folder / "metadata").read_text(encoding="utf-8")).get("id")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, str) and found else None
+    return query_id if isinstance(query_id, str) and query_id else None

@@ -79,8 +79,8 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
                 f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
                 "or use mode('append')"
             )
-        how = {"overwrites": self._overwrite, "is_clustered": is_clustered}
-        self._plan = _plan_staging(connection, name, schema, options, replaced=replaced, staged=staged, **how)
+        plan_options = {"overwrites": self._overwrite, "is_clustered": is_clustered}
+        self._plan = _plan_staging(connection, name, schema, options, replaced=replaced, staged=staged, **plan_options)
         self._replaced = self._plan.replaced
 
     @release_memory_after
@@ -96,25 +96,29 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
         if not isinstance(self._plan, StagingPlan):
             from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-            found = require_messages(messages, StagedCommitMessage)
-            if all_staged(found) is not None or self._transaction is not None or self._overwrite:
-                commit_intents(table, self._plan, found, transaction=self._transaction)
+            staged_messages = require_messages(messages, StagedCommitMessage)
+            if all_staged(staged_messages) is not None or self._transaction is not None or self._overwrite:
+                commit_intents(table, self._plan, staged_messages, transaction=self._transaction)
             return
-        found = require_messages(messages, StagedCommitMessage)
-        require_planned(table, found)
-        staged = combine_staged_rows(table, found) or _stage_no_rows(self._plan)
+        staged_messages = require_messages(messages, StagedCommitMessage)
+        require_planned(table, staged_messages)
+        staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
-    def _commit_part(self, table: Table, replaced: ReplacedPart, found: Sequence[StagedCommitMessage]) -> None:
-        require_planned(table, found)
-        choose = replaced.choose(table.refresh(), (message.partitions for message in found))
+    def _commit_part(
+        self, table: Table, replaced: ReplacedPart, staged_messages: Sequence[StagedCommitMessage]
+    ) -> None:
+        require_planned(table, staged_messages)
+        choose = replaced.choose(table.refresh(), (message.partitions for message in staged_messages))
         if not isinstance(self._plan, StagingPlan):
             from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-            commit_intents(table, self._plan, found, transaction=self._transaction, read=replaced.read, choose=choose)
+            commit_intents(
+                table, self._plan, staged_messages, transaction=self._transaction, read=replaced.read, choose=choose
+            )
         else:
-            staged = combine_staged_rows(table, found) or _stage_no_rows(self._plan)
+            staged = combine_staged_rows(table, staged_messages) or _stage_no_rows(self._plan)
             from streamhouse_spark.table.overwrite import commit_replacement  # it reads, as other writes do not
 
             fields = replaced.fields if replaced.condition is None else None
@@ -160,11 +164,15 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
-        found = require_messages(stage_inline_rows(self._plan, messages), StagedCommitMessage)
-        require_planned(table, found)
-        staged = combine_staged_rows(table, found) if isinstance(self._plan, StagingPlan) else all_staged(found)
+        staged_messages = require_messages(stage_inline_rows(self._plan, messages), StagedCommitMessage)
+        require_planned(table, staged_messages)
+        staged = (
+            combine_staged_rows(table, staged_messages)
+            if isinstance(self._plan, StagingPlan)
+            else all_staged(staged_messages)
+        )
         transaction = query_transaction(
-            self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
+            self._options.app_id, batchId, {m.query_id for m in staged_messages}, self._checkpoint, self._plan.table
         )
         if transaction is None:
             if staged is None:
@@ -180,7 +188,7 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
             return
         from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 
-        commit_intents(table, self._plan, found, transaction=transaction)
+        commit_intents(table, self._plan, staged_messages, transaction=transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing, as in `StreamhouseWriter.abort`."""
@@ -214,8 +222,8 @@ def _plan_staging(
         from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
         from streamhouse_spark.write.upsert_intents import IntentWrite
 
-        how: dict[str, Any] = {"write": IntentWrite(overwrites=overwrites), "is_clustered": is_clustered}
-        return KeyedStagingPlan.of(connection, table, frame, options, replaced=replaced, **how)
+        plan_options: dict[str, Any] = {"write": IntentWrite(overwrites=overwrites), "is_clustered": is_clustered}
+        return KeyedStagingPlan.of(connection, table, frame, options, replaced=replaced, **plan_options)
     _check(connection, table, table.state, frame, options)
     return StagingPlan.of(connection, table, replaced)
 
@@ -234,9 +242,9 @@ def _check(
         KeyedStagingPlan.of(connection, table, frame, options, state=state)
         return
     if options.row_kind_column or options.partial_update:
-        given = "rowKindColumn" if options.row_kind_column else "partialUpdate"
+        option = "rowKindColumn" if options.row_kind_column else "partialUpdate"
         raise InvalidOptionError(
-            f"{table.name} has no primary key, so rows can only be added; leave {given} out, or create the table with "
+            f"{table.name} has no primary key, so rows can only be added; leave {option} out, or create the table with "
             "PRIMARY KEY"
         )
     check_fits(frame, state, table.name)

@@ -131,15 +131,15 @@ class KeyedStagingPlan:
         Raises `SchemaMismatchError`, `InvalidOptionError` if rows of this frame cannot be written so.
         """
         require_writable(state or table.state, None)
-        given = spark_versions.arrow_schema_of(frame)
+        frame_schema = spark_versions.arrow_schema_of(frame)
         kind = None
         if options.row_kind_column is not None:
-            kind = _row_kind(given, options.row_kind_column, table.name)
-            given = given.remove(given.names.index(kind))
+            kind = _row_kind(frame_schema, options.row_kind_column, table.name)
+            frame_schema = frame_schema.remove(frame_schema.names.index(kind))
         state = state or table.state
         targets = None
         if options.partial_update:
-            targets = tuple(state.schema.column(n).name for n in given.names if state.schema.find(n) is not None)
+            targets = tuple(state.schema.column(n).name for n in frame_schema.names if state.schema.find(n) is not None)
             targets = tuple(name for name in targets if name not in state.primary_key)
             table.keyed.require_partial(targets, state)
         properties = state.parsed
@@ -159,14 +159,16 @@ class KeyedStagingPlan:
             replaced=replaced,
             identity=properties.identity,
         )
-        names = {name.casefold() for name in given.names}
+        names = {name.casefold() for name in frame_schema.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
-        plain = pa.schema([f.remove_metadata() for f in given])
+        plain = pa.schema([f.remove_metadata() for f in frame_schema])
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
         coerce(empty, without_defaults(plan.given), table=table.name, older=state.schemas)
         for column in plan.given.columns:
             if not column.nullable and column.default is None and column.name.casefold() not in names:
-                refuse_column(table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(given.names)}")
+                refuse_column(
+                    table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(frame_schema.names)}"
+                )
         return plan
 
     @property
@@ -174,8 +176,8 @@ class KeyedStagingPlan:
         """The columns of the rows."""
         if self.write.columns is None:
             return self.schema
-        wanted = {*self.write.columns, *self.key}
-        return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
+        column_names = {*self.write.columns, *self.key}
+        return TableSchema(tuple(c for c in self.schema.columns if c.name in column_names))
 
     @property
     def _filling(self) -> TableSchema:
@@ -198,33 +200,35 @@ class KeyedStagingPlan:
         All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
         not fit.
         """
-        seen: list[pa.Table] = []
+        partitions: list[pa.Table] = []
         numbers = self._numbers()
-        staged = self._staged(batches, inline_bytes_max, seen, numbers)
+        staged = self._staged(batches, inline_bytes_max, partitions, numbers)
         history = self.history if numbers is None else numbers.newest
         if staged is None or not self.is_clustered or self.replaced is not None:
-            return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(seen))
+            return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
         prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
         return StagedCommitMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
         """Return bucket → reader of its intents, in the order of the segments."""
-        found: dict[int, list[StagedSegment]] = {}
+        segments_by_bucket: dict[int, list[StagedSegment]] = {}
         for segment in segments:
-            found.setdefault(segment.segment.bucket, []).append(segment)
-        return {bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(found.items())}
+            segments_by_bucket.setdefault(segment.segment.bucket, []).append(segment)
+        return {
+            bucket: partial(self._read, table, of_bucket) for bucket, of_bucket in sorted(segments_by_bucket.items())
+        }
 
     def _read(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
         """Read intents with the columns of a schema that is the table's now.
 
         Raises `CommitConflictError` if their columns, or defaults in them, have changed.
         """
-        filled = schema
+        filled_schema = schema
         if self.write.columns is not None:  # the others' defaults are those of the commit
-            given = {column.id for column in self.given.columns}
-            filled = TableSchema(tuple(column for column in schema.columns if column.id in given))
-        if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled, self.missing):
+            column_ids = {column.id for column in self.given.columns}
+            filled_schema = TableSchema(tuple(column for column in schema.columns if column.id in column_ids))
+        if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled_schema, self.missing):
             raise schema_changed_error(table.state)
         batches = list(_batches(table, _intent_schema(self.schema), segments, _intent_schema(schema)))
         rows = pa.Table.from_batches(batches, _intent_schema(schema).arrow)
@@ -236,7 +240,7 @@ class KeyedStagingPlan:
         self,
         batches: Iterable[pa.RecordBatch],
         inline_bytes_max: int,
-        seen: list[pa.Table],
+        partitions: list[pa.Table],
         numbers: IdentityRanges | None,
     ) -> StagedRows | None:
         stager = task_stager(
@@ -246,7 +250,7 @@ class KeyedStagingPlan:
         for chunk in chunks(batches):
             if (intents := self._number_rows(self._intents(chunk), numbers)).num_rows:
                 if self.replaced is not None:
-                    seen.append(self.replaced.seen(intents, self.schema, self.table))
+                    partitions.append(self.replaced.seen(intents, self.schema, self.table))
                 parts.append(stager.stage(intents))
         return merge_staged_rows(parts) if parts else None
 
@@ -282,14 +286,14 @@ class KeyedStagingPlan:
         deletes = coerce(
             arrow_chunking.take_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table
         )
-        both = pa.concat_tables(
+        rows_by_kind = pa.concat_tables(
             [
                 _with_kinds(kinds[upserted], upserts, self.schema),
                 _with_kinds(np.full(len(deleted), _DELETE, np.int8), deletes, self.schema),
             ]
         )
         order = np.argsort(np.concatenate([upserted, deleted]), kind="stable")
-        return arrow_chunking.take_rows(both, order, distinct=True)
+        return arrow_chunking.take_rows(rows_by_kind, order, distinct=True)
 
 
 def commit_intents(
@@ -360,9 +364,9 @@ def _commit_staged(
 
 
 def _batches(
-    table: Table, written: TableSchema, segments: Sequence[StagedSegment], wanted: TableSchema
+    table: Table, written: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
 ) -> Iterator[pa.RecordBatch]:
-    adapter = Adapter(written, wanted)
+    adapter = Adapter(written, schema)
     records = InlineRecords(table.storage, table.uuid)
     records.expect(staged.segment for staged in segments)
     for staged in segments:
@@ -370,8 +374,10 @@ def _batches(
         if staged.inline_rows is not None:
             yield adapter.adapt(pa.ipc.read_record_batch(pa.py_buffer(staged.inline_rows), written.arrow))
             continue
-        found = read_segment(table.storage, table.uuid, segment, written.arrow, segment.offsets, records=records)
-        for batch in found:
+        segment_batches = read_segment(
+            table.storage, table.uuid, segment, written.arrow, segment.offsets, records=records
+        )
+        for batch in segment_batches:
             yield adapter.adapt(batch.batch)
 
 
@@ -381,32 +387,32 @@ def _intent_schema(schema: TableSchema) -> TableSchema:
 
 
 def _with_kinds(kinds: Kinds, rows: pa.Table, schema: TableSchema) -> pa.Table:
-    given = set(rows.column_names)
-    columns = [rows[c.name] if c.name in given else pa.nulls(rows.num_rows, c.type) for c in schema.columns]
+    names = set(rows.column_names)
+    columns = [rows[c.name] if c.name in names else pa.nulls(rows.num_rows, c.type) for c in schema.columns]
     return pa.Table.from_arrays([pa.array(kinds), *columns], schema=_intent_schema(schema).arrow)
 
 
-def _row_kind(given: pa.Schema, name: str, table: str) -> str:
-    found = [field for field in given if field.name.casefold() == name.casefold()]
-    if len(found) != 1 or not pa.types.is_string(found[0].type):
-        kind = f"of type {found[0].type}" if found else "not there"
+def _row_kind(frame_schema: pa.Schema, name: str, table: str) -> str:
+    matching_fields = [field for field in frame_schema if field.name.casefold() == name.casefold()]
+    if len(matching_fields) != 1 or not pa.types.is_string(matching_fields[0].type):
+        kind = f"of type {matching_fields[0].type}" if matching_fields else "not there"
         raise InvalidOptionError(
             f"rowKindColumn of the write into {table} is '{name}', which is {kind}; the rows have "
-            f"{', '.join(given.names)}; name a column of texts"
+            f"{', '.join(frame_schema.names)}; name a column of texts"
         )
-    text: str = found[0].name
+    text: str = matching_fields[0].name
     return text
 
 
-def _kinds_of(values: pa.ChunkedArray, known: Mapping[str, int], table: str, column: str) -> Kinds:
+def _kinds_of(values: pa.ChunkedArray, kind_by_word: Mapping[str, int], table: str, column: str) -> Kinds:
     """Return the kind of each row. Raises `SchemaMismatchError` for an unknown word."""
     words = pc.utf8_lower(pc.utf8_trim_whitespace(values.combine_chunks()))
-    places = pc.index_in(words, value_set=pa.array(list(known)))
+    places = pc.index_in(words, value_set=pa.array(list(kind_by_word)))
     if places.null_count:
         wrong = values.filter(places.is_null())[0].as_py()
         raise SchemaMismatchError(
             f"column '{column}' of the rows for {table} says {wrong!r} of a row; expected insert, update_after, delete "
             "or update_before, or the short forms +I, +U, -D, -U or c, r, u, d"
         )
-    kinds: Kinds = np.array(list(known.values()), np.int8)[places.to_numpy()]
+    kinds: Kinds = np.array(list(kind_by_word.values()), np.int8)[places.to_numpy()]
     return kinds

@@ -49,14 +49,14 @@ def columns_of(frame: StructType) -> TableSchema:
 
 def check_fits(frame: StructType, state: TableState, name: str) -> None:
     """Raise `SchemaMismatchError` for an unknown or missing column, and for a type that can never fit."""
-    given = spark_versions.arrow_schema_of(frame)
-    names = {f.name.casefold() for f in given}
+    frame_schema = spark_versions.arrow_schema_of(frame)
+    names = {f.name.casefold() for f in frame_schema}
     for column in state.schema.columns:
         if not column.nullable and column.default is None and column.name.casefold() not in names:
             raise SchemaMismatchError(
                 f"column '{column.name}' of {name} is NOT NULL and missing in the rows, which have "
-                f"{', '.join(given.names)}",
+                f"{', '.join(frame_schema.names)}",
             )
-    schema = pa.schema([f.remove_metadata() for f in given])
+    schema = pa.schema([f.remove_metadata() for f in frame_schema])
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # pandas is not loaded
     coerce(empty, without_defaults(state.schema), table=name, older=state.schemas)

@@ -268,10 +268,12 @@ def _whole_column(path: TablePath, change: Mapping[str, Any]) -> str:
     return name
 
 
-def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:
-    what = str(change["change"]).replace("_", " ")
+def _refuse(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn:
+    operation = str(change["change"]).replace("_", " ")
     subject = ".".join(change.get("path") or ()) or change.get("text", "")
-    raise InvalidOptionError(f"ALTER TABLE {path}: {what}{f' {subject}' if subject else ''} is not possible: {why}")
+    raise InvalidOptionError(
+        f"ALTER TABLE {path}: {operation}{f' {subject}' if subject else ''} is not possible: {reason}"
+    )
 
 
 def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

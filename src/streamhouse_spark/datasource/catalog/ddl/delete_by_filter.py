@@ -74,8 +74,8 @@ def condition_of(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> pc.
         parts = [_expression(tree, types) for tree in trees]
     except RecursionError:
         return None
-    known = [part for part in parts if part is not None]
-    return reduce(operator.and_, known) if known and len(known) == len(parts) else None
+    supported_parts = [part for part in parts if part is not None]
+    return reduce(operator.and_, supported_parts) if supported_parts and len(supported_parts) == len(parts) else None
 
 
 def _expression(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
@@ -83,10 +83,10 @@ def _expression(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc
     match tree.get("op"):
         case "AND" | "OR" as joined:
             parts = [_expression(child, types) for child in children]
-            known = [part for part in parts if part is not None]
-            if not known or len(known) < len(parts):
+            supported_parts = [part for part in parts if part is not None]
+            if not supported_parts or len(supported_parts) < len(parts):
                 return None
-            return reduce(operator.and_ if joined == "AND" else operator.or_, known)
+            return reduce(operator.and_ if joined == "AND" else operator.or_, supported_parts)
         case "NOT" if len(children) == 1:
             negated = _expression(children[0], types)
             return None if negated is None else ~negated
@@ -148,8 +148,8 @@ def _in_values(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.Dat
     """Return ``column IN (values)``. Joined by OR, so that null gives null, as in Spark."""
     name = _column(children[0], types)
     tests = [] if name is None else [_compare_column("=", children[0], member, types) for member in children[1:]]
-    known = [test for test in tests if test is not None]
-    return reduce(operator.or_, known) if known and len(known) == len(tests) else None
+    supported_tests = [test for test in tests if test is not None]
+    return reduce(operator.or_, supported_tests) if supported_tests and len(supported_tests) == len(tests) else None
 
 
 def _column(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:

@@ -22,7 +22,7 @@ from streamhouse_spark.table.overwrite import empty_parts
 from streamhouse_spark.table.partitions import drop_partitions
 
 
-def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[Any]]:
+def partition_rows(table: TableHandle, partition_spec: Mapping[str, Any]) -> list[list[Any]]:
     """Give one row of JSON values a partition, in the order of the partition columns, sorted; null comes first.
 
     The lake has its partitions in its manifests; of the hot log the partition columns are read. Raises
@@ -32,14 +32,14 @@ def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[A
     columns = state.partition_by
     if not columns:
         raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
-    positions = {_position(state, name): value for name, value in wanted.items()}
-    found = with_stand_ins(
+    positions = {_position(state, name): value for name, value in partition_spec.items()}
+    partitions = with_stand_ins(
         table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _partitions_of(table, pin)
     )
-    found = in_order(found, columns)
-    rows = zip(*(json_values(column) for column in found.columns), strict=True)
-    shown = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
-    return sorted(shown, key=lambda row: [value is not None for value in row])
+    partitions = in_order(partitions, columns)
+    rows = zip(*(json_values(column) for column in partitions.columns), strict=True)
+    matching_rows = [list(row) for row in rows if all(same_cell(row[at], value) for at, value in positions.items())]
+    return sorted(matching_rows, key=lambda row: [value is not None for value in row])
 
 
 def _partitions_of(table: TableHandle, pin: ReadSnapshot) -> pa.Table:

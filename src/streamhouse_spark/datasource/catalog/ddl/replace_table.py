@@ -42,9 +42,13 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
         return {**loaded, "schema": json.dumps(schema), "replaces": None}
     create = create_action(path, *describe_new_table(path, args))
     staged = stage_table(connection.warehouse(), path, create)
-    found = connection.table_by_uuid(str(path), staged.uuid)
-    found.refresh()
-    return {**describe_scan(connection, pin_of(found, None, None, None), None), "grounds": None, "replaces": table.uuid}
+    staged_table = connection.table_by_uuid(str(path), staged.uuid)
+    staged_table.refresh()
+    return {
+        **describe_scan(connection, pin_of(staged_table, None, None, None), None),
+        "grounds": None,
+        "replaces": table.uuid,
+    }
 
 
 def publish_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,16 +70,16 @@ def _columns(args: Mapping[str, Any]) -> TableSchema:
 def _stays(table: Table, args: Mapping[str, Any]) -> bool:
     """Tell whether the rows fit the table as it is, and the statement leaves its form out, or repeats it."""
     state, rows = table.state, _columns(args)
-    known = {column.name.casefold(): column for column in state.schema.columns}
-    if {column.name.casefold() for column in rows.columns} != known.keys():
+    columns = {column.name.casefold(): column for column in state.schema.columns}
+    if {column.name.casefold() for column in rows.columns} != columns.keys():
         return False
-    if not all(can_be_read_as(column.type, known[column.name.casefold()].type) for column in rows.columns):
+    if not all(can_be_read_as(column.type, columns[column.name.casefold()].type) for column in rows.columns):
         return False
     key = args.get("primary_key") or []
     if key and tuple(name.casefold() for name in key) != tuple(name.casefold() for name in state.primary_key):
         return False
-    wanted = args.get("partitioning") or []
-    if wanted and parse_partitioning(wanted) != parse_partitioning(format_partitioning(state)):
+    partitioning = args.get("partitioning") or []
+    if partitioning and parse_partitioning(partitioning) != parse_partitioning(format_partitioning(state)):
         return False
     properties = table_properties(table.path, args.get("properties") or {})
     return all(state.properties.get(name) == value for name, value in properties.items())

@@ -84,39 +84,43 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
     }
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
-    schema, said = split_defaults(args["schema"])
-    defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
+    schema, column_defaults = split_defaults(args["schema"])
+    defaults = (
+        {} if args.get("as_select") else column_defaults
+    )  # defaults of the tables that a query reads are not its rows'
     buckets = _with_buckets(path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema)))
     texts = {name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()}
     return StructJson(schema), primary_key, partitioning.fields, None, buckets, texts
 
 
-def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
+def table_properties(path: TablePath, properties: Mapping[str, str]) -> dict[str, str]:
     """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for impossible
     ones.
     """
-    provider = given.get("provider")
+    provider = properties.get("provider")
     if provider is not None and provider.lower() != PROVIDER:
         raise InvalidOptionError(
             f"table {path}: USING {provider}: this catalog has streamhouse tables only; leave USING out, or say USING "
             "streamhouse (with saveAsTable, format('streamhouse'))"
         )
-    if "location" in given or given.get("external", "false").lower() == "true":
-        what = f"LOCATION {given['location']!r}" if "location" in given else "EXTERNAL"
+    if "location" in properties or properties.get("external", "false").lower() == "true":
+        clause = f"LOCATION {properties['location']!r}" if "location" in properties else "EXTERNAL"
         raise InvalidOptionError(
-            f"table {path}: {what}: a table's files lie in the warehouse of the catalog; leave it out, or configure "
+            f"table {path}: {clause}: a table's files lie in the warehouse of the catalog; leave it out, or configure "
             "another catalog with its own warehouse"
         )
-    if given.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
+    if properties.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
         raise InvalidOptionError(f"table {path}: DEFAULT COLLATION: {_REFUSED_METADATA['__COLLATIONS']}")
-    options = sorted(name.removeprefix("option.") for name in given if name.startswith("option."))
+    options = sorted(name.removeprefix("option.") for name in properties if name.startswith("option."))
     if options:
         raise InvalidOptionError(
             f"table {path}: OPTIONS ({', '.join(options)}): a table has properties; write them as TBLPROPERTIES"
         )
     passed_by = {"provider", "external", "collation", *_OF_SPARK}
     return {
-        name: value for name, value in given.items() if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
+        name: value
+        for name, value in properties.items()
+        if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
     }
 
 
@@ -133,11 +137,15 @@ def _with_buckets(
     """Combine ``bucket(4, id)`` and the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
     if not buckets:
         return dict(properties)
-    said, meant = _buckets({**buckets, **properties}, columns), _buckets({**properties, **buckets}, columns)
-    if said != meant:
+    from_properties, from_partitioning = (
+        _buckets({**buckets, **properties}, columns),
+        _buckets({**properties, **buckets}, columns),
+    )
+    if from_properties != from_partitioning:
         raise InvalidOptionError(
-            f"table {path}: PARTITIONED BY says bucket({meant[0]}, {', '.join(meant[1])}), the properties bucket.num "
-            f"and bucket.key say bucket({said[0]}, {', '.join(said[1])}); give one of them"
+            f"table {path}: PARTITIONED BY says bucket({from_partitioning[0]}, {', '.join(from_partitioning[1])}), "
+            f"the properties bucket.num and bucket.key say bucket({from_properties[0]}, "
+            f"{', '.join(from_properties[1])}); give one of them"
         )
     return {**properties, **buckets}
 
@@ -186,8 +194,8 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
     values``.
     """
     table = connection.table(str(path_of(args, "show partitions of")))
-    wanted = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
-    return {"partitions": partition_rows(table, wanted)}
+    partition_spec = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
+    return {"partitions": partition_rows(table, partition_spec)}
 
 
 def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,13 +46,13 @@ class Parameter:
         return {"name": self.name, "type": shown, "default": self.default, "comment": self.comment}
 
 
-def bind_arguments(procedure: str, parameters: Sequence[Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(procedure: str, parameters: Sequence[Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of each parameter. Raises `InvalidOptionError` for one that is unknown, missing or of another
     type.
     """
-    by_folded_name = {name.casefold(): value for name, value in given.items()}
+    by_folded_name = {name.casefold(): value for name, value in arguments.items()}
     names = [parameter.name for parameter in parameters]
-    for name in given:
+    for name in arguments:
         if name.casefold() not in names:
             near = nearest(name, names)
             hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
@@ -60,12 +60,12 @@ def bind_arguments(procedure: str, parameters: Sequence[Parameter], given: Mappi
     return {parameter.name: _value(procedure, parameter, by_folded_name) for parameter in parameters}
 
 
-def _value(procedure: str, parameter: Parameter, given: Mapping[str, Any]) -> Any:
-    if parameter.name not in given:
+def _value(procedure: str, parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
+    if parameter.name not in arguments:
         if parameter.default is None:
             raise InvalidOptionError(f"procedure {procedure} needs {parameter.name}: {parameter.comment}")
         return parameter.default_value
-    value = given[parameter.name]
+    value = arguments[parameter.name]
     if value is None and parameter.is_nullable:
         return None
     if value is None or not _IS_OF_TYPE[parameter.type](value):

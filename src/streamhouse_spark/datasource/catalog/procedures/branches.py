@@ -17,29 +17,29 @@ PUBLISHED: Final = (
 )
 
 
-def create_branch(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def create_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Begin a branch and return one row. Raises as `Table.create_branch`."""
-    table = connection.table(table_name_of(given["table"]))
-    made = table.create_branch(given["branch"])
-    return [(table.name, made.name, made.version, made.lake_snapshot)]
+    table = connection.table(table_name_of(arguments["table"]))
+    branch = table.create_branch(arguments["branch"])
+    return [(table.name, branch.name, branch.version, branch.lake_snapshot)]
 
 
-def drop_branch(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def drop_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Drop a branch and return one row. Raises as `Table.drop_branch`."""
-    table = connection.table(table_name_of(given["table"]))
-    table.drop_branch(given["branch"])
-    return [(table.name, given["branch"])]
+    table = connection.table(table_name_of(arguments["table"]))
+    table.drop_branch(arguments["branch"])
+    return [(table.name, arguments["branch"])]
 
 
-def fast_forward(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Bring ``branch``, which is the table itself, to the branch ``to``, and return one row. The order of the two is
     Iceberg's. Raises as `Table.fast_forward`, and `InvalidOptionError` for another branch than ``main``.
     """
-    name, branch = table_name_of(given["table"]), given["branch"]
+    name, branch = table_name_of(arguments["table"]), arguments["branch"]
     if branch.strip().lower() != "main":
         raise InvalidOptionError(
             f"fast_forward of {name}: branch is {branch!r}, and 'main', the table itself, alone goes forward; say "
             f"fast_forward('{name}', 'main', '<the branch to publish>')"
         )
-    done = connection.table(name).fast_forward(given["to"])
-    return [(done.table, done.branch, done.version, done.rows_written, done.rows_deleted)]
+    report = connection.table(name).fast_forward(arguments["to"])
+    return [(report.table, report.branch, report.version, report.rows_written, report.rows_deleted)]

@@ -14,14 +14,14 @@ from streamhouse_spark.warehouse.process_cache import Connection
 CLONED: Final = "source string not null, target string not null, version bigint not null, lake_snapshot_id bigint"
 
 
-def clone(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def clone(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Clone a version of a table and return one row: both names, the version, and the lake snapshot that both tables
     have from now on. Raises as `Warehouse.clone_table`.
     """
-    source, target = table_name_of(given["source"]), table_name_of(given["target"])
-    if given["version"] is not None and given["tag"] is not None:
+    source, target = table_name_of(arguments["source"]), table_name_of(arguments["target"])
+    if arguments["version"] is not None and arguments["tag"] is not None:
         raise InvalidOptionError(f"clone of {source}: version and tag are both given; give one")
-    version = given["version"] if given["version"] is not None else given["tag"]
-    made = connection.warehouse().clone_table(source, target, version=version)
-    began = version_of_clone(connection.table(source).refresh(), made.uuid)
-    return [(source, made.name, began.version, began.lake_snapshot)]
+    version = arguments["version"] if arguments["version"] is not None else arguments["tag"]
+    clone = connection.warehouse().clone_table(source, target, version=version)
+    origin = version_of_clone(connection.table(source).refresh(), clone.uuid)
+    return [(source, clone.name, origin.version, origin.lake_snapshot)]

@@ -18,45 +18,45 @@ from streamhouse_spark.warehouse.process_cache import Connection
 PARTITIONED: Final = "table string not null, partitioning string not null, former_partitioning string not null"
 
 
-def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+def drop_partition(connection: Connection, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
     """Drop partitions and return one row of counts. Raises as `Table.drop_partition`; `InvalidOptionError` for a text
     that is no partition.
     """
-    table = connection.table(table_name_of(given["table"]))
+    table = connection.table(table_name_of(arguments["table"]))
     state = table.refresh()
-    texts = _texts(given["partition"])
+    texts = _texts(arguments["partition"])
     match = PartitionMatch.of_texts(texts, state.schema, state.partition_by, table.name)
-    report = drop_partitions(table, PartitionMatches((match,)), dry_run=given["dry_run"])
-    return [(table.name, report.rows, report.files, report.snapshot_id, given["dry_run"])]
+    report = drop_partitions(table, PartitionMatches((match,)), dry_run=arguments["dry_run"])
+    return [(table.name, report.rows, report.files, report.snapshot_id, arguments["dry_run"])]
 
 
-def set_partitioning(connection: Connection, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+def set_partitioning(connection: Connection, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
     """Partition rows anew and return both partitionings. Raises as `Table.set_partitioning`."""
-    table = connection.table(table_name_of(given["table"]))
+    table = connection.table(table_name_of(arguments["table"]))
     before = join_fields(table.refresh().parsed.partition_fields)
-    table.set_partitioning(split_fields(given["partitioning"]))
+    table.set_partitioning(split_fields(arguments["partitioning"]))
     return [(table.name, join_fields(table.state.parsed.partition_fields), before)]
 
 
 def _texts(text: str) -> dict[str, str]:
     """Return the values of a JSON object as people write them."""
     try:  # numbers stay as they are written: a float would be another decimal
-        found = json.loads(text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_each_once)
+        values = json.loads(text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_each_once)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or any(isinstance(value, dict | list) for value in found.values()):
+        values = None
+    if not isinstance(values, dict) or any(isinstance(value, dict | list) for value in values.values()):
         raise InvalidOptionError(
             f"partition of procedure drop_partition is {text[:100]!r}, expected a JSON object of columns and values, "
             'such as {"day": "2026-01-31", "country": null}'
         )
-    return {name: _text(value) for name, value in found.items()}
+    return {name: _text(value) for name, value in values.items()}
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return values
 
 
 def _text(value: Any) -> str:

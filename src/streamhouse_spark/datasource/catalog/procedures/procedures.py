@@ -91,23 +91,23 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}
 
 
-def _drop_consumer(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    table = connection.table(table_name_of(given["table"]))
-    consumer_id = given["consumer_id"]
-    known = table.refresh().consumers
-    if consumer_id not in known:
-        near = nearest(consumer_id, known)
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known)) or 'none'}"
+def _drop_consumer(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(arguments["table"]))
+    consumer_id = arguments["consumer_id"]
+    consumers = table.refresh().consumers
+    if consumer_id not in consumers:
+        near = nearest(consumer_id, consumers)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(consumers)) or 'none'}"
         raise InvalidOptionError(f"table {table.name} has no consumer {consumer_id[:100]!r}; {hint}")
-    offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(known[consumer_id].offsets.items())})
-    if not given["dry_run"]:
+    offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(consumers[consumer_id].offsets.items())})
+    if not arguments["dry_run"]:
         table.move_consumer(consumer_id, None)
-    return [(table.name, consumer_id, offsets, given["dry_run"])]
+    return [(table.name, consumer_id, offsets, arguments["dry_run"])]
 
 
-def _table_status(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    if given["table"] is not None:
-        return [_status(connection.table(table_name_of(given["table"])))]
+def _table_status(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    if arguments["table"] is not None:
+        return [_status(connection.table(table_name_of(arguments["table"])))]
     return [_status_or_error(connection, name) for name in connection.warehouse().tables()]
 
 

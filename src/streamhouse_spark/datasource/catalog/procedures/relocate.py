@@ -10,18 +10,18 @@ from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.relocation import relocate as relocated
 
 
-def relocate(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def relocate(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Relocate the warehouse and return a row for each table. Raises as `streamhouse_spark.relocate`."""
-    report = relocated(connection.warehouse(), copy=given["copy"], dry_run=given["dry_run"])
+    report = relocated(connection.warehouse(), copy=arguments["copy"], dry_run=arguments["dry_run"])
     return [
         (
-            found.table,
-            found.uuid,
-            found.former_uuid,
-            found.lake,
-            found.moved_from,
-            found.files_written,
-            given["dry_run"],
+            table.table,
+            table.uuid,
+            table.former_uuid,
+            table.lake,
+            table.moved_from,
+            table.files_written,
+            arguments["dry_run"],
         )
-        for found in report.tables
+        for table in report.tables
     ]

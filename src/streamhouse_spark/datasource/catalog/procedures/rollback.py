@@ -17,20 +17,20 @@ RESULT: Final = (
 )
 
 
-def rollback_to_version(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def rollback_to_version(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Roll a table back and return one row of counts. Raises as `Table.rollback_to_version`."""
-    table = connection.table(table_name_of(given["table"]))
-    return _rows(table.rollback_to_version(given["version"], dry_run=given["dry_run"]))
+    table = connection.table(table_name_of(arguments["table"]))
+    return _rows(table.rollback_to_version(arguments["version"], dry_run=arguments["dry_run"]))
 
 
-def rollback_to_timestamp(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def rollback_to_timestamp(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Roll a table back to a time and return one row of counts. Raises as `Table.rollback_to_timestamp`."""
-    table = connection.table(table_name_of(given["table"]))
-    if given["timestamp"] < 0:
+    table = connection.table(table_name_of(arguments["table"]))
+    if arguments["timestamp"] < 0:
         raise InvalidOptionError(
             "timestamp of procedure rollback_to_timestamp is before 1970; give the time of a commit"
         )
-    return _rows(table.rollback_to_timestamp(given["timestamp"] // 1000, dry_run=given["dry_run"]))
+    return _rows(table.rollback_to_timestamp(arguments["timestamp"] // 1000, dry_run=arguments["dry_run"]))
 
 
 def _rows(report: RollbackReport) -> Rows:

@@ -14,16 +14,16 @@ CREATED: Final = "table string not null, tag string not null, version bigint not
 DROPPED: Final = "table string not null, tag string not null"
 
 
-def create_tag(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def create_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Name a version and return one row. Raises as `Table.create_tag`."""
-    table = connection.table(table_name_of(given["table"]))
-    days = given["retain_days"]
-    made = table.create_tag(given["tag"], given["version"], retain_ms=None if days is None else days * DAY_MS)
-    return [(table.name, made.name, made.version, made.lake_snapshot)]
+    table = connection.table(table_name_of(arguments["table"]))
+    days = arguments["retain_days"]
+    tag = table.create_tag(arguments["tag"], arguments["version"], retain_ms=None if days is None else days * DAY_MS)
+    return [(table.name, tag.name, tag.version, tag.lake_snapshot)]
 
 
-def drop_tag(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def drop_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Drop a tag and return one row. Raises as `Table.drop_tag`."""
-    table = connection.table(table_name_of(given["table"]))
-    table.drop_tag(given["tag"])
-    return [(table.name, given["tag"])]
+    table = connection.table(table_name_of(arguments["table"]))
+    table.drop_tag(arguments["tag"])
+    return [(table.name, arguments["tag"])]

@@ -55,8 +55,8 @@ def outcome(connection: Connection, text: str) -> dict[str, Any]:
     try:
         result = _result(connection, json.loads(text))
     except OTHERS_WERE_FASTER as error:
-        told = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
-        return {"result": None, "error": told, "rows": 0, "bytes": 0}
+        described = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
+        return {"result": None, "error": described, "rows": 0, "bytes": 0}
     files = list(_files_in(result))
     rows, size = (sum(file[name] for file in files) for name in ("num_rows", "size_bytes"))
     return {"result": result, "error": None, "rows": rows, "bytes": size}
@@ -70,21 +70,21 @@ def _result(connection: Connection, task: Mapping[str, Any]) -> Any:
     with lake_library(task["rewrite"].split()[0], "the files to be written anew"):
         module = import_module(f"streamhouse_spark.lake.{path}")
         writer, group = getattr(module, writer_name), getattr(module, group_name)
-        at = connection.warehouse()
-        made = writer.from_json(task["writer"]).written(
-            group.from_json(task["group"]), at.storage, at.settings, at.world
+        warehouse = connection.warehouse()
+        rewritten = writer.from_json(task["writer"]).written(
+            group.from_json(task["group"]), warehouse.storage, warehouse.settings, warehouse.world
         )
-    return made.to_json()
+    return rewritten.to_json()
 
 
 def result_of(text: str) -> Any:
     """Return the result in an outcome. Raises the error that is in its place."""
-    found = json.loads(text)
-    told = found["error"]
+    outcome = json.loads(text)
+    described = outcome["error"]
     for kind in OTHERS_WERE_FASTER:
-        if told is not None and kind.__name__ == told["class"]:
-            raise kind(told["message"], condition=told["condition"])
-    return found["result"]
+        if described is not None and kind.__name__ == described["class"]:
+            raise kind(described["message"], condition=described["condition"])
+    return outcome["result"]
 
 
 def _files_in(result: Any) -> Iterator[dict[str, Any]]:

@@ -10,8 +10,8 @@ from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.warehouse.process_cache import Connection
 
 
-def undrop_table(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def undrop_table(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Bring a table back and return one row of it. Raises as `Warehouse.undrop_table`."""
-    to = None if given["to"] is None else table_name_of(given["to"])
-    table = connection.warehouse().undrop_table(table_name_of(given["table"]), uuid=given["uuid"], to=to)
+    to = None if arguments["to"] is None else table_name_of(arguments["to"])
+    table = connection.warehouse().undrop_table(table_name_of(arguments["table"]), uuid=arguments["uuid"], to=to)
     return [(table.name, table.uuid, table.state.num_rows)]

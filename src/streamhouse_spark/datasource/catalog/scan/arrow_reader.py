@@ -53,34 +53,36 @@ class PythonReader(DataSourceReader):
         return rows_as_bytes(self._connection, self._plan, partition.plan())
 
 
-def rows_as_bytes(connection: Connection, how: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Read a plan as ``how`` says, whose groups are not looked at. Each row is an Arrow stream of one batch.
+def rows_as_bytes(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """Read a plan as ``python_plan`` says, whose groups are not looked at. Each row is an Arrow stream of one batch.
 
     The last one has no rows, and the counts of the read in the metadata of its schema.
     """
     before = METER.total()
-    yield from _rows_as_bytes(connection, how, plan)
+    yield from _rows_as_bytes(connection, python_plan, plan)
     counts = {
         "segmentsRead": num_segments(plan),
-        "segmentsSkipped": how.skipped,
+        "segmentsSkipped": python_plan.skipped,
         "storeRequests": (METER.total() - before).total,
     }
     schema = pa.schema([], metadata={COUNTS_KEY: json.dumps(counts)})
     yield _as_row(pa.RecordBatch.from_arrays([], schema=schema), spark_versions.arrow_schema_of(BATCH_COLUMN))
 
 
-def _rows_as_bytes(connection: Connection, how: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    mask = mask_of(parse_filters(how.filters, comparable_types(plan.schema))) if how.filters else None
-    rows = read_plan(connection, plan, how.metadata_fields, mask=mask, fail_on_data_loss=how.fail_on_data_loss)
+def _rows_as_bytes(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    mask = mask_of(parse_filters(python_plan.filters, comparable_types(plan.schema))) if python_plan.filters else None
+    rows = read_plan(
+        connection, plan, python_plan.metadata_fields, mask=mask, fail_on_data_loss=python_plan.fail_on_data_loss
+    )
     if mask is not None:
-        rows = (kept for batch in rows if (kept := mask.kept(batch)).num_rows)
-    schema = StructType.fromJson(how.schema)
+        rows = (selected for batch in rows if (selected := mask.kept(batch)).num_rows)
+    schema = StructType.fromJson(python_plan.schema)
     out = spark_versions.arrow_schema_of(BATCH_COLUMN)
-    if not how.columns:
+    if not python_plan.columns:
         for batch in rows:
             yield _as_row(batch.select([]), out)
         return
-    for batch in SparkColumns(schema, how.columns, how.name).batches(rows):
+    for batch in SparkColumns(schema, python_plan.columns, python_plan.name).batches(rows):
         for part in _split_large_batch(batch):
             yield _as_row(part, out)
 

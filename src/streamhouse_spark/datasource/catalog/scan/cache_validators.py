@@ -108,13 +108,13 @@ def _of_store(table: TableHandle, absent: Sequence[str]) -> Grounds:
     folder = store_folder(table)
     if folder is None:
         return None
-    settings = [one.to_json() for one in folder.settings]
+    settings = [setting.to_json() for setting in folder.settings]
     return [{"path": folder.folder, "stamp": None, "absent": list(absent), "file_systems": settings}]
 
 
-def _with_validators(storage: Storage, there: Iterable[str], absent: Iterable[str]) -> Grounds:
-    found: list[Mapping[str, Any]] = []
-    for key in there:
+def _with_validators(storage: Storage, present: Iterable[str], absent: Iterable[str]) -> Grounds:
+    validators: list[Mapping[str, Any]] = []
+    for key in present:
         path = storage.local_path(key)
         if path is None:
             return None
@@ -122,6 +122,6 @@ def _with_validators(storage: Storage, there: Iterable[str], absent: Iterable[st
             facts = Path(path).stat()
         except OSError:
             return None
-        found.append({"path": path, "stamp": f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"})
-    found.extend({"path": storage.local_path(key), "stamp": None} for key in absent)
-    return found
+        validators.append({"path": path, "stamp": f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"})
+    validators.extend({"path": storage.local_path(key), "stamp": None} for key in absent)
+    return validators

@@ -70,10 +70,10 @@ def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
         return {"newest": newest, "offset": None}
     start = _require_offset(table, pin, args["start"])
     last = newest if args["until"] is None else min(newest, args["until"])
-    found = news(table, state, start["commit"] + 1, last, start["time_us"])
-    if found is None:
+    last_change = news(table, state, start["commit"] + 1, last, start["time_us"])
+    if last_change is None:
         return {"newest": newest, "offset": None}
-    return {"newest": newest, "offset": {"uuid": pin.uuid, **found._asdict()}}
+    return {"newest": newest, "offset": {"uuid": pin.uuid, **last_change._asdict()}}
 
 
 def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,13 +113,13 @@ def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str,
     return offset
 
 
-def _range(table: TableHandle, state: TableState, asked: Mapping[str, Any]) -> tuple[int, int]:
+def _range(table: TableHandle, state: TableState, requested_range: Mapping[str, Any]) -> tuple[int, int]:
     """Return the first and the last commit of a range. Raises as `load_changes` does."""
-    if asked["by"] == "none":
+    if requested_range["by"] == "none":
         return 1, state.version
-    start, end = asked["start"], asked["end"]
-    includes = bool(asked["includes_start"]), bool(asked["includes_end"])
-    if asked["by"] == "version":
+    start, end = requested_range["start"], requested_range["end"]
+    includes = bool(requested_range["includes_start"]), bool(requested_range["includes_end"])
+    if requested_range["by"] == "version":
         return range_of_versions(state, start, end, includes=includes)
     if end is not None and end < start:
         raise InvalidOptionError(f"CHANGES of {state.name} end before they begin; turn the two times round")

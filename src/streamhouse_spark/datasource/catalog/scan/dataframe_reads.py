@@ -30,17 +30,17 @@ def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
 
     Raises `InvalidOptionError` if it has not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads do.
     """
-    given = args["options"]
-    name = parse_table_name(table_option(given, "read"))
+    source_options = args["options"]
+    name = parse_table_name(table_option(source_options, "read"))
     if name.suffix not in _ROWS:
         raise InvalidOptionError(f"${name.suffix} is read in Python alone")
     table = connection.table(str(name.path))
-    options = parse_read_options(given)
+    options = parse_read_options(source_options)
     batch_target(table, name.suffix, options)
     lake = lake_marks(table, is_read=name.suffix == LAKE)
     if name.suffix is None and options.as_of_timestamp_ms is not None:
         pin = pin_of_columns(table, options.as_of_timestamp_ms)
     else:
         pin = pin_of(table, name.suffix, None, None)
-    parse_scan_options(pin, given)
+    parse_scan_options(pin, source_options)
     return describe_scan(connection, pin, lake)

@@ -91,8 +91,8 @@ class FileSystems:
         """Return the settings of the file systems by which Spark reads these of the lake's files."""
         remote = {(scheme_of(at), _bucket_and_key(at)[0]) for at in locations if scheme_of(at) in _SETTINGS}
         reached = (place for place in sorted(remote) if self._refusal(*place) is None)
-        found = [one for scheme, bucket in reached for one in self._settings_for(scheme, bucket)]
-        return list({one.key: one for one in found}.values())
+        settings = [setting for scheme, bucket in reached for setting in self._settings_for(scheme, bucket)]
+        return list({setting.key: setting for setting in settings}.values())
 
     def _settings_for(self, scheme: str, bucket: str) -> list[HadoopSetting]:
         ours = settings_of(_SETTINGS[scheme], self.settings)

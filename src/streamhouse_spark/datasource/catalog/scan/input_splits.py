@@ -116,8 +116,8 @@ def units_of(
     files = sources.lake.files if sources.lake is not None else ()
     paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
-    others = (file for file, path in zip(files, paths, strict=True) if path is None)
-    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
+    python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
+    pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(python_files)]
     pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
     of_files = [_Weight(file.size_bytes * of_lake) for file in files]
     weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
@@ -216,19 +216,19 @@ def native_units(
 ) -> Iterator[ParquetSplit]:
     """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
     cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
-    gone = bits_of(file.gone) if file.gone is not None else None
+    deleted_bits = bits_of(file.gone) if file.gone is not None else None
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)
-        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, gone, file.num_rows
+        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, deleted_bits, file.num_rows
         yield ParquetSplit(path, start, end - start, *of_file)
 
 
 def bits_of(positions: OffsetRuns) -> str:
     """Return positions as text: a bit for each up to the last, the lowest of a byte first, deflated, in base64."""
-    found = np.zeros(positions.range.end, np.bool_)
-    found[positions.offsets()] = True
-    return base64.b64encode(zlib.compress(np.packbits(found, bitorder="little").tobytes(), 1)).decode()
+    bits = np.zeros(positions.range.end, np.bool_)
+    bits[positions.offsets()] = True
+    return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
 
 
 def _rows_before(file: ScanFile, position: int) -> int:
@@ -252,15 +252,15 @@ def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
 
 def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
     """Estimate the share of the rows' bytes in these columns, by the widths of their types."""
-    asked = sum(_width_bytes(schema.column(name).type) for name in columns)
-    return max(asked / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
+    column_bytes = sum(_width_bytes(schema.column(name).type) for name in columns)
+    return max(column_bytes / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
 
 
 def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
     """Estimate the same share, by the sizes of columns in the files' metadata."""
-    asked = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
-    known = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
-    return max(asked / known, 0.001) if known else log_fraction(schema, columns)
+    column_bytes = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
+    total_bytes = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
+    return max(column_bytes / total_bytes, 0.001) if total_bytes else log_fraction(schema, columns)
 
 
 def narrowest(schema: TableSchema) -> str:

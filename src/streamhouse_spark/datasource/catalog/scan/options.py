@@ -40,14 +40,14 @@ _OF_CHANGES = frozenset(
 
 def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer a call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
-    given = arguments["options"]
+    raw_options = arguments["options"]
     match arguments["mode"]:
         case "readStream":
-            parse_catalog_stream_options(arguments["name"], given)
+            parse_catalog_stream_options(arguments["name"], raw_options)
         case "writeStream":
-            parse_stream_write_options(given)
+            parse_stream_write_options(raw_options)
         case "write":
-            options = parse_write_options(given)
+            options = parse_write_options(raw_options)
             _refuse_merging(arguments["name"], options)
             if options.partial_update:
                 raise InvalidOptionError(
@@ -56,14 +56,14 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
                     "MATCHED THEN UPDATE SET, or df.write.format('streamhouse') with the option"
                 )
         case "changes":
-            _refuse_unlike_changes(arguments["name"], given)
+            _refuse_unlike_changes(arguments["name"], raw_options)
         case mode:
             raise ValueError(f"unknown mode {mode!r}")
     return {}
 
 
-def _refuse_unlike_changes(name: str, given: Mapping[str, str]) -> None:
-    unknown = sorted(option for option in given if option.lower() not in _OF_CHANGES)
+def _refuse_unlike_changes(name: str, raw_options: Mapping[str, str]) -> None:
+    unknown = sorted(option for option in raw_options if option.lower() not in _OF_CHANGES)
     if unknown:
         raise InvalidOptionError(f"option {unknown[0]} of {name} is unknown; leave it out")
 
@@ -78,11 +78,11 @@ def _refuse_merging(name: str, options: WriteOptions) -> None:
         )
 
 
-def parse_scan_options(pin: QuerySnapshot, given: Mapping[str, str]) -> ReadOptions:
+def parse_scan_options(pin: QuerySnapshot, raw_options: Mapping[str, str]) -> ReadOptions:
     """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, of streams only, or have no
     meaning for the name.
     """
-    options = parse_read_options(given)
+    options = parse_read_options(raw_options)
     _refuse_columns(pin.name, pin.table, options)
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
     if as_of and pin.is_chosen:
@@ -103,13 +103,13 @@ def parse_scan_options(pin: QuerySnapshot, given: Mapping[str, str]) -> ReadOpti
     return options
 
 
-def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamReadOptions:
+def parse_catalog_stream_options(name: str, raw_options: Mapping[str, str]) -> StreamReadOptions:
     """Parse the options of a stream of ``name``. Every stream of a table carries the hidden columns behind the others:
     Spark does not tell a stream which ones its query selects, and takes them by their positions.
 
     Raises `InvalidOptionError` as `parse_scan_options` does.
     """
-    options = parse_stream_read_options(given)
+    options = parse_stream_read_options(raw_options)
     path, suffix = parse_table_name(name).path, parse_table_name(name).suffix
     _refuse_columns(name, str(path), options)
     return replace(options, include_metadata=suffix is None, include_row_ids=suffix is None)

@@ -114,8 +114,8 @@ def literal_value(tree: Mapping[str, Any], column: pa.DataType) -> Any:
     compare so.
     """
     family = family_of(column)
-    given = str(tree.get("type", "")).strip('"')
-    if family is None or _FAMILIES.get("decimal" if given.startswith("decimal") else given) != family:
+    type_name = str(tree.get("type", "")).strip('"')
+    if family is None or _FAMILIES.get("decimal" if type_name.startswith("decimal") else type_name) != family:
         return None
     return _decode_value(tree["literal"], family)
 

@@ -111,10 +111,10 @@ def pin_of(
     suffix: str | None,
     version: str | None,
     timestamp_us: int | None,
-    seen: CachedLakeSnapshot | None = None,
+    lake_snapshot: CachedLakeSnapshot | None = None,
 ) -> QuerySnapshot:
-    """Make the pin for a name loaded now, of the table's state as last read. ``seen`` is the newest snapshot of the
-    state's lake, if it was looked for already.
+    """Make the pin for a name loaded now, of the table's state as last read. ``lake_snapshot`` is the newest snapshot
+    of the state's lake, if it was looked for already.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
     `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
@@ -126,8 +126,8 @@ def pin_of(
     schema_id = None
     if suffix == LAKE:
         open_view(table, suffix)
-        is_known = seen is not None and not chosen
-        snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table, version, as_of_ms)
+        is_cached = lake_snapshot is not None and not chosen
+        snapshot = lake_snapshot.snapshot if lake_snapshot and is_cached else _lake_snapshot(table, version, as_of_ms)
         pin = QuerySnapshot(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
         )
@@ -139,21 +139,21 @@ def pin_of(
     else:
         if version is not None:
             state = state_at(table.log, table.storage, version_of(state, version))
-        then = table
+        source_table = table
         if as_of_ms is not None:
-            then, state = table_of_time(table, state, as_of_ms)
-            state, schema_id = _of_time(then, state, as_of_ms)
+            source_table, state = table_of_time(table, state, as_of_ms)
+            state, schema_id = _of_time(source_table, state, as_of_ms)
             take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
         pin = QuerySnapshot(
-            then.name,
-            then.uuid,
+            source_table.name,
+            source_table.uuid,
             None,
             state.version,
             chosen,
             as_of_ms,
             attempt=state.attempt,
             schema_id=schema_id,
-            is_former=then is not table,
+            is_former=source_table is not table,
         )
     _STATES.keep(state)
     return pin
@@ -161,24 +161,24 @@ def pin_of(
 
 def pin_of_columns(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
     """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
-    then, state = table_of_time(table, table.state, as_of_ms)
-    state, schema_id = _of_time(then, state, as_of_ms)
+    source_table, state = table_of_time(table, table.state, as_of_ms)
+    state, schema_id = _of_time(source_table, state, as_of_ms)
     _STATES.keep(state)
     return QuerySnapshot(
-        then.name,
-        then.uuid,
+        source_table.name,
+        source_table.uuid,
         None,
         state.version,
         attempt=state.attempt,
         schema_id=schema_id,
-        is_former=then is not table,
+        is_former=source_table is not table,
     )
 
 
 def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
     """Return the state of a commit by which rows of a time are read, and the schema that shows them."""
-    then = state_of_time(table, state, as_of_ms)
-    return (state if then.version == state.version else then), then.schema_id
+    historical_state = state_of_time(table, state, as_of_ms)
+    return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
 
 
 def _lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:

@@ -64,29 +64,29 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     """
     pin = QuerySnapshot.from_text(args["pin"])
     stream = _stream(connection, args, pin)
-    begun = (
+    initial_schema = (
         open_at_snapshot(connection, pin)[1].schema
         if args["begun"] is None
         else TableSchema.from_json(json.loads(args["begun"]))
     )
     start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
     columns = tuple(args["columns"])
-    of_table = [name for name in columns if begun.find(name) is not None]
-    found = backlog(
+    table_columns = [name for name in columns if initial_schema.find(name) is not None]
+    initial_backlog = backlog(
         stream.table,
         stream.state,
-        begun,
-        of_table,
+        initial_schema,
+        table_columns,
         start,
         stream.options,
         tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
     )
-    num_tasks = _num_tasks(stream, found, args["parallelism"], args["tasks"], args["taken"])
+    num_tasks = _num_tasks(stream, initial_backlog, args["parallelism"], args["tasks"], args["taken"])
     return {
-        "offset": found.begin.to_json(),
-        "begun": json.dumps(begun.to_json()),
-        "tasks": tasks_of(found, stream.table, stream.log.folder, begun, columns, num_tasks),
-        "file_systems": [one.to_json() for one in stream.log.settings],
+        "offset": initial_backlog.begin.to_json(),
+        "begun": json.dumps(initial_schema.to_json()),
+        "tasks": tasks_of(initial_backlog, stream.table, stream.log.folder, initial_schema, columns, num_tasks),
+        "file_systems": [setting.to_json() for setting in stream.log.settings],
     }
 
 
@@ -123,12 +123,12 @@ def _stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot)
     return _Stream(pin.name, name.suffix, table, state, options, log)
 
 
-def _num_tasks(stream: _Stream, found: InitialBacklog, slots: int, num_needed: int, num_taken: int) -> int:
+def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num_needed: int, num_running: int) -> int:
     """Return the number of tasks. Raises `InvalidOptionError` where the query needs more than there are slots: Spark
     would let rows wait without a word. ``num_needed`` are the tasks of all sources of the query, as far as its plan
-    tells, and ``num_taken`` those of the queries that run already.
+    tells, and ``num_running`` those of the queries that run already.
     """
-    num_tasks = min(stream.options.real_time_tasks, len(found.begin.offsets))
+    num_tasks = min(stream.options.real_time_tasks, len(initial_backlog.begin.offsets))
     if num_tasks > slots:
         raise InvalidOptionError(
             f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} tasks "
@@ -140,11 +140,11 @@ def _num_tasks(stream: _Stream, found: InitialBacklog, slots: int, num_needed: i
             f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
             "Give it more cores, or use a smaller realTimeTasks for these streams"
         )
-    num_together = num_taken + max(num_tasks, num_needed)
+    num_together = num_running + max(num_tasks, num_needed)
     if num_together > slots:
         raise InvalidOptionError(
             f"a query that reads {stream.name} in real-time mode would make {num_together} tasks that run at once, "
-            f"with {num_taken} of the real-time queries that run already, and this session has {slots}: rows of some "
+            f"with {num_running} of the real-time queries that run already, and this session has {slots}: rows of some "
             f"queries would never come. Give it {num_together} cores, use a smaller realTimeTasks, or end another "
             "query first"
         )

@@ -80,25 +80,25 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     looked for.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
-    newest, seen = connection.find_with(str(name.path), newest_of_lake if name.suffix == LAKE else None)
+    newest, lake_snapshot = connection.find_with(str(name.path), newest_of_lake if name.suffix == LAKE else None)
     if newest is None:
         raise TableNotFoundError(
             f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
         )
     if name.suffix is None and (branch := _branch_of_version(newest.state, args)) is not None:
         return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch).table})
-    if seen is not None and seen.location != newest.state.lake_location:
-        seen = None
-    lake = seen.marks if seen is not None else lake_marks(newest, is_read=name.suffix == LAKE)
+    if lake_snapshot is not None and lake_snapshot.location != newest.state.lake_location:
+        lake_snapshot = None
+    lake = lake_snapshot.marks if lake_snapshot is not None else lake_marks(newest, is_read=name.suffix == LAKE)
     return describe_scan(
-        connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), seen), lake
+        connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), lake_snapshot), lake
     )
 
 
 def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:
     """Return the branch that ``VERSION AS OF`` names; None where it names none."""
-    found = find_branch(state, str(args.get("version") or "").strip().lower())
-    return None if found is None else found.name
+    branch = find_branch(state, str(args.get("version") or "").strip().lower())
+    return None if branch is None else branch.name
 
 
 def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
@@ -191,16 +191,16 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
     node = parse_filters(filters, _prunable_types(state, pin))
-    asked = SparkScanRequest(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
+    request = SparkScanRequest(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
     with observe_lake_once(table, pin, options, state) as lake:
-        found = sources_of(asked)
+        sources = sources_of(request)
     metadata = _metadata(pin, columns)
     cores = max(1, args.get("parallelism") or 1)
-    reached = _reachable_file_systems(table, args)
+    file_systems = _reachable_file_systems(table, args)
     units = units_of(
-        found,
+        sources,
         read,
-        reached=None if metadata else reached,
+        reached=None if metadata else file_systems,
         drops_rows=bool(args.get("drops_rows")),
         parallelism=cores,
     )
@@ -216,16 +216,16 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         metadata,
         options.fail_on_data_loss,
         tuple(filters),
-        found.common(table),
+        sources.common(table),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
-    locations = [file.location for file in found.lake.files] if found.lake is not None else []
+    locations = [file.location for file in sources.lake.files] if sources.lake is not None else []
     return {
         **groups_to_json(groups),
-        "file_systems": [one.to_json() for one in reached.settings_for(locations)] if units.native else [],
-        "lake_way": reached.describe(locations),
+        "file_systems": [setting.to_json() for setting in file_systems.settings_for(locations)] if units.native else [],
+        "lake_way": file_systems.describe(locations),
         "read": hot.to_text(),
-        "skipped": asked.pruning.num_left_out,
+        "skipped": request.pruning.num_left_out,
         "grounds": grounds_of_plan(table, pin, options, lake),
     }
 

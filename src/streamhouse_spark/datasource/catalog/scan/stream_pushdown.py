@@ -53,11 +53,11 @@ class PrunedStreamReader(StreamhouseStreamReader):
     _has_need = True
 
     def _reported(self, state: TableState) -> dict[str, Any]:
-        found = super()._reported(state)
+        offset = super()._reported(state)
         if self._ended is None:
-            return found
+            return offset
         read = offsets_from_json(self._ended["offsets"])
-        return {**found, LAG_OPTION: {"offsets": self._ended["offsets"], "ms": lag_ms(state, read)}}
+        return {**offset, LAG_OPTION: {"offsets": self._ended["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch; without what a query needs, as `StreamhouseStreamReader` does."""
@@ -69,8 +69,8 @@ class PrunedStreamReader(StreamhouseStreamReader):
         spare_modules()
         by_folded_name = {name.casefold(): name for name in self._columns}
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
-        of_table = tuple(name for name in columns if name in self._table_columns)
-        read = self._table_columns if self._is_binlog else of_table
+        table_columns = tuple(name for name in columns if name in self._table_columns)
+        read = self._table_columns if self._is_binlog else table_columns
         self._required = tuple(dict.fromkeys((*self._required, *read)))  # of all places of the query
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, comparable_types(self._begun))) if filters else Pruning()
