@@ -14,7 +14,7 @@ from streamhouse_spark.warehouse.process_cache import Connection, connect
 _CATALOG = "spark.sql.catalog.streamhouse."
 
 
-def session_connection(
+def connect_session(
     spark: SparkSession, warehouse: str | None, settings: Mapping[str, str] | None = None
 ) -> Connection:
     """Connect to ``warehouse``, else to that of the environment, else to that of the session's catalog ``streamhouse``.

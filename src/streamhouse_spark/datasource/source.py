@@ -94,20 +94,20 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             from streamhouse_spark.datasource.catalog.rpc import answer
 
             return answer(self._connection, self.options)
-        from streamhouse_spark.datasource.spark_schema import read_schema, with_sizes
+        from streamhouse_spark.datasource.spark_schema import add_text_lengths, read_schema
         from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 
         options = _user_options(self.options)
-        table, suffix = self._table(options, "read")
-        state, target = _of_one_state(table, lambda: _any_target(table, suffix, options))
+        table, suffix = self._open_table(options, "read")
+        state, target = _resolve_on_one_state(table, lambda: _resolve_any_target(table, suffix, options))
         offered = read_schema(target.schema, state.schema)
-        return with_sizes(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
+        return add_text_lengths(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self.options.get(CALL_OPTION) == READ_STREAM:
-            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamParts
+            from streamhouse_spark.datasource.catalog.scan.stream_pushdown import StreamPartReader
 
-            return StreamParts(self._connection())
+            return StreamPartReader(self._connection())
         if self.options.get(CALL_OPTION) == RUN_TASKS:
             from streamhouse_spark.datasource.catalog.procedures.tasks import TaskReader
 
@@ -117,12 +117,12 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
             return PythonReader(self._connection(), self.options[ARGUMENTS_OPTION])
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
-        from streamhouse_spark.datasource.read.table_reference import batch_target
+        from streamhouse_spark.datasource.read.table_reference import resolve_batch_target
 
         user_options = _user_options(self.options)
         options = parse_read_options(user_options)
-        table, suffix = self._table(user_options, "read")
-        state, target = _of_one_state(table, lambda: batch_target(table, suffix, options))
+        table, suffix = self._open_table(user_options, "read")
+        state, target = _resolve_on_one_state(table, lambda: resolve_batch_target(table, suffix, options))
         return StreamhouseReader(self._connection(), target, options, schema, state.schema).with_tracebacks(self)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -132,13 +132,13 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             return UnsupportedStream(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from streamhouse_spark.datasource.read.table_reference import stream_target
+        from streamhouse_spark.datasource.read.table_reference import resolve_stream_target
         from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 
         user_options = _user_options(self.options)
         options = self._stream_read_options(user_options)
-        table, suffix = self._table(user_options, "readStream")
-        state, target = _of_one_state(table, lambda: stream_target(table, suffix, options))
+        table, suffix = self._open_table(user_options, "readStream")
+        state, target = _resolve_on_one_state(table, lambda: resolve_stream_target(table, suffix, options))
         reader_class = StreamhouseStreamReader
         if NEED_OPTION in self.options:
             from streamhouse_spark.datasource.catalog.scan.stream_pushdown import PrunedStreamReader
@@ -155,7 +155,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         if staged is None:
             self._require_loaded(name)
         if READ_OPTION in self.options:
-            return self._rewriter(name, schema)
+            return self._row_level_writer(name, schema)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseWriter
 
         write_arguments: dict[str, Any] = {
@@ -163,12 +163,12 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             "is_clustered": self._is_clustered(),
             "staged": staged,
         }
-        replaced = self._replaced(name, options, overwrite=overwrite)
+        replaced = self._replaced_part(name, options, overwrite=overwrite)
         return StreamhouseWriter(
             self._connection(), name, options, schema, replaced=replaced, **write_arguments
         ).with_tracebacks(self)
 
-    def _replaced(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
+    def _replaced_part(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
         if REPLACED_OPTION in self.options:
             from streamhouse_spark.datasource.catalog.ddl.overwrite_by_filter import parse_overwrite_filter
 
@@ -180,11 +180,11 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
                 f"replaceWhere of a write to {name} says which rows the new ones replace, and mode append replaces "
                 "none; use mode('overwrite'), or leave it out"
             )
-        from streamhouse_spark.datasource.write.overwrite_writer import of_condition
+        from streamhouse_spark.datasource.write.overwrite_writer import parse_replace_where
 
-        return of_condition(self._connection().table(name), options.replace_where)
+        return parse_replace_where(self._connection().table(name), options.replace_where)
 
-    def _rewriter(self, name: str, schema: StructType) -> DataSourceWriter:
+    def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
         """Return the writer of an UPDATE, DELETE or MERGE."""
         from streamhouse_spark.datasource.catalog.scan.read_set import ReadSet
         from streamhouse_spark.kv.read_version import ReadVersion
@@ -231,10 +231,10 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
     def _connection(self) -> Connection:
         return connect(self.options, self._environ)
 
-    def _table(self, user_options: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
+    def _open_table(self, user_options: Mapping[str, str], mode: Mode) -> tuple[Table, str | None]:
         name = parse_table_name(table_option(user_options, mode))
         table = self._connection().table(str(name.path))
-        self._require_same(table)
+        self._require_same_table(table)
         return table, name.suffix
 
     def _stream_read_options(self, user_options: Mapping[str, str]) -> StreamReadOptions:
@@ -246,9 +246,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     def _require_loaded(self, name: str) -> None:
         if UUID_OPTION in self.options:
-            self._require_same(self._connection().table(name))
+            self._require_same_table(self._connection().table(name))
 
-    def _require_same(self, table: Table) -> None:
+    def _require_same_table(self, table: Table) -> None:
         """Require that a query of the catalog is about the table that was loaded, not about another one of its name."""
         uuid = self.options.get(UUID_OPTION)
         if uuid is not None and uuid != table.uuid:
@@ -258,7 +258,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             )
 
 
-def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
+def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
     """Return a target and the state that it was made by: other queries of this process may refresh the same table."""
     while True:
         state, target = table.state, make()
@@ -266,17 +266,17 @@ def _of_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableSt
             return state, target
 
 
-def _any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
+def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
     """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
     tell.
     """
-    from streamhouse_spark.datasource.read.table_reference import batch_target, stream_target
+    from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
 
     try:
-        return batch_target(table, suffix, parse_read_options(user_options))
+        return resolve_batch_target(table, suffix, parse_read_options(user_options))
     except InvalidOptionError as error:
         try:
-            return stream_target(table, suffix, parse_stream_read_options(user_options))
+            return resolve_stream_target(table, suffix, parse_stream_read_options(user_options))
         except StreamhouseError:
             raise error from None
 

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from pyspark.sql.types import StringType, StructField, StructType
 
 from streamhouse_spark.datasource.catalog.rpc_options import ARGUMENTS_OPTION, CALL_OPTION
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -91,6 +91,6 @@ def answer(connect: Callable[[], Connection], options: Mapping[str, str]) -> Str
     except StreamhouseError as error:
         described = {"class": type(error).__name__, "condition": error.condition, "message": str(error)}
         reply = {"error": described}
-    spare_modules()
+    release_memory()
     text = json.dumps(reply, separators=(",", ":"), allow_nan=False)
     return StructType([StructField("answer", StringType(), nullable=True, metadata={"json": text})])

@@ -18,7 +18,7 @@ from streamhouse_spark.datasource.cdc.avro import AvroSchemas
 from streamhouse_spark.datasource.cdc.event_formats import AVRO, FORMATS, UPSERT, EventFormat, EventReader
 from streamhouse_spark.datasource.cdc.row_validation import RowRules, validate_rows
 from streamhouse_spark.datasource.cdc.schema_registry import Auth
-from streamhouse_spark.datasource.cdc.type_conversion import ValueForms, convert_text, fault
+from streamhouse_spark.datasource.cdc.type_conversion import ValueForms, convert_text, describe_fault
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.table_config import parse_keyed_properties
 from streamhouse_spark.log.commits.idempotency import require_writable
@@ -142,10 +142,10 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> No
         raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
     decoded, summary = _decode_and_inspect(plan, batch)
     try:
-        _check(plan, summary)
+        _require_accepted(plan, summary)
         if summary["bad"] and plan.dead_letter is not None:
             _write(plan, _dead_letters(plan, decoded), plan.dead_letter, query_id, batch_id)
-        rows = _last_changes(plan, decoded)
+        rows = _latest_changes(plan, decoded)
         _write(plan, rows, plan.table, query_id, batch_id, rowKindColumn=_KIND)
     finally:
         decoded.unpersist()
@@ -170,11 +170,11 @@ def _decode_and_inspect(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row
     while True:
         decoded = _decode_events(plan, batch, refused).persist()
         try:
-            summary = _look(decoded)
+            summary = _summarise_events(decoded)
             unknown = {number for number in summary["unknown"] if number not in refused}
             if plan.avro is None or not unknown:
                 return decoded, summary
-            refused |= plan.avro.learn(unknown)
+            refused |= plan.avro.fetch(unknown)
         except BaseException:
             decoded.unpersist()
             raise
@@ -222,14 +222,14 @@ def _convert_change(plan: CdcPlan, change: Column) -> Column:
     for column in plan.columns:
         text = change["row"].getField(column.name)
         values.append(convert_text(text, column.dataType).alias(column.name))
-        problem = fault(column.name, text, column.dataType)
+        problem = describe_fault(column.name, text, column.dataType)
         if problem is not None:
             faults.append(problem)
     wrong = f.coalesce(*faults) if faults else f.lit(None).cast("string")
     return f.struct(change["kind"].alias("kind"), f.struct(*values).alias("row"), wrong.alias("wrong"))
 
 
-def _look(decoded: DataFrame) -> Row:
+def _summarise_events(decoded: DataFrame) -> Row:
     """Return how many events are ``bad``, the ``first`` of them, all ``names`` of columns and ``unknown`` schemas."""
     is_bad = f.col("reason").isNotNull()
     first = f.min_by(f.struct("reason", f.col(_POSITION).cast("string").alias("at")), f.when(is_bad, f.col(_POSITION)))
@@ -243,7 +243,7 @@ def _look(decoded: DataFrame) -> Row:
     return summary
 
 
-def _check(plan: CdcPlan, summary: Row) -> None:
+def _require_accepted(plan: CdcPlan, summary: Row) -> None:
     """Raise `SchemaMismatchError` for events that cannot be read and have no other place, and for new columns."""
     column_names = {column.name for column in plan.columns}
     new = sorted(set(summary["names"] or ()) - column_names)
@@ -260,7 +260,7 @@ def _check(plan: CdcPlan, summary: Row) -> None:
         )
 
 
-def _last_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
+def _latest_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
     """Return the last change of each key."""
     changes = decoded.where(f.col("reason").isNull()).select(_POSITION, f.posexplode("changes").alias(_PLACE, "change"))
     rows = changes.select(

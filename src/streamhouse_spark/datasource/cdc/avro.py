@@ -30,9 +30,9 @@ _ASKED_MAX: Final = 1_000
 class AvroSchemas:
     """The schemas of a query's events: one that was given, or those of a registry, which stay known once asked for."""
 
-    given: str | None
+    schema_text: str | None
     registry: SchemaRegistry | None
-    known: dict[int, str] = field(default_factory=dict)
+    by_id: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -54,9 +54,9 @@ class AvroSchemas:
     def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
         """Return for each event its ``text``, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
         function = _java_class(session).read
-        return spark_versions.java_function(function, events, dict(self.known), dict(refused), self.given)
+        return spark_versions.java_function(function, events, dict(self.by_id), dict(refused), self.schema_text)
 
-    def learn(self, numbers: Iterable[int]) -> dict[int, str]:
+    def fetch(self, numbers: Iterable[int]) -> dict[int, str]:
         """Ask for schemas; return the ids that have none, with the reason. Raises as `SchemaRegistry.schema`."""
         assert self.registry is not None, "only events with ids lack schemas"
         refused = {}
@@ -69,7 +69,7 @@ class AvroSchemas:
             if answer.schema is None:
                 refused[number] = answer.reason
             else:
-                self.known[number] = answer.schema
+                self.by_id[number] = answer.schema
         return refused
 
 

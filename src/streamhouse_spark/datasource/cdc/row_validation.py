@@ -62,31 +62,31 @@ class RowRules:
     def find_rejected_rows(self, rows: pa.Table) -> dict[int, str]:
         """Return the places of the rows that the table refuses, with the reason."""
         reasons: dict[int, str] = {}
-        self._look(rows, np.arange(rows.num_rows), reasons)
+        self._collect_rejected(rows, np.arange(rows.num_rows), reasons)
         return reasons
 
-    def _look(self, rows: pa.Table, places: npt.NDArray[np.int64], reasons: dict[int, str]) -> None:
+    def _collect_rejected(self, rows: pa.Table, places: npt.NDArray[np.int64], reasons: dict[int, str]) -> None:
         """Note the refused rows among some. Where they do not fit as a whole they are halved until a row stands alone,
         so a few bad rows among many cost a few times the work of the whole.
         """
         if not len(places):
             return
         try:
-            stored = self._stored(rows.take(pa.array(places)))
+            stored = self._convert_for_storage(rows.take(pa.array(places)))
         except SchemaMismatchError as error:
             if len(places) == 1:
                 reasons[int(places[0])] = str(error)[:_REASON_CHARS_MAX]
                 return
             middle = len(places) // 2
-            self._look(rows, places[:middle], reasons)
-            self._look(rows, places[middle:], reasons)
+            self._collect_rejected(rows, places[:middle], reasons)
+            self._collect_rejected(rows, places[middle:], reasons)
             return
         for check in self.checks:
             reason = f"its row is in breach of constraint '{check.name}' CHECK ({check.text})"[:_REASON_CHARS_MAX]
-            for place in places[_true(check.in_breach(stored))].tolist():
+            for place in places[_true_positions(check.in_breach(stored))].tolist():
                 reasons.setdefault(place, reason)
 
-    def _stored(self, new_rows: pa.Table) -> pa.Table:
+    def _convert_for_storage(self, new_rows: pa.Table) -> pa.Table:
         """Return rows as they would be stored, but for numbers that the table hands out. Raises `SchemaMismatchError`
         where one cannot be.
         """
@@ -119,7 +119,7 @@ def validate_rows(rules: RowRules, kind: str, batches: Iterable[pa.RecordBatch])
         yield batch.set_column(position, batch.schema.field(position), replaced)
 
 
-def _true(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+def _true_positions(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     return np.flatnonzero(_true_mask(values))
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.read.offset_resolution import batch_ranges
-from streamhouse_spark.datasource.read.partitions import TablePartition, partitions, read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, make_partitions, read_plan
 from streamhouse_spark.datasource.read.table_reference import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, select_columns
 from streamhouse_spark.datasource.worker_errors import ErrorBoundary
@@ -46,12 +46,12 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         schema_at_planning: TableSchema,
     ) -> None:
         """Take a target, and the table's schema when the target was made, which counts if the target has none."""
-        self._begun = target.begun or schema_at_planning
+        self._planned_schema = target.table_schema or schema_at_planning
         self._connection = connection
         self._target = target
         self._options = options
         self._columns = select_columns(schema, target.schema, target.name)
-        self._shape = SparkColumns(schema, self._columns, target.name)
+        self._spark_columns = SparkColumns(schema, self._columns, target.name)
         column_names = set(self._columns)
         self._metadata = tuple(field for field in target.metadata if field.name in column_names)
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
@@ -64,8 +64,8 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         plan = self._plan()
         if self._target.kind != "view":
             reader, advice = f"a read of {self._target.name}", "load it again"
-            require_same_columns(self._begun, plan.schema, self._table_columns, reader, advice)
-        return partitions(plan)
+            require_same_columns(self._planned_schema, plan.schema, self._table_columns, reader, advice)
+        return make_partitions(plan)
 
     @release_memory_after
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -73,7 +73,7 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         rows = read_plan(
             self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._options.fail_on_data_loss
         )
-        return self._shape.batches(rows)
+        return self._spark_columns.batches(rows)
 
     def _plan(self) -> ScanPlan:
         target, options = self._target, self._options

@@ -32,7 +32,7 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
     Raises `InvalidOptionError` as `batch_ranges`, and `OffsetsTrimmedError` for a time from which on they are not all
     there, unless ``failOnDataLoss`` is false.
     """
-    ranges = _rows_asked(state, options)
+    ranges = _requested_offsets(state, options)
     last, end_ms = state.version, options.ending_timestamp_ms
     if end_ms is not None:
         last = last_before(table.storage, state, end_ms * 1000)
@@ -43,11 +43,11 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
         first, _ = range_of_times(table.storage, state, start_us, None, includes=(True, True))
         plan = in_changelog(plan_changes(table, state, first, last, Pruning()))
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
-        plan = replace(plan, pieces=tuple(_since(plan.pieces, options.starting_timestamp_ms * 1000)))
-    return plan if ranges is None else replace(plan, pieces=tuple(_within(plan.pieces, ranges)))
+        plan = replace(plan, pieces=tuple(_restrict_to_times(plan.pieces, options.starting_timestamp_ms * 1000)))
+    return plan if ranges is None else replace(plan, pieces=tuple(_restrict_to_offsets(plan.pieces, ranges)))
 
 
-def _rows_asked(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
+def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
     """Return the offsets of the rows whose changes are asked for; None for all."""
     by_start = options.starting_timestamp_ms is None and options.starting_offsets != FULL
     by_end = options.ending_timestamp_ms is None and options.ending_offsets != LATEST
@@ -59,7 +59,9 @@ def _rows_asked(state: TableState, options: ReadOptions) -> Mapping[int, OffsetR
     return ranges if by_start else {bucket: OffsetRange(0, rows.end) for bucket, rows in ranges.items()}
 
 
-def _within(pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]) -> Iterator[ChangesScanTask]:
+def _restrict_to_offsets(
+    pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]
+) -> Iterator[ChangesScanTask]:
     """Leave out rows at other offsets, and those that have none."""
     for piece in pieces:
         offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
@@ -67,7 +69,7 @@ def _within(pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRang
             yield replace(piece, commits=commits)
 
 
-def _since(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
+def _restrict_to_times(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
     """Leave out the changes of commits that are shown with an earlier time."""
     for piece in pieces:
         if commits := piece.commits.since(start_us):

@@ -25,7 +25,7 @@ from streamhouse_spark.storage.base import Storage
 logger = logging.getLogger(__name__)
 
 
-def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
+def require_complete_offsets(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
     """Raise `InvalidOptionError` for a range from the beginning, if the table was made from a lake table: those rows
     have no offsets, and must not be left out unseen. Reads of changes ask only for those made since.
     """
@@ -49,7 +49,7 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
         state, options.starting_offsets, options.starting_timestamp_ms, strict=strict, storage=storage
     )
     if options.ending_timestamp_ms is not None:
-        ends = _offsets_of_time(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
+        ends = _resolve_timestamp(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
     else:
         ends = {b: _resolve_ending_offset(state, b, log, options.ending_offsets) for b, log in state.buckets.items()}
         _require_buckets(state, options.ending_offsets, "endingOffsets")
@@ -75,7 +75,7 @@ def resolve_starting_offsets(
     primary key may be in its archive.
     """
     if timestamp_ms is not None:
-        return _offsets_of_time(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
+        return _resolve_timestamp(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
     _require_buckets(state, spec, "startingOffsets")
     starts = change_starts(state)
     return {
@@ -121,17 +121,17 @@ def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
         )
 
 
-def _offsets_of_time(
+def _resolve_timestamp(
     state: TableState, timestamp_ms: int, option: str, storage: Storage | None, *, strict: bool
 ) -> dict[int, int]:
     times = ArchiveTimeIndex(storage, state) if storage is not None and state.archive else None
     return {
-        bucket: _offset_of_time(state, bucket, log, timestamp_ms, option, times, strict=strict)
+        bucket: _resolve_bucket_timestamp(state, bucket, log, timestamp_ms, option, times, strict=strict)
         for bucket, log in state.buckets.items()
     }
 
 
-def _offset_of_time(
+def _resolve_bucket_timestamp(
     state: TableState,
     bucket: int,
     log: BucketLog,

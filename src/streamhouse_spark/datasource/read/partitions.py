@@ -32,7 +32,7 @@ class TablePartition(InputPartition):
         return f"TablePartition({len(self.value)} bytes)"
 
 
-def partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
+def make_partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
     """Cut the plan into Spark partitions, as `parts` does."""
     return [TablePartition(part) for part in parts(plan, parallelism)]
 
@@ -54,17 +54,17 @@ def read_plan(
         case (ViewScanTask(suffix),):
             yield from _read_view(table, suffix)
         case (BinlogScanTask(),):
-            yield from _canonical(f"{table.name}${BINLOG}", read_batches(table, plan))
+            yield from _convert_to_spark_types(f"{table.name}${BINLOG}", read_batches(table, plan))
         case _:
             yield from read_batches(table, plan, metadata, mask=mask, fail_on_data_loss=fail_on_data_loss)
 
 
 def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
     table.refresh()
-    yield from _canonical(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
+    yield from _convert_to_spark_types(f"{table.name}${suffix}", open_view(table, suffix).to_arrow().to_batches())
 
 
-def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _convert_to_spark_types(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return batches of a view, with the types that Spark has."""
     for batch in batches:
         schema = canonical_schema(batch.schema)

@@ -31,26 +31,26 @@ def limit_ends(
     backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
     if max_bytes is not None:
-        rows = _rows_within_all(state, backlog, max_bytes)
+        rows = _admit_rows(state, backlog, max_bytes)
     if max_rows is not None and sum(rows.values()) > max_rows:
         rows = fair_shares(rows, max_rows, rotation=sum(starts.values()))
     return {bucket: starts[bucket] + count for bucket, count in rows.items()}
 
 
-def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
+def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
     """Return bucket → number of rows of its backlog that come with the next batch."""
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
-    sizes = {bucket: _bytes_of(state, bucket, offsets) for bucket, offsets in backlog.items()}
+    sizes = {bucket: _estimate_bytes(state, bucket, offsets) for bucket, offsets in backlog.items()}
     total_bytes = sum(sizes.values())
     if total_bytes <= max_bytes:
         return rows
     max_bytes = max(max_bytes, min(BATCH_BYTES_MIN, BATCH_ROWS_MIN * total_bytes // max(1, sum(rows.values()))))
     shares = fair_shares(sizes, max_bytes, rotation=sum(offsets.start for offsets in backlog.values()))
-    fitting = {b: _rows_within(state, b, backlog[b], shares[b]) for b in rows}
+    fitting = {b: _count_rows_within(state, b, backlog[b], shares[b]) for b in rows}
     waiting = {b: rows[b] for b in rows if rows[b] and not fitting[b]}
     if waiting:
         admitted_bytes = sum(
-            _bytes_of(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items()
+            _estimate_bytes(state, b, OffsetRange(o.start, o.start + fitting[b])) for b, o in backlog.items()
         )
         per_row_bytes = max(1, sum(sizes[b] for b in waiting) // sum(waiting.values()))
         turns = max(1, (max_bytes - admitted_bytes) // per_row_bytes)
@@ -59,7 +59,7 @@ def _rows_within_all(state: TableState, backlog: Mapping[int, OffsetRange], max_
     return fitting
 
 
-def files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
+def count_files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
     """Return how many files, from the first on, have at most so many rows and bytes; at least one if there is any."""
     num_rows = num_bytes = 0
     for number, file in enumerate(files):
@@ -92,7 +92,7 @@ def fair_shares(demands: Mapping[int, int], limit: int, *, rotation: int) -> dic
     return shares
 
 
-def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
+def _estimate_bytes(state: TableState, bucket: int, offsets: OffsetRange) -> int:
     """Estimate the bytes in memory of a range; trimmed rows count like the others."""
     log = state.buckets[bucket]
     hot = sum(s.memory_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
@@ -100,7 +100,7 @@ def _bytes_of(state: TableState, bucket: int, offsets: OffsetRange) -> int:
     return hot + len(offsets.intersect(OffsetRange(0, first))) * row_bytes(state, bucket)
 
 
-def _rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
+def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
     """Return how many rows of the range, from its start, have about ``share_bytes`` together."""
     log = state.buckets[bucket]
     rows, left = 0, share_bytes

@@ -36,15 +36,15 @@ def initial_offset(state: TableState, options: StreamReadOptions, storage: Stora
             strict=options.fail_on_data_loss,
             storage=storage,
         )
-        return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), history=state.anchors.rows)
+        return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), history=state.anchors.rows)
     snapshots = state.snapshots
     offsets = {b: snapshots[b].offset if b in snapshots else log.start for b, log in state.buckets.items()}
     num_files = sum(len(snapshot.segments) for snapshot in snapshots.values())
     rows = BootstrapPosition(state.version, num_files) if num_files else None
-    return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), rows, state.anchors.rows)
+    return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), rows, state.anchors.rows)
 
 
-def truncation_of(state: TableState) -> int:
+def last_truncation(state: TableState) -> int:
     """Return the commit that truncated the table last; 0 for none."""
     return state.truncation.commit if state.truncation is not None else 0
 
@@ -58,20 +58,20 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
     return any(start > state.first_offset(bucket) for bucket, start in change_starts(state).items())
 
 
-def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
+def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
     """Find the files of ``begin.rows``, in their order. The table was not truncated since.
 
     Raises `SnapshotExpiredError` if some are deleted, `CorruptDataError` if they are not those of the checkpoint.
     """
     assert begin.rows is not None
     state = newest
-    snapshots = _snapshots(state, begin)
+    snapshots = _snapshots_at(state, begin)
     if snapshots is None:
         try:
             state = state_with_snapshots(table.log, table.storage, begin.rows.commit)
         except SnapshotExpiredError as error:
             raise _expired_error(table.name, error) from error
-        snapshots = _snapshots(state, begin)
+        snapshots = _snapshots_at(state, begin)
     splits = [snapshot_split(newest, snapshot) for snapshot in snapshots or ()]
     files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
     if snapshots is None or len(files) != begin.rows.num_files:
@@ -87,7 +87,7 @@ def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> 
     return files
 
 
-def _snapshots(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
+def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
     """Return the snapshots at these offsets, in the order of the buckets; None if the state has others."""
     snapshots = []
     for bucket, offset in sorted(begin.offsets.items()):
@@ -107,6 +107,6 @@ def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpi
     )
 
 
-def start_pieces(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
+def bootstrap_tasks(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
     """Return the rows of some files as work for tasks."""
     return [StartScanTask(file, begin.offsets[file.bucket]) for file in files]

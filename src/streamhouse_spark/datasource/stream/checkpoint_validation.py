@@ -26,10 +26,10 @@ class StreamHistory:
 
     def __init__(self, *, continues: bool) -> None:
         self._continues = continues
-        self._known: tuple[CommitLog | None, HistoryPoint | None] = (None, None)
-        self._moved: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
+        self._last_valid: tuple[CommitLog | None, HistoryPoint | None] = (None, None)
+        self._moved_offsets: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
-    def placed(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
+    def validate_position(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
         """Give the position; with ``onDifferentHistory=continue`` one in the table for one of another history.
 
         That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
@@ -40,10 +40,10 @@ class StreamHistory:
         cleaned away, the position counts as the table's.
         """
         position = offset.history
-        if position is None or position == table.state.anchors.rows or self._known == (table.log, position):
+        if position is None or position == table.state.anchors.rows or self._last_valid == (table.log, position):
             return offset
         if table.log.relation(position) is not HistoryRelation.OTHER:
-            self._known = (table.log, position)
+            self._last_valid = (table.log, position)
             return offset
         text = (
             f"a stream of {table.name} stands at record {position.number} of attempt {position.attempt}, which the "
@@ -55,20 +55,20 @@ class StreamHistory:
                 f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or go on at "
                 "these offsets, at the log's end where it ends before, with onDifferentHistory=continue"
             )
-        moved_offset = self._moved.get(_place(offset))
+        moved_offset = self._moved_offsets.get(_position_key(offset))
         if moved_offset is None:
-            moved_offset = self._moved[_place(offset)] = _move_offset(table, offset)
+            moved_offset = self._moved_offsets[_position_key(offset)] = _move_offset(table, offset)
             logger.warning("%s: going on at %s", text, dict(moved_offset.offsets))
         return moved_offset
 
-    def moved(self, data: Mapping[str, Any]) -> bool:
+    def has_moved(self, data: Mapping[str, Any]) -> bool:
         """Tell whether `placed` returned another position for this one of Spark."""
-        if not self._moved:
+        if not self._moved_offsets:
             return False
-        return _place(StreamOffset.from_json(data, "", data["table"])) in self._moved
+        return _position_key(StreamOffset.from_json(data, "", data["table"])) in self._moved_offsets
 
 
-def _place(offset: StreamOffset) -> tuple[HistoryPoint | None, tuple[tuple[int, int], ...]]:
+def _position_key(offset: StreamOffset) -> tuple[HistoryPoint | None, tuple[tuple[int, int], ...]]:
     return offset.history, tuple(sorted(offset.offsets.items()))
 
 

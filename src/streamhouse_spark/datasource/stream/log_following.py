@@ -16,9 +16,9 @@ from typing import Any, Final
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.datasource.stream.bootstrap import truncation_of
+from streamhouse_spark.datasource.stream.bootstrap import last_truncation
 from streamhouse_spark.datasource.stream.checkpoint_validation import StreamHistory
-from streamhouse_spark.datasource.stream.micro_batch_stream import commit_of, require_held, require_same_rows
+from streamhouse_spark.datasource.stream.micro_batch_stream import position_commit, require_in_log, require_same_rows
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
@@ -37,7 +37,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 SEGMENTS_MAX: Final = 1_000
 """Segments that one batch is told of. A batch that is told of fewer than there are ends behind them."""
-PASSED_BY: Final = (
+IGNORED_ACTIONS: Final = (
     "append",
     "append-parts",
     "replace",
@@ -61,8 +61,8 @@ PASSED_BY: Final = (
     DROPPED_FILE_ROWS,
 )
 """Actions of records that change neither columns nor rows that are there: a reader goes on behind them."""
-INSTEAD: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
-CATCH_UP: Final = (
+MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
+CATCH_UP_ADVICE: Final = (
     "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
 )
 
@@ -84,16 +84,16 @@ def require_followable(name: str, options: StreamReadOptions) -> None:
     if options.adds_new_columns:
         raise InvalidOptionError(
             f"option schemaEvolutionMode=addNewColumns of a stream of {name} in real-time mode: a batch there cannot "
-            f"end before rows that have new columns; leave the option out, or {INSTEAD}"
+            f"end before rows that have new columns; leave the option out, or {MICRO_BATCH_ADVICE}"
         )
     if options.max_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
         raise InvalidOptionError(
             f"options maxOffsetsPerTrigger and maxBytesPerTrigger of a stream of {name} in real-time mode: a batch "
-            f"there takes the rows that come while it lasts; leave them out, or {INSTEAD}"
+            f"there takes the rows that come while it lasts; leave them out, or {MICRO_BATCH_ADVICE}"
         )
 
 
-def backlog(
+def plan_backlog(
     table: TableHandle,
     state: TableState,
     query_schema: TableSchema,
@@ -111,22 +111,24 @@ def backlog(
     name = table.name
     advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
     require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
-    begin = StreamHistory(continues=options.continues_in_other_history).placed(table, start)
+    begin = StreamHistory(continues=options.continues_in_other_history).validate_position(table, start)
     strict = options.fail_on_data_loss
-    newest = truncation_of(state)
+    newest = last_truncation(state)
     require_same_rows(name, begin.truncation, newest, strict=strict)
     if begin.rows is not None and not begin.rows.is_read and begin.truncation == newest:
         raise InvalidOptionError(
-            f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; {CATCH_UP}"
+            f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; "
+            f"{CATCH_UP_ADVICE}"
         )
-    require_held(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
+    require_in_log(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
     if not options.skips_change_commits:
         advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
         if tells_changes:
             advice = (
-                f"{CATCH_UP}: micro-batches tell of deletions; or go on behind this one with skipChangeCommits=true"
+                f"{CATCH_UP_ADVICE}: micro-batches tell of deletions; or go on behind this one with "
+                "skipChangeCommits=true"
             )
-        require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
+        require_undeleted(state, begin.offsets, position_commit(begin), who="this stream", advice=advice)
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
     dropped = None if tells_changes and state.primary_key else partition_drops_as_of(state, state.version)
@@ -138,7 +140,7 @@ def backlog(
             where, other = ("the archive of changes", "latest") if is_archived else ("the lake", "earliest")
             raise InvalidOptionError(
                 f"a stream of {name} begins with rows that are in {where} only, which real-time mode cannot read; "
-                f"{CATCH_UP}, or begin at startingOffsets={other}"
+                f"{CATCH_UP_ADVICE}, or begin at startingOffsets={other}"
             )
         splits[piece.split.bucket] = piece.split
     starts = {
@@ -156,7 +158,7 @@ def _limit_segments(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit]
     return cut, all(len(split.segments) <= share for split in splits.values())
 
 
-def tasks_of(
+def describe_tasks(
     initial: InitialBacklog,
     table: TableHandle,
     folder: str,
@@ -173,34 +175,36 @@ def tasks_of(
         "attempt": state.attempt,
         "mark": list(initial.begin.history) if initial.begin.history is not None else None,
         "follows": initial.is_whole,
-        "passes": list(PASSED_BY),
+        "passes": list(IGNORED_ACTIONS),
         "kinds": [kind.name.lower() for kind in ChangeType],
-        "layouts": _layouts(initial, table.name, query_schema, columns),
+        "layouts": _describe_layouts(initial, table.name, query_schema, columns),
     }
-    buckets = [_bucket(initial, bucket) for bucket in sorted(initial.begin.offsets)]
+    buckets = [_describe_bucket(initial, bucket) for bucket in sorted(initial.begin.offsets)]
     return [{**shared, "buckets": buckets[i::num_tasks]} for i in range(min(num_tasks, len(buckets)))]
 
 
-def _bucket(initial: InitialBacklog, bucket: int) -> dict[str, Any]:
+def _describe_bucket(initial: InitialBacklog, bucket: int) -> dict[str, Any]:
     split = initial.splits.get(bucket)
     runs = split.deleted if split is not None else None
     return {
         "bucket": bucket,
         "offset": initial.begin.offsets[bucket],
         "row_id": first_row_id(bucket),
-        "segments": [_segment(segment) for segment in split.segments] if split is not None else [],
+        "segments": [_describe_segment(segment) for segment in split.segments] if split is not None else [],
         "deleted": [runs.starts.tolist(), (runs.starts + runs.lengths).tolist()] if runs else [[], []],
     }
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
+def _describe_segment(segment: Segment) -> dict[str, Any]:
     described = segment.to_json()
     for name in ("stats", "partitions"):
         described.pop(name, None)
     return {**described, "sums": base64.b64encode(segment.index_bytes).decode()}
 
 
-def _layouts(initial: InitialBacklog, name: str, query_schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
+def _describe_layouts(
+    initial: InitialBacklog, name: str, query_schema: TableSchema, columns: Sequence[str]
+) -> dict[str, Any]:
     """Describe rows of each schema that the log has or gets: the Arrow schema, and Spark's columns in it.
 
     Raises `InvalidOptionError` for rows whose columns have other types than the query's.
@@ -221,7 +225,7 @@ def _layouts(initial: InitialBacklog, name: str, query_schema: TableSchema, colu
             if at is not None and not is_stored_alike(written.columns[at], column):
                 raise InvalidOptionError(
                     f"a stream of {name} begins with rows whose column '{column_name}' had another type when they were "
-                    f"written, which real-time mode cannot read; {CATCH_UP}"
+                    f"written, which real-time mode cannot read; {CATCH_UP_ADVICE}"
                 )
             chosen.append(-1 if at is None else at)
         arrow = base64.b64encode(written.arrow.serialize().to_pybytes()).decode()

@@ -27,26 +27,26 @@ class PollThrottle:
         self.table = table
         self.state = state
         self._clock = table.world.clock
-        self._lookout = lookout_of(table)
-        self._resolved_ms = self._answered_ms = self._clock.boot_ms()
+        self._poller = lookout_of(table)
+        self._resolved_ms = self._polled_ms = self._clock.boot_ms()
         self._was_quiet = previous is not None and previous.state is state
 
     def is_spinning(self) -> bool:
         """Tell whether Spark asks again at once although the last look found nothing new."""
         now_ms = self._clock.boot_ms()
-        is_at_once = now_ms - self._answered_ms <= SPIN_MS
+        is_at_once = now_ms - self._polled_ms <= SPIN_MS
         return self._was_quiet and is_at_once and now_ms - self._resolved_ms < RESOLVE_MS
 
     def wait(self) -> None:
         """Wait until a look is due."""
-        while (wait_ms := self._lookout.wait_ms()) > 0:
+        while (wait_ms := self._poller.wait_ms()) > 0:
             self._clock.sleep_ms(wait_ms)
 
-    def sees_nothing(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Look, and tell whether all is as it was. Errors are for the caller's own look."""
         try:
-            state = self._lookout.look(self.state, self.table.refresh)
+            state = self._poller.look(self.state, self.table.refresh)
         except StreamhouseError:
             return False
-        self._answered_ms = self._clock.boot_ms()
+        self._polled_ms = self._clock.boot_ms()
         return state is self.state

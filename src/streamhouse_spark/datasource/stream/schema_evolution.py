@@ -46,16 +46,16 @@ class AddedColumns:
     """
 
     def __init__(self, initial_state: TableState, columns: tuple[str, ...]) -> None:
-        self._known = frozenset(initial_state.schema.column(name).id for name in columns)
-        self._missing = _names(
-            initial_state.schema, frozenset(c.id for c in initial_state.schema.columns) - self._known
+        self._column_ids = frozenset(initial_state.schema.column(name).id for name in columns)
+        self._missing = _column_names(
+            initial_state.schema, frozenset(c.id for c in initial_state.schema.columns) - self._column_ids
         )
-        self._seen: Mapping[int, int] = initial_state.ends
+        self._seen_ends: Mapping[int, int] = initial_state.ends
         self._end: dict[int, int] | None = None
-        self._new: tuple[str, ...] = ()
+        self._new_names: tuple[str, ...] = ()
         """The columns that it lacks, by their names at the last look; once the end is fixed, by those at that time."""
 
-    def look(self, state: TableState) -> None:
+    def update(self, state: TableState) -> None:
         """Take in a newer state of the table. Raises `SchemaMismatchError` for a query that never had all columns."""
         if self._missing:
             raise SchemaMismatchError(
@@ -66,38 +66,40 @@ class AddedColumns:
             )
         if self._end is not None:
             return
-        added = frozenset(column.id for column in state.schema.columns) - self._known
-        self._new = _names(state.schema, added)  # without those that are dropped again: nobody can read them
-        first = first_offsets_with(state, added, self._seen)
+        added = frozenset(column.id for column in state.schema.columns) - self._column_ids
+        self._new_names = _column_names(
+            state.schema, added
+        )  # without those that are dropped again: nobody can read them
+        first = first_offsets_with(state, added, self._seen_ends)
         if first:
             self._end = {bucket: first.get(bucket, end) for bucket, end in state.ends.items()}
         else:
-            self._seen = state.ends
+            self._seen_ends = state.ends
 
     @property
     def has_end(self) -> bool:
         return self._end is not None
 
     @property
-    def lacks_columns(self) -> bool:
+    def has_new_columns(self) -> bool:
         """Whether the query lacks columns of the table, as of the last look."""
-        return bool(self._new)
+        return bool(self._new_names)
 
-    def within(self, ends: Mapping[int, int]) -> dict[int, int]:
+    def limit_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Return bucket → how far the query may read up to ``ends``: not beyond the last look."""
-        limits = self._seen if self._end is None else self._end
+        limits = self._seen_ends if self._end is None else self._end
         return {bucket: min(end, limits.get(bucket, 0)) for bucket, end in ends.items()}
 
     def error(self, table_name: str) -> SchemaMismatchError:
         """Return the error for a query that has read all that it may."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
-            f"{table_name}: {', '.join(self._new)} came to the columns, and this stream, which began without, has "
-            f"processed all that was written before, up to {where}; start the query again from its checkpoint: it goes "
-            "on there, with the columns as they are now (schemaEvolutionMode=addNewColumns)",
+            f"{table_name}: {', '.join(self._new_names)} came to the columns, and this stream, which began without, "
+            f"has processed all that was written before, up to {where}; start the query again from its checkpoint: it "
+            "goes on there, with the columns as they are now (schemaEvolutionMode=addNewColumns)",
             condition=CONDITION,
         )
 
 
-def _names(schema: TableSchema, ids: AbstractSet[int]) -> tuple[str, ...]:
+def _column_names(schema: TableSchema, ids: AbstractSet[int]) -> tuple[str, ...]:
     return tuple(column.name for column in schema.columns if column.id in ids)

@@ -67,20 +67,23 @@ class StreamOffset:
     The first offsets of a stream carry them to the end, as they do ``initial``."""
     history: HistoryPoint | None = None
     """The newest record with rows that the log had when the position was taken; None in older checkpoints."""
-    begun: HistoryPoint | None = None
+    start_history: HistoryPoint | None = None
     """The ``history`` of where a stream began that is told of deletions, carried as ``initial`` is."""
 
     @property
     def is_initial(self) -> bool:
         """Whether nothing was read before."""
-        has_progress = (self.rows is not None and self.rows.num_read > 0) or self.begun not in (None, self.history)
+        has_progress = (self.rows is not None and self.rows.num_read > 0) or self.start_history not in (
+            None,
+            self.history,
+        )
         return self.initial is not None and dict(self.initial) == dict(self.offsets) and not has_progress
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
         """Return the beginning of the batch that ends at ``end``, when Spark says that it begins here."""
         if self.is_initial and end.initial is not None:
             rows = end.rows.read_to(0) if end.rows is not None else None
-            history = end.begun or end.history
+            history = end.start_history or end.history
             return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=history)
         return self
 
@@ -102,8 +105,8 @@ class StreamOffset:
             out["rows"] = self.rows.to_json()
         if self.history is not None:
             out["history"] = list(self.history)
-        if self.begun is not None:
-            out["begun"] = list(self.begun)
+        if self.start_history is not None:
+            out["begun"] = list(self.start_history)
         return out
 
     @classmethod

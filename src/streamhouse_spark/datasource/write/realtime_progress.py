@@ -64,7 +64,7 @@ class RealTimeBatch:
             for b, entry_id in enumerate(places)
         }
         stored = {bucket: offset for bucket, offset in offsets.items() if offset is not None}
-        records = {bucket: _record(state, places[bucket]) for bucket in stored}
+        records = {bucket: _source_record(state, places[bucket]) for bucket in stored}
         self._require_same_source(source, stored, records)
         return stored
 
@@ -127,16 +127,16 @@ class RealTimeBatch:
         ends = source.refresh().ends
         for bucket, offset in stored.items():
             if offset > ends[bucket]:
-                raise self._other_source(source.name, bucket, offset, f"where the bucket ends at {ends[bucket]}")
+                raise self._other_source_error(source.name, bucket, offset, f"where the bucket ends at {ends[bucket]}")
         for record in {record for record in records.values() if record is not None}:
             if source.log.relation(record) is HistoryRelation.OTHER:
                 bucket = next(bucket for bucket, candidate in records.items() if candidate == record)
                 difference = (
                     f"whose log does not have record {record.number} of attempt {record.attempt}, with which they came"
                 )
-                raise self._other_source(source.name, bucket, stored[bucket], difference)
+                raise self._other_source_error(source.name, bucket, stored[bucket], difference)
 
-    def _other_source(self, source: str, bucket: int, offset: int, difference: str) -> DifferentHistoryError:
+    def _other_source_error(self, source: str, bucket: int, offset: int, difference: str) -> DifferentHistoryError:
         return DifferentHistoryError(
             f"batch {self.number} of stream {self._mark.app_id} into {self.table.name}: rows of bucket {bucket} up to "
             f"offset {offset} are stored that were read from {source}, {difference}: {source} was restored from an "
@@ -146,6 +146,6 @@ class RealTimeBatch:
         )
 
 
-def _record(state: TableState, place: str) -> HistoryPoint | None:
+def _source_record(state: TableState, place: str) -> HistoryPoint | None:
     entry = state.transactions.get(place)
     return record_of(entry.batch) if entry is not None else None

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from streamhouse_spark.config.alter_table import Alteration
 from streamhouse_spark.config.column_changes import ColumnChanges
-from streamhouse_spark.datasource.write.write_validation import columns_of
+from streamhouse_spark.datasource.write.write_validation import frame_columns
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.commits.actions import Action, SetSchema
 from streamhouse_spark.log.commits.state import TableState
@@ -61,7 +61,7 @@ def _make_add_columns(
     if not new and not fields:
         table.require_there(state)
         return ()
-    added = columns_of(StructType(new)) if new else None
+    added = frame_columns(StructType(new)) if new else None
     return make_alter_actions(table, state, Alteration(added, columns=ColumnChanges(fields=tuple(fields))))
 
 
@@ -70,7 +70,7 @@ def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.Da
     column = state.schema.find(field.name)
     if column is None or not pa.types.is_nested(column.type):
         return []
-    (frame_column,) = columns_of(StructType([field])).columns
+    (frame_column,) = frame_columns(StructType([field])).columns
     missing_fields = find_missing_fields(column.type, frame_column.type)
     older = [(c.type, c.inner_ids) for schema in state.schemas.values() for c in schema.columns if c.id == column.id]
     for path, _ in missing_fields:

@@ -111,8 +111,8 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        numbers = self._numbers()
-        stager = task_stager(
+        numbers = self._make_identity_ranges()
+        stager = make_stager(
             self.connection,
             self.table_uuid,
             self.shape,
@@ -126,11 +126,11 @@ class StagingPlan:
         )
         parts, partitions = [], []
         schema = self.schema if self.now is None else evaluate_defaults(self.schema, self.now)
-        for chunk in chunks(batches):
+        for chunk in iter_chunks(batches):
             rows, missing = convert_rows(chunk, schema, table=self.table)
             if self.replaced is not None:
                 rows = stager.completed(rows)  # partitions may be generated
-                partitions.append(self.replaced.seen(rows, self.schema, self.table))
+                partitions.append(self.replaced.partitions_of_rows(rows, self.schema, self.table))
             updated = min(num_updated, rows.num_rows)
             parts.append(stager.stage(rows, missing, updated))
             num_updated -= updated
@@ -138,7 +138,7 @@ class StagingPlan:
         history = self.history if numbers is None else numbers.newest
         return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
 
-    def _numbers(self) -> IdentityRanges | None:
+    def _make_identity_ranges(self) -> IdentityRanges | None:
         """Return what takes numbers of the identity column for this task alone."""
         if self.identity is None:
             return None
@@ -151,10 +151,10 @@ def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitM
     before = METER.total()
     message = stage()
     segments = message.staged.segments if message.staged is not None else ()
-    return replace(message, counts=counts_of(segments, (METER.total() - before).total))
+    return replace(message, counts=format_counts(segments, (METER.total() - before).total))
 
 
-def counts_of(segments: Sequence[StagedSegment], num_requests: int) -> str:
+def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
     """Return the counts of a task as the text that Java looks for."""
     counts = {
         "segmentsWritten": len(segments),
@@ -169,7 +169,7 @@ def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
     return distinct(pa.concat_tables(partitions)) if partitions and partitions[0].num_columns else None
 
 
-def task_stager(
+def make_stager(
     connection: Connection,
     table_uuid: str,
     shape: SegmentOptions,
@@ -199,7 +199,7 @@ def task_stager(
     )
 
 
-def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def iter_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:
@@ -231,7 +231,7 @@ def require_planned(table: Table, messages: Sequence[StagedCommitMessage]) -> No
     table.log.require_history(own, f"a write to {table.name} was planned")
 
 
-def all_staged(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
+def merge_staged_messages(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
     """Return the staged files of all tasks, in their order. None if no task had a row."""
     parts = [message.staged for message in messages if message.staged is not None]
     return merge_staged_rows(parts) if parts else None

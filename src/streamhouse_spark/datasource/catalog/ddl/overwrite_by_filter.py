@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from streamhouse_spark.datasource.catalog.ddl.delete_by_filter import columns_of, condition_of
+from streamhouse_spark.datasource.catalog.ddl.delete_by_filter import build_condition, filter_columns
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.write.overwrite_writer import ReplacedPart
 from streamhouse_spark.errors import InvalidOptionError
@@ -23,11 +23,11 @@ def parse_overwrite_filter(connection: Connection, name: str, text: str) -> Repl
         read = replace(ReadVersion.of(state), is_strict=True)
     if "filters" not in request:
         return ReplacedPart(read=read)
-    condition = condition_of(request["filters"], connection.table(name).state.schema)
+    condition = build_condition(request["filters"], connection.table(name).state.schema)
     if condition is None:
         raise InvalidOptionError(
             f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
             "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, floats by = and IN "
             "alone; use MERGE, or DELETE and INSERT"
         )
-    return ReplacedPart(Filter(condition, columns=columns_of(request["filters"])), read)
+    return ReplacedPart(Filter(condition, columns=filter_columns(request["filters"])), read)

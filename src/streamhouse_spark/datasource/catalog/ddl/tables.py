@@ -15,8 +15,12 @@ from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
-from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
-from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES, properties_of
+from streamhouse_spark.datasource.catalog.ddl.partitions import (
+    drop_partitions_by_value,
+    list_partitions,
+    truncate_partitions_by_value,
+)
+from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES, describe_properties
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
@@ -40,12 +44,12 @@ def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
     warehouse = connection.warehouse()
     database = parse_database(args["database"])
     require_database(warehouse, database)
-    if not _is_made(connection, database):
+    if not _has_database(connection, database):
         return {"tables": []}
     return {"tables": [parse_table_name(name).path.table for name in warehouse.tables(database)]}
 
 
-def _is_made(connection: Connection, database: str) -> bool:
+def _has_database(connection: Connection, database: str) -> bool:
     """Tell whether the warehouse has the database ``default`` yet, which is always there for Spark."""
     try:
         return connection.warehouse().database_exists(database)
@@ -88,7 +92,9 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
     defaults = (
         {} if args.get("as_select") else column_defaults
     )  # defaults of the tables that a query reads are not its rows'
-    buckets = _with_buckets(path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema)))
+    buckets = _merge_bucket_properties(
+        path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema))
+    )
     texts = {name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()}
     return StructJson(schema), primary_key, partitioning.fields, None, buckets, texts
 
@@ -131,15 +137,15 @@ def _copy_properties(like: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _with_buckets(
+def _merge_bucket_properties(
     path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
 ) -> dict[str, str]:
     """Combine ``bucket(4, id)`` and the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
     if not buckets:
         return dict(properties)
     from_properties, from_partitioning = (
-        _buckets({**buckets, **properties}, columns),
-        _buckets({**properties, **buckets}, columns),
+        _parse_buckets({**buckets, **properties}, columns),
+        _parse_buckets({**properties, **buckets}, columns),
     )
     if from_properties != from_partitioning:
         raise InvalidOptionError(
@@ -150,7 +156,7 @@ def _with_buckets(
     return {**properties, **buckets}
 
 
-def _buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple[str, ...]]:
+def _parse_buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple[str, ...]]:
     properties = parse_properties(
         {name: texts[name] for name in ("bucket.num", "bucket.key", "table.datalake.format") if name in texts}, columns
     )
@@ -173,7 +179,7 @@ def _refuse_column_clauses(path: TablePath, schema: str) -> None:
 
 def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the properties for SHOW TBLPROPERTIES and DESCRIBE EXTENDED."""
-    return {"properties": properties_of(connection.table(str(rows_path_of(args, "describe"))))}
+    return {"properties": describe_properties(connection.table(str(rows_path_of(args, "describe"))))}
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -195,18 +201,18 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
     """
     table = connection.table(str(path_of(args, "show partitions of")))
     partition_spec = dict(zip(args.get("names") or [], args.get("values") or [], strict=True))
-    return {"partitions": partition_rows(table, partition_spec)}
+    return {"partitions": list_partitions(table, partition_spec)}
 
 
 def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Drop partitions of the loaded table: ALTER TABLE … DROP PARTITION; see `streamhouse_spark.table.partitions`."""
     table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
-    drop_rows(table, args["partitions"])
+    drop_partitions_by_value(table, args["partitions"])
     return {}
 
 
 def truncate_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Empty partitions of the loaded table, in one step: TRUNCATE TABLE … PARTITION."""
     table = connection.table_by_uuid(str(path_of(args, "truncate partitions of")), args["uuid"])
-    empty_partitions(table, args["partitions"])
+    truncate_partitions_by_value(table, args["partitions"])
     return {}

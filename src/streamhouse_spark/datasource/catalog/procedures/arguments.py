@@ -57,10 +57,10 @@ def bind_arguments(procedure: str, parameters: Sequence[Parameter], arguments: M
             near = nearest(name, names)
             hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
             raise InvalidOptionError(f"procedure {procedure} has no parameter {name[:100]!r}; {hint}")
-    return {parameter.name: _value(procedure, parameter, by_folded_name) for parameter in parameters}
+    return {parameter.name: _bind_value(procedure, parameter, by_folded_name) for parameter in parameters}
 
 
-def _value(procedure: str, parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
+def _bind_value(procedure: str, parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
     if parameter.name not in arguments:
         if parameter.default is None:
             raise InvalidOptionError(f"procedure {procedure} needs {parameter.name}: {parameter.comment}")
@@ -74,12 +74,12 @@ def _value(procedure: str, parameter: Parameter, arguments: Mapping[str, Any]) -
     return value
 
 
-def table_name_of(text: str) -> str:
+def parse_table_argument(text: str) -> str:
     """Return a checked name. Raises `InvalidNameError`, also for one with a suffix."""
     return str(parse_table_name(text).require_table("call a procedure on"))
 
 
-def grace_ms_of(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
+def parse_older_than(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
     """Return the age of ``older_than``. Raises `InvalidOptionError` for a time that is yet to come."""
     if older_than_us is None:
         return default_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -19,14 +19,14 @@ PUBLISHED: Final = (
 
 def create_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Begin a branch and return one row. Raises as `Table.create_branch`."""
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     branch = table.create_branch(arguments["branch"])
     return [(table.name, branch.name, branch.version, branch.lake_snapshot)]
 
 
 def drop_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Drop a branch and return one row. Raises as `Table.drop_branch`."""
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     table.drop_branch(arguments["branch"])
     return [(table.name, arguments["branch"])]
 
@@ -35,7 +35,7 @@ def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Bring ``branch``, which is the table itself, to the branch ``to``, and return one row. The order of the two is
     Iceberg's. Raises as `Table.fast_forward`, and `InvalidOptionError` for another branch than ``main``.
     """
-    name, branch = table_name_of(arguments["table"]), arguments["branch"]
+    name, branch = parse_table_argument(arguments["table"]), arguments["branch"]
     if branch.strip().lower() != "main":
         raise InvalidOptionError(
             f"fast_forward of {name}: branch is {branch!r}, and 'main', the table itself, alone goes forward; say "

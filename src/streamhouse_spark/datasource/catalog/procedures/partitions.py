@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
 from streamhouse_spark.schema.partition_fields import join_fields, split_fields
@@ -22,9 +22,9 @@ def drop_partition(connection: Connection, arguments: Mapping[str, Any]) -> Sequ
     """Drop partitions and return one row of counts. Raises as `Table.drop_partition`; `InvalidOptionError` for a text
     that is no partition.
     """
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     state = table.refresh()
-    texts = _texts(arguments["partition"])
+    texts = _parse_partition(arguments["partition"])
     match = PartitionMatch.of_texts(texts, state.schema, state.partition_by, table.name)
     report = drop_partitions(table, PartitionMatches((match,)), dry_run=arguments["dry_run"])
     return [(table.name, report.rows, report.files, report.snapshot_id, arguments["dry_run"])]
@@ -32,16 +32,18 @@ def drop_partition(connection: Connection, arguments: Mapping[str, Any]) -> Sequ
 
 def set_partitioning(connection: Connection, arguments: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
     """Partition rows anew and return both partitionings. Raises as `Table.set_partitioning`."""
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     before = join_fields(table.refresh().parsed.partition_fields)
     table.set_partitioning(split_fields(arguments["partitioning"]))
     return [(table.name, join_fields(table.state.parsed.partition_fields), before)]
 
 
-def _texts(text: str) -> dict[str, str]:
+def _parse_partition(text: str) -> dict[str, str]:
     """Return the values of a JSON object as people write them."""
     try:  # numbers stay as they are written: a float would be another decimal
-        values = json.loads(text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_each_once)
+        values = json.loads(
+            text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_require_unique_names
+        )
     except ValueError:
         values = None
     if not isinstance(values, dict) or any(isinstance(value, dict | list) for value in values.values()):
@@ -49,17 +51,17 @@ def _texts(text: str) -> dict[str, str]:
             f"partition of procedure drop_partition is {text[:100]!r}, expected a JSON object of columns and values, "
             'such as {"day": "2026-01-31", "country": null}'
         )
-    return {name: _text(value) for name, value in values.items()}
+    return {name: _value_text(value) for name, value in values.items()}
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a name is there twice")
     return values
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return NULL_NAME
     return value if isinstance(value, str) else json.dumps(value)

@@ -19,8 +19,8 @@ from streamhouse_spark.datasource.catalog.procedures import views as view_proced
 from streamhouse_spark.datasource.catalog.procedures.arguments import (
     Parameter,
     bind_arguments,
+    parse_table_argument,
     struct_json,
-    table_name_of,
 )
 from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
@@ -92,7 +92,7 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
 
 
 def _drop_consumer(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     consumer_id = arguments["consumer_id"]
     consumers = table.refresh().consumers
     if consumer_id not in consumers:
@@ -107,7 +107,7 @@ def _drop_consumer(connection: Connection, arguments: Mapping[str, Any]) -> Rows
 
 def _table_status(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     if arguments["table"] is not None:
-        return [_status(connection.table(table_name_of(arguments["table"])))]
+        return [_status(connection.table(parse_table_argument(arguments["table"])))]
     return [_status_or_error(connection, name) for name in connection.warehouse().tables()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -16,7 +16,7 @@ DROPPED: Final = "table string not null, tag string not null"
 
 def create_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Name a version and return one row. Raises as `Table.create_tag`."""
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     days = arguments["retain_days"]
     tag = table.create_tag(arguments["tag"], arguments["version"], retain_ms=None if days is None else days * DAY_MS)
     return [(table.name, tag.name, tag.version, tag.lake_snapshot)]
@@ -24,6 +24,6 @@ def create_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
 
 def drop_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
     """Drop a tag and return one row. Raises as `Table.drop_tag`."""
-    table = connection.table(table_name_of(arguments["table"]))
+    table = connection.table(parse_table_argument(arguments["table"]))
     table.drop_tag(arguments["tag"])
     return [(table.name, arguments["tag"])]

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.arguments import parse_table_argument
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs
 from streamhouse_spark.errors import StreamhouseError
@@ -37,7 +37,7 @@ def materialize(connection: Connection, call_arguments: Mapping[str, Any], jobs:
     """Make a materialised table, or take the one of this query, and refresh it. Raises as
     `streamhouse_spark.materialize`.
     """
-    name = table_name_of(call_arguments["table"])
+    name = parse_table_argument(call_arguments["table"])
     arguments = {
         "query": call_arguments["query"],
         "freshness": call_arguments["freshness"] or "1min",
@@ -49,18 +49,18 @@ def materialize(connection: Connection, call_arguments: Mapping[str, Any], jobs:
 
 def refresh(connection: Connection, call_arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     """Bring a materialised table to the newest versions of its sources. Raises as `MaterializedTable.refresh`."""
-    return _run_procedure(connection, jobs, "refresh", table_name_of(call_arguments["table"]), {})
+    return _run_procedure(connection, jobs, "refresh", parse_table_argument(call_arguments["table"]), {})
 
 
 def pause(connection: Connection, call_arguments: Mapping[str, Any]) -> Rows:
     """Have services of refreshes leave a materialised table as it is. Raises as `pause_refreshes`."""
-    table = connection.table(table_name_of(call_arguments["table"]))
+    table = connection.table(parse_table_argument(call_arguments["table"]))
     return [(table.name, pause_refreshes(table))]
 
 
 def resume(connection: Connection, call_arguments: Mapping[str, Any]) -> Rows:
     """Have services of refreshes keep a materialised table again. Raises as `resume_refreshes`."""
-    table = connection.table(table_name_of(call_arguments["table"]))
+    table = connection.table(parse_table_argument(call_arguments["table"]))
     return [(table.name, resume_refreshes(table))]
 
 
@@ -77,7 +77,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
         [sys.executable, "-m", PROGRAM],
         stdin=subprocess.PIPE,  # open as long as this process waits: the other ends with it
         stdout=subprocess.PIPE,
-        env=_environment(),
+        env=_child_environment(),
         text=True,
     ) as process:
         assert process.stdin is not None
@@ -96,7 +96,7 @@ def _run_procedure(connection: Connection, jobs: SparkJobs, verb: str, name: str
     return [answer["row"]]
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Return the environment of a process that finds the same modules, and takes its session for a classic one."""
     environment = {name: value for name, value in os.environ.items() if name not in _CONNECTS}
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable}

@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.catalog.scan.pruning import comparable_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.spark_schema import SparkColumns
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import release_memory
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.scan_tasks import ScanPlan, num_segments
 from streamhouse_spark.storage.request_metrics import METER
@@ -44,32 +44,32 @@ class PythonReader(DataSourceReader):
         return {**self.__dict__, "_plan": self._plan.without_groups()}
 
     def partitions(self) -> list[InputPartition]:
-        spare_modules()
-        return partitions_of(self._plan)
+        release_memory()
+        return make_partitions(self._plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
-        spare_modules()
-        return rows_as_bytes(self._connection, self._plan, partition.plan())
+        release_memory()
+        return read_ipc_rows(self._connection, self._plan, partition.plan())
 
 
-def rows_as_bytes(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Read a plan as ``python_plan`` says, whose groups are not looked at. Each row is an Arrow stream of one batch.
 
     The last one has no rows, and the counts of the read in the metadata of its schema.
     """
     before = METER.total()
-    yield from _rows_as_bytes(connection, python_plan, plan)
+    yield from _read_ipc_rows(connection, python_plan, plan)
     counts = {
         "segmentsRead": num_segments(plan),
         "segmentsSkipped": python_plan.skipped,
         "storeRequests": (METER.total() - before).total,
     }
     schema = pa.schema([], metadata={COUNTS_KEY: json.dumps(counts)})
-    yield _as_row(pa.RecordBatch.from_arrays([], schema=schema), spark_versions.arrow_schema_of(BATCH_COLUMN))
+    yield _encode_batch(pa.RecordBatch.from_arrays([], schema=schema), spark_versions.arrow_schema_of(BATCH_COLUMN))
 
 
-def _rows_as_bytes(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     mask = mask_of(parse_filters(python_plan.filters, comparable_types(plan.schema))) if python_plan.filters else None
     rows = read_plan(
         connection, plan, python_plan.metadata_fields, mask=mask, fail_on_data_loss=python_plan.fail_on_data_loss
@@ -80,14 +80,14 @@ def _rows_as_bytes(connection: Connection, python_plan: PythonPlan, plan: ScanPl
     out = spark_versions.arrow_schema_of(BATCH_COLUMN)
     if not python_plan.columns:
         for batch in rows:
-            yield _as_row(batch.select([]), out)
+            yield _encode_batch(batch.select([]), out)
         return
     for batch in SparkColumns(schema, python_plan.columns, python_plan.name).batches(rows):
         for part in _split_large_batch(batch):
-            yield _as_row(part, out)
+            yield _encode_batch(part, out)
 
 
-def partitions_of(plan: PythonPlan) -> list[InputPartition]:
+def make_partitions(plan: PythonPlan) -> list[InputPartition]:
     return [TablePartition(plan.common.with_pieces(group)) for group in plan.groups]
 
 
@@ -101,7 +101,7 @@ def _split_large_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _split_large_batch(batch.slice(middle))
 
 
-def _as_row(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _encode_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

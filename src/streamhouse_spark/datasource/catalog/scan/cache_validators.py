@@ -26,13 +26,13 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import LAKE
 
-Grounds: TypeAlias = list[Mapping[str, Any]] | None
+CacheValidators: TypeAlias = list[Mapping[str, Any]] | None
 """Paths with the stamp of the file, or without one where there must be none; None where only a call can tell."""
 
 NO_LAKE = LakeValidators((), ())
 
 
-def lake_marks(table: TableHandle, *, is_read: bool, is_shared: bool = False) -> LakeValidators | None:
+def lake_validators(table: TableHandle, *, is_read: bool, is_shared: bool = False) -> LakeValidators | None:
     """Return the marks of the lake, if it is to be read: they are taken before. None if its changes leave none, and of
     a store where a look for them would be one more: ``is_shared`` says that the reads take what it finds.
     """
@@ -50,7 +50,7 @@ def reads_lake(pin: QuerySnapshot, options: ReadOptions, state: TableState) -> b
     return pin.suffix == LAKE or options.as_of_lake_snapshot is not None or state.lake is not None
 
 
-def grounds_of(table: TableHandle, pin: QuerySnapshot, lake: LakeValidators | None) -> Grounds:
+def snapshot_validators(table: TableHandle, pin: QuerySnapshot, lake: LakeValidators | None) -> CacheValidators:
     """Return the grounds of an answer for this pin. A state that the user chose, and one that a statement writes, have
     none, nor has a view, which is read anew.
 
@@ -61,13 +61,13 @@ def grounds_of(table: TableHandle, pin: QuerySnapshot, lake: LakeValidators | No
         return None
     absent = [commit_key(pin.uuid, pin.commit + 1), *lake.absent]
     if _is_local(table):
-        return _with_validators(table.storage, [commit_key(pin.uuid, pin.commit), *lake.there], absent)
-    return _of_store(table, absent)
+        return _file_validators(table.storage, [commit_key(pin.uuid, pin.commit), *lake.there], absent)
+    return _store_validators(table, absent)
 
 
-def grounds_of_plan(
+def plan_validators(
     table: TableHandle, pin: QuerySnapshot, options: ReadOptions, lake: LakeValidators | None
-) -> Grounds:
+) -> CacheValidators:
     """Return the grounds of an answer that follows from the pin, such as a plan.
 
     In another store than a disk these are no files of the log, nor any for a snapshot of the lake: the commit and the
@@ -77,10 +77,10 @@ def grounds_of_plan(
     is_fixed = pin.suffix in (None, LAKE) and not (pin.is_chosen or pin.is_rewritten)
     has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
     if not is_fixed or has_moment or _is_local(table):
-        return grounds_of(table, pin, lake)
+        return snapshot_validators(table, pin, lake)
     if pin.suffix == LAKE or lake == NO_LAKE:
         return []
-    return None if lake is None else _of_store(table, lake.absent)
+    return None if lake is None else _store_validators(table, lake.absent)
 
 
 @contextmanager
@@ -90,10 +90,10 @@ def observe_lake_once(
     """Let an answer that follows from the pin take the lake as one look finds it, and give the marks of that."""
     is_read = reads_lake(pin, options, state)
     if not is_read or not table.has_lake or pin.suffix is not None or _is_local(table):
-        yield lake_marks(table, is_read=is_read)
+        yield lake_validators(table, is_read=is_read)
         return
     with table.open_lake().one_look():
-        yield lake_marks(table, is_read=True, is_shared=True)
+        yield lake_validators(table, is_read=True, is_shared=True)
 
 
 def _is_local(table: TableHandle) -> bool:
@@ -102,7 +102,7 @@ def _is_local(table: TableHandle) -> bool:
     return storage.local_path("") is not None and storage.local_path(table_prefix(table.uuid)) is not None
 
 
-def _of_store(table: TableHandle, absent: Sequence[str]) -> Grounds:
+def _store_validators(table: TableHandle, absent: Sequence[str]) -> CacheValidators:
     from streamhouse_spark.datasource.catalog.scan.log_files import store_folder
 
     folder = store_folder(table)
@@ -112,7 +112,7 @@ def _of_store(table: TableHandle, absent: Sequence[str]) -> Grounds:
     return [{"path": folder.folder, "stamp": None, "absent": list(absent), "file_systems": settings}]
 
 
-def _with_validators(storage: Storage, present: Iterable[str], absent: Iterable[str]) -> Grounds:
+def _file_validators(storage: Storage, present: Iterable[str], absent: Iterable[str]) -> CacheValidators:
     validators: list[Mapping[str, Any]] = []
     for key in present:
         path = storage.local_path(key)

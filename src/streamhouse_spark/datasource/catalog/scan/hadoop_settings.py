@@ -45,7 +45,7 @@ class HadoopSetting:
         return {"key": self.key, "value": self.value, "setting": self.setting, "is_default": self.is_default}
 
 
-def settings_of(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
+def store_settings(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the warehouse's settings for a kind of store, but for those that Hadoop's file system needs not know."""
     return {k: v for k, v in settings.items() if k.startswith(prefix) and k not in _HARMLESS and v}
 
@@ -91,7 +91,7 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
     elif "adls.sas-token" in settings:
         hadoop_settings += [named("account.auth.type", "SAS"), named("sas.fixed.token", setting="adls.sas-token")]
     elif "adls.client-secret" in settings:
-        login = f"https://{_login(host)}/{settings['adls.tenant-id']}/oauth2/token"
+        login = f"https://{_login_host(host)}/{settings['adls.tenant-id']}/oauth2/token"
         hadoop_settings += [
             named("account.auth.type", "OAuth"),
             named("account.oauth.provider.type", _CLIENT_SECRETS),
@@ -105,7 +105,7 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
             HadoopSetting("fs.azure.account.hns.enabled", "false"),
             HadoopSetting("fs.azure.fns.account.service.type", "BLOB"),
         ]
-    if is_plain(settings):
+    if is_unencrypted(settings):
         hadoop_settings += [
             HadoopSetting("fs.azure.always.use.https", "false"),
             HadoopSetting("fs.azure.networking.library", "JDK_HTTP_URL_CONNECTION"),
@@ -113,26 +113,26 @@ def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]
     return hadoop_settings
 
 
-def is_plain(settings: Mapping[str, str]) -> bool:
+def is_unencrypted(settings: Mapping[str, str]) -> bool:
     """Tell whether an account of Azure is reached without encryption."""
     return settings.get("adls.blob-storage-scheme") == "http"
 
 
-def no_abfs(host: str, settings: Mapping[str, str]) -> str | None:
+def abfs_unsupported_reason(host: str, settings: Mapping[str, str]) -> str | None:
     """Return the reason why ABFS cannot have the settings ``adls.*`` of a warehouse; None if it can."""
     if settings.get("adls.blob-storage-authority", ":").startswith("."):
         return "Spark's file system finds no account by adls.blob-storage-authority"
     if "adls.sas-token-file" in settings:
         return "Spark's file system takes no adls.sas-token-file"
     has_keys = "adls.account-key" in settings or "adls.sas-token" in settings
-    if not has_keys and "adls.client-secret" in settings and _login(host) is None:
+    if not has_keys and "adls.client-secret" in settings and _login_host(host) is None:
         return f"it is not known who gives tokens for {host}"
     if not has_keys and "adls.client-id" in settings and "adls.client-secret" not in settings:
         return "adls.client-id without a secret means nothing to Spark's file system"
     return None
 
 
-def _login(host: str) -> str | None:
+def _login_host(host: str) -> str | None:
     return next((login for domain, login in _LOGINS.items() if host.endswith(f".{domain}")), None)
 
 
@@ -152,7 +152,7 @@ def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
     return [HadoopSetting(f"fs.gs.{key}", value, is_default=True) for key, value in connector_settings.items()]
 
 
-def no_gs(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
+def gs_unsupported_reason(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
     """Return the reason why the file system of ``gs`` cannot have the settings ``gcs.*``; None if it can."""
     for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
         if token in settings:

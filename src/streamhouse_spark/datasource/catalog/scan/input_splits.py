@@ -59,15 +59,15 @@ class ParquetSplit:
     """Estimated bytes of the asked columns."""
     deletes: tuple[tuple[str, int], ...] = ()
     """Files of positions that were deleted from the whole file: URI and bytes."""
-    gone: str | None = None
-    """More deleted positions, see `bits_of`."""
+    deleted_positions: str | None = None
+    """More deleted positions, as `encode_positions` returns them."""
     file_rows: int = 0
     """Rows of the whole file, deleted ones included."""
 
     @property
     def is_exact(self) -> bool:
         """Whether it has exactly so many rows."""
-        return self.length == self.file_bytes and not self.deletes and self.gone is None
+        return self.length == self.file_bytes and not self.deletes and self.deleted_positions is None
 
     def to_json(self) -> dict[str, Any]:
         deletes = [{"path": path, "size": size_bytes} for path, size_bytes in self.deletes]
@@ -77,7 +77,7 @@ class ParquetSplit:
             "length": self.length,
             "size": self.file_bytes,
             "deletes": deletes,
-            "gone": self.gone,
+            "gone": self.deleted_positions,
             "rows": self.file_rows,
         }
 
@@ -106,7 +106,7 @@ class SplitPlan:
     """Wanted size of a group that Spark's own reader reads."""
 
 
-def units_of(
+def plan_splits(
     sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
 ) -> SplitPlan:
     """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark.
@@ -127,10 +127,10 @@ def units_of(
         unit
         for file, path in zip(files, paths, strict=True)
         if path is not None
-        for unit in native_units(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
+        for unit in split_parquet_file(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
     ]
     hot = [
-        _python_unit(part, bucket, fraction, are_exact=sources.are_exact)
+        _arrow_split(part, bucket, fraction, are_exact=sources.are_exact)
         for piece, bucket, fraction in pieces
         for part in split_large_tasks([piece], int(target_bytes / fraction))
     ]
@@ -187,7 +187,7 @@ def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[st
     return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
-def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
+def _arrow_split(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
         case LogScanTask(split) | StartScanTask(split):
@@ -211,12 +211,12 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
             return ArrowSplit(piece, bucket, 1, size_bytes, is_exact=False)
 
 
-def native_units(
+def split_parquet_file(
     file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
 ) -> Iterator[ParquetSplit]:
     """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
-    cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
-    deleted_bits = bits_of(file.gone) if file.gone is not None else None
+    cuts = [0, *_cut_positions(file, int(target_bytes / fraction)), file.size_bytes]
+    deleted_bits = encode_positions(file.gone) if file.gone is not None else None
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)
@@ -224,7 +224,7 @@ def native_units(
         yield ParquetSplit(path, start, end - start, *of_file)
 
 
-def bits_of(positions: OffsetRuns) -> str:
+def encode_positions(positions: OffsetRuns) -> str:
     """Return positions as text: a bit for each up to the last, the lowest of a byte first, deflated, in base64."""
     bits = np.zeros(positions.range.end, np.bool_)
     bits[positions.offsets()] = True
@@ -236,7 +236,7 @@ def _rows_before(file: ScanFile, position: int) -> int:
     return file.num_rows * position // max(1, file.size_bytes)
 
 
-def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
+def _cut_positions(file: ScanFile, target_bytes: int) -> list[int]:
     if file.size_bytes <= target_bytes * 3 // 2:
         return []
     if not file.row_group_starts:
@@ -263,7 +263,7 @@ def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Seque
     return max(column_bytes / total_bytes, 0.001) if total_bytes else log_fraction(schema, columns)
 
 
-def narrowest(schema: TableSchema) -> str:
+def narrowest_column(schema: TableSchema) -> str:
     """Return the column that is read if only rows are counted."""
     return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
 

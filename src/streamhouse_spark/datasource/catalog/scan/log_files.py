@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.catalog.scan.file_systems import (
     scheme_of,
 )
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSetting
-from streamhouse_spark.datasource.stream.log_following import INSTEAD
+from streamhouse_spark.datasource.stream.log_following import MICRO_BATCH_ADVICE
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.lifecycle.log_locations import SETTINGS_PREFIX, log_settings, places_of
@@ -57,17 +57,19 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     elsewhere = places.place(key) if places is not None else None
     settings = table.settings if elsewhere is None else log_settings(table.settings)
     settings_of_store = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
-    file_systems = _for_logs(FileSystems.of(elsewhere or table.storage, settings_of_store, schemes, hadoop_version))
+    file_systems = _log_file_systems(
+        FileSystems.of(elsewhere or table.storage, settings_of_store, schemes, hadoop_version)
+    )
     location = url_of(table.storage, key).rstrip("/")
     scheme = scheme_of(location)
     uri = file_systems.uri_of(location) if scheme in REMOTE else None
     if uri is None:
-        reason = file_systems.reason(location) if scheme in REMOTE else f"none is known for {scheme}"
+        reason = file_systems.unreadable_reason(location) if scheme in REMOTE else f"none is known for {scheme}"
         raise InvalidOptionError(
             f"a stream of {name} in real-time mode follows the log by a file system of Spark, and none reaches "
-            f"{location}: {reason}. Where that cannot be helped, {INSTEAD}"
+            f"{location}: {reason}. Where that cannot be helped, {MICRO_BATCH_ADVICE}"
         )
-    hadoop_settings = [*file_systems.settings_for([location]), *_looks(location)]
+    hadoop_settings = [*file_systems.settings_for([location]), *_log_read_settings(location)]
     return LogFolder(
         uri,
         tuple(
@@ -87,18 +89,18 @@ def store_folder(table: TableHandle) -> LogFolder | None:
     if scheme_of(location) != S3A or (places is not None and places.place(key) is not None):
         return None
     settings_of_store = {name: value for name, value in table.settings.items() if not name.startswith(_OF_LAKES)}
-    file_systems = _for_logs(FileSystems.of(table.storage, settings_of_store, [S3A], None))
+    file_systems = _log_file_systems(FileSystems.of(table.storage, settings_of_store, [S3A], None))
     uri = file_systems.uri_of(location)
     if uri is None:
         return None
-    return LogFolder(uri.removesuffix(key), (*file_systems.settings_for([location]), *_looks(location)))
+    return LogFolder(uri.removesuffix(key), (*file_systems.settings_for([location]), *_log_read_settings(location)))
 
 
-def _for_logs(file_systems: FileSystems) -> FileSystems:
+def _log_file_systems(file_systems: FileSystems) -> FileSystems:
     return replace(file_systems, own={**file_systems.own, S3A: f"{file_systems.own[S3A]}-log"}, s3_class=S3_FILE_SYSTEM)
 
 
-def _looks(location: str) -> list[HadoopSetting]:
+def _log_read_settings(location: str) -> list[HadoopSetting]:
     if scheme_of(location) != S3A:
         return []
     bucket = location.partition("://")[2].partition("/")[0]

@@ -90,11 +90,11 @@ class CachedLakeSnapshot:
     location: str
     snapshot: int | None
     """None if there was none yet."""
-    marks: LakeValidators | None
+    validators: LakeValidators | None
     """The objects by which the next change shows."""
 
 
-def newest_of_lake(table: TableHandle) -> CachedLakeSnapshot | None:
+def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
     """Look for the newest snapshot of the lake that the table has as last read; None if it has no lake."""
     state = table.state
     if not state.has_lake:
@@ -106,7 +106,7 @@ def newest_of_lake(table: TableHandle) -> CachedLakeSnapshot | None:
     return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, marks)
 
 
-def pin_of(
+def take_query_snapshot(
     table: TableHandle,
     suffix: str | None,
     version: str | None,
@@ -127,7 +127,9 @@ def pin_of(
     if suffix == LAKE:
         open_view(table, suffix)
         is_cached = lake_snapshot is not None and not chosen
-        snapshot = lake_snapshot.snapshot if lake_snapshot and is_cached else _lake_snapshot(table, version, as_of_ms)
+        snapshot = (
+            lake_snapshot.snapshot if lake_snapshot and is_cached else _resolve_lake_snapshot(table, version, as_of_ms)
+        )
         pin = QuerySnapshot(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
         )
@@ -142,7 +144,7 @@ def pin_of(
         source_table = table
         if as_of_ms is not None:
             source_table, state = table_of_time(table, state, as_of_ms)
-            state, schema_id = _of_time(source_table, state, as_of_ms)
+            state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
             take_snapshot_as_of(with_schema(state, schema_id), as_of_ms)
         pin = QuerySnapshot(
             source_table.name,
@@ -155,15 +157,15 @@ def pin_of(
             schema_id=schema_id,
             is_former=source_table is not table,
         )
-    _STATES.keep(state)
+    _STATE_CACHE.put(state)
     return pin
 
 
-def pin_of_columns(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
+def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
     """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
     source_table, state = table_of_time(table, table.state, as_of_ms)
-    state, schema_id = _of_time(source_table, state, as_of_ms)
-    _STATES.keep(state)
+    state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
+    _STATE_CACHE.put(state)
     return QuerySnapshot(
         source_table.name,
         source_table.uuid,
@@ -175,13 +177,13 @@ def pin_of_columns(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
     )
 
 
-def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
+def _state_and_schema_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
     """Return the state of a commit by which rows of a time are read, and the schema that shows them."""
     historical_state = state_of_time(table, state, as_of_ms)
     return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
 
 
-def _lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
+def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
     lake = table.open_lake()
     if as_of_ms is not None:
         return lake.snapshot_as_of(as_of_ms).id
@@ -202,10 +204,10 @@ def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableH
     table = connection.table_by_uuid(pin.table, pin.uuid)
     if pin.attempt is not None:
         table.log.require_history([HistoryPoint(pin.commit, pin.attempt)], f"a query of {pin.name} began")
-    state = _STATES.get(pin)
+    state = _STATE_CACHE.get(pin)
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)
-        _STATES.keep(state)
+        _STATE_CACHE.put(state)
     if table.log.state.dropped and not pin.is_former:
         raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
     if pin.suffix is None and pin.schema_id is not None:
@@ -213,14 +215,14 @@ def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableH
     return table, state
 
 
-class _States:
+class _StateCache:
     """The last states that this process planned with. They are immutable."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
         self._lock = new_lock()
 
-    def keep(self, state: TableState) -> None:
+    def put(self, state: TableState) -> None:
         if state.attempt is None:
             return  # another history has the same number, and nothing would tell
         with self._lock:
@@ -233,9 +235,9 @@ class _States:
             return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
 
 
-_STATES = _States()
+_STATE_CACHE = _StateCache()
 
 
-def keep_state(state: TableState) -> None:
+def cache_state(state: TableState) -> None:
     """Keep a state that scans of a pin will ask for."""
-    _STATES.keep(state)
+    _STATE_CACHE.put(state)

@@ -7,10 +7,10 @@ from dataclasses import field, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.catalog.scan.options import is_range
+from streamhouse_spark.datasource.catalog.scan.options import reads_range
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import CHANGES, QuerySnapshot
 from streamhouse_spark.datasource.read.changelog import plan_changelog
-from streamhouse_spark.datasource.read.offset_resolution import batch_ranges, require_offsets_of_all
+from streamhouse_spark.datasource.read.offset_resolution import batch_ranges, require_complete_offsets
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
@@ -63,28 +63,30 @@ class SparkScanRequest:
         return Pruning(self.node, self.left_out)
 
     @property
-    def wanted(self) -> ScanRequest:
+    def scan_request(self) -> ScanRequest:
         return ScanRequest(self.columns, self.pruning, self.statistics_of, self.names_rows)
 
 
-def sources_of(request: SparkScanRequest) -> Sources:
+def plan_sources(request: SparkScanRequest) -> Sources:
     """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
     pin, options = request.pin, request.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
-        snapshot_id = _snapshot_of(request)
+        snapshot_id = _lake_snapshot_id(request)
         require_visible(request.state, snapshot_id)
-        lake = None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.wanted)
+        lake = (
+            None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan_request)
+        )
         require_found(request.state, lake.snapshot if lake is not None else None)
-        return replace(_of_log(request, ()), lake=lake)
+        return replace(_log_sources(request, ()), lake=lake)
     if pin.suffix == CHANGES:
-        return _changes(request)
-    if pin.suffix == CHANGELOG or is_range(options):
-        return _ranges(request)
+        return _changes_sources(request)
+    if pin.suffix == CHANGELOG or reads_range(options):
+        return _range_sources(request)
     if pin.suffix == BINLOG:
-        return _require_files_exist(request, _of_log(request, binlog_pieces(request.state), are_exact=False))
+        return _require_files_exist(request, _log_sources(request, binlog_pieces(request.state), are_exact=False))
     if pin.suffix is not None:
-        return _of_log(request, (ViewScanTask(pin.suffix),), are_exact=False)
-    return _union(request)
+        return _log_sources(request, (ViewScanTask(pin.suffix),), are_exact=False)
+    return _union_sources(request)
 
 
 def bucket_of(piece: Piece) -> int | None:
@@ -100,16 +102,16 @@ def bucket_of(piece: Piece) -> int | None:
     return None
 
 
-def _of_log(request: SparkScanRequest, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
-    schema = request.wanted.schema(request.state)
+def _log_sources(request: SparkScanRequest, pieces: Sequence[Piece], *, are_exact: bool = True) -> Sources:
+    schema = request.scan_request.schema(request.state)
     return Sources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
 
 
-def _union(request: SparkScanRequest) -> Sources:
+def _union_sources(request: SparkScanRequest) -> Sources:
     as_of_ms = request.options.as_of_timestamp_ms if request.pin.as_of_ms is None else request.pin.as_of_ms
     if as_of_ms is not None:
         _require_columns_of(request, as_of_ms)
-        return _of_pin(request, take_snapshot_as_of(request.state, as_of_ms))
+        return _snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
     pin = take_latest_snapshot(request.state)
     initial_schema = InitialSchema(
         request.columns,
@@ -117,7 +119,7 @@ def _union(request: SparkScanRequest) -> Sources:
         reader="a query of {name} whose lake snapshot was expired meanwhile",
         advice="run the query again",
     )
-    return with_stand_ins(request.table, pin, initial_schema, lambda found: _of_pin(request, found))
+    return with_stand_ins(request.table, pin, initial_schema, lambda found: _snapshot_sources(request, found))
 
 
 def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
@@ -131,25 +133,25 @@ def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
         )
 
 
-def _of_pin(request: SparkScanRequest, pin: ReadSnapshot) -> Sources:
-    return _require_files_exist(request, plan_pin(request.table, pin, request.wanted))
+def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> Sources:
+    return _require_files_exist(request, plan_pin(request.table, pin, request.scan_request))
 
 
 def _require_files_exist(request: SparkScanRequest, sources: Sources) -> Sources:
     """The sources, once it is seen that no file of the log's pieces was deleted since the pinned commit."""
-    segments = [segment for split in _splits(sources) for segment in split.segments]
+    segments = [segment for split in _log_splits(sources) for segment in split.segments]
     require_kept(request.table.log, sources.state, segments)
     return sources
 
 
-def _splits(sources: Sources) -> list[LogSplit]:
+def _log_splits(sources: Sources) -> list[LogSplit]:
     tails = list(sources.keyed.tails) if sources.keyed is not None else []
     bases = [p.base for p in sources.pieces if isinstance(p, KeyedScanTask) and p.base is not None]
     logs = (piece.rows if isinstance(piece, ChangesScanTask) else piece for piece in sources.pieces)
     return [*tails, *bases, *(p.split for p in logs if isinstance(p, LogScanTask | BinlogScanTask))]
 
 
-def _snapshot_of(request: SparkScanRequest) -> int | None:
+def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
     options = request.options
     if options.as_of_lake_snapshot is not None:
         return options.as_of_lake_snapshot
@@ -158,9 +160,9 @@ def _snapshot_of(request: SparkScanRequest) -> int | None:
     return request.pin.lake_snapshot
 
 
-def _changes(request: SparkScanRequest) -> Sources:
+def _changes_sources(request: SparkScanRequest) -> Sources:
     """The changes of the pinned range; with the primary key, where they are told apart by it."""
-    pin, state, pruning = request.pin, request.state, request.wanted.pruning
+    pin, state, pruning = request.pin, request.state, request.scan_request.pruning
     plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
     key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
     column_names = {*request.columns, *key}
@@ -168,15 +170,15 @@ def _changes(request: SparkScanRequest) -> Sources:
     return _require_files_exist(request, Sources(plan.state, schema, pieces=plan.pieces, are_exact=False))
 
 
-def _ranges(request: SparkScanRequest) -> Sources:
-    state, options, pruning = request.state, request.options, request.wanted.pruning
+def _range_sources(request: SparkScanRequest) -> Sources:
+    state, options, pruning = request.state, request.options, request.scan_request.pruning
     if request.pin.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(request.table, state, options)
         return _require_files_exist(
-            request, Sources(plan.state, request.wanted.schema(state), pieces=plan.pieces, are_exact=False)
+            request, Sources(plan.state, request.scan_request.schema(state), pieces=plan.pieces, are_exact=False)
         )
     if request.pin.suffix != CHANGELOG:
-        require_offsets_of_all(state, options)
+        require_complete_offsets(state, options)
     pruned_buckets = pruning.buckets(state)
     ranges = {
         b: r
@@ -184,5 +186,5 @@ def _ranges(request: SparkScanRequest) -> Sources:
         if pruned_buckets is None or b in pruned_buckets
     }
     pieces = range_pieces(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
-    sources = _of_log(request, list(prune_tasks(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
+    sources = _log_sources(request, list(prune_tasks(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
     return _require_files_exist(request, sources)
