@@ -72,7 +72,7 @@ def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, wa
         from streamhouse_spark.datasource import worker_memory
         from streamhouse_spark.datasource.catalog.rpc_options import READ_OPTION, SCOPE_OPTION
         from streamhouse_spark.datasource.source import StreamhouseDataSource
-        from streamhouse_spark.kv.read_version import ReadBase
+        from streamhouse_spark.kv.read_version import ReadVersion
 
         __spec__ = types.SimpleNamespace(name="pyspark.daemon")
         url = {str(tmp_path)!r}
@@ -88,7 +88,7 @@ def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, wa
         options = {{"warehouse": url, "path": "s.t"}}
         if {way!r} == "rewrite":
             scope = {{"reads_once": True, "schema_id": table.state.schema_id, "filters": []}}
-            options |= {{READ_OPTION: ReadBase.of(table.state).to_text(), SCOPE_OPTION: json.dumps(scope)}}
+            options |= {{READ_OPTION: ReadVersion.of(table.state).to_text(), SCOPE_OPTION: json.dumps(scope)}}
         schema = StructType().add("id", LongType(), nullable=False).add("n", IntegerType())
         source = StreamhouseDataSource(options)
         writer = spared(lambda: source.writer(schema, False))

@@ -1,4 +1,4 @@
-"""``CALL streamhouse.system.create_branch``, ``drop_branch`` and ``fast_forward``."""
+"""Procedures of branches and tags: each is a method of `Table`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.warehouse.process_cache import Connection
 
-CREATED: Final = "table string not null, branch string not null, version bigint not null, lake_snapshot_id bigint"
-DROPPED: Final = "table string not null, branch string not null"
-PUBLISHED: Final = (
+CREATE_BRANCH_RESULT: Final = (
+    "table string not null, branch string not null, version bigint not null, lake_snapshot_id bigint"
+)
+DROP_BRANCH_RESULT: Final = "table string not null, branch string not null"
+FAST_FORWARD_RESULT: Final = (
     "table string not null, branch string not null, version bigint not null, rows_written bigint, rows_deleted bigint"
 )
+DAY_MS: Final = 24 * 3600 * 1000
+CREATE_TAG_RESULT: Final = (
+    "table string not null, tag string not null, version bigint not null, lake_snapshot_id bigint"
+)
+DROP_TAG_RESULT: Final = "table string not null, tag string not null"
 
 
 def create_branch(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
@@ -43,3 +50,18 @@ def fast_forward(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
         )
     report = connection.table(name).fast_forward(arguments["to"])
     return [(report.table, report.branch, report.version, report.rows_written, report.rows_deleted)]
+
+
+def create_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    """Name a version and return one row. Raises as `Table.create_tag`."""
+    table = connection.table(parse_table_argument(arguments["table"]))
+    days = arguments["retain_days"]
+    tag = table.create_tag(arguments["tag"], arguments["version"], retain_ms=None if days is None else days * DAY_MS)
+    return [(table.name, tag.name, tag.version, tag.lake_snapshot)]
+
+
+def drop_tag(connection: Connection, arguments: Mapping[str, Any]) -> Rows:
+    """Drop a tag and return one row. Raises as `Table.drop_tag`."""
+    table = connection.table(parse_table_argument(arguments["table"]))
+    table.drop_tag(arguments["tag"])
+    return [(table.name, arguments["tag"])]

@@ -22,11 +22,11 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
 from streamhouse_spark.warehouse.process_cache import Connection
 
-REFRESHED: Final = (
+REFRESH_RESULT: Final = (
     "table string not null, changed boolean not null, rows_written bigint not null, rows_deleted bigint not null, "
     "whole_because string"
 )
-PAUSED: Final = "table string not null, changed boolean not null"
+PAUSE_RESULT: Final = "table string not null, changed boolean not null"
 PROGRAM: Final = "streamhouse_spark.views.procedure_main"
 
 _CONNECTS: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")

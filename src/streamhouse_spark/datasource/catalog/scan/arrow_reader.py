@@ -16,8 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.pruning import comparable_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import release_memory

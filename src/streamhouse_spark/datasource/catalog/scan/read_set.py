@@ -10,8 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.datasource.catalog.scan.pruning import column_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import column_types, parse_filters
 from streamhouse_spark.kv.read_version import ReadVersion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.statistics import collect_stats, stats_bounds

@@ -34,8 +34,7 @@ from streamhouse_spark.datasource.catalog.scan.cache_validators import (
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.input_splits import SplitPlan, narrowest_column, plan_splits
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import METADATA_TYPES, column_types, parse_filters
 from streamhouse_spark.datasource.catalog.scan.query_snapshot import (
     CHANGES,
     QuerySnapshot,

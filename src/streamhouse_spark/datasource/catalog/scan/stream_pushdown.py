@@ -18,8 +18,7 @@ from streamhouse_spark.datasource.catalog.rpc_options import LAG_OPTION, NEED_OP
 from streamhouse_spark.datasource.catalog.scan.arrow_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.arrow_reader import read_ipc_rows
 from streamhouse_spark.datasource.catalog.scan.input_splits import narrowest_column
-from streamhouse_spark.datasource.catalog.scan.pruning import comparable_types
-from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.read.offset_resolution import offsets_from_json
 from streamhouse_spark.datasource.stream.metrics import lag_ms
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
