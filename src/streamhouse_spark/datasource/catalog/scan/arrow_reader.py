@@ -1,7 +1,7 @@
-"""Rows of the hot log, and of lake files that Spark cannot read itself, as Arrow streams in one binary column.
+"""Rows of the hot log, and of lake files that Spark cannot read, as Arrow IPC streams in one binary column.
 
-Spark's Python sources hand rows over one by one. As bytes they pass through untouched, and the JVM side makes column
-vectors of them: each row that Spark sees here is one Arrow IPC stream with one batch.
+Spark's Python sources hand over one row at a time. Binary values pass through unchanged, and Java turns them into
+column vectors. Each row here is one Arrow IPC stream with one batch.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
-"""The column of these reads in Spark's eyes."""
+"""The schema of these reads in Spark."""
 STREAM_BYTES_MAX = 32 << 20
 COUNTS_KEY = "streamhouse.counts"
 
 
 class PythonReader(DataSourceReader):
-    """Reads the groups of a plan that `plan` made; ``text`` is its answer in ``read``."""
+    """Reader of a plan's groups. ``text`` is the ``read`` of the answer of `plan`."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
         self._plan = PythonPlan.from_text(text)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the reader without the groups: each task has its own in its partition."""
+        """Pickle the reader without the groups: each partition holds its own."""
         return {**self.__dict__, "_plan": self._plan.without_groups()}
 
     def partitions(self) -> list[InputPartition]:
@@ -53,9 +53,10 @@ class PythonReader(DataSourceReader):
 
 
 def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Read a plan as ``python_plan`` says, whose groups are not looked at. Each row is an Arrow stream of one batch.
+    """Read ``plan`` with the settings of ``python_plan``, ignoring its groups. Each row is an Arrow stream of one
+    batch.
 
-    The last one has no rows, and the counts of the read in the metadata of its schema.
+    The last row has no data. The metadata of its schema holds the counts of the read.
     """
     before = METER.total()
     yield from _read_ipc_rows(connection, python_plan, plan)
@@ -91,7 +92,7 @@ def make_partitions(plan: PythonPlan) -> list[InputPartition]:
 
 
 def _split_large_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut the batch in halves until each fits into a stream of the size that the JVM side takes."""
+    """Halve the batch until each part fits the maximum stream size of the Java reader."""
     if batch.nbytes <= STREAM_BYTES_MAX or batch.num_rows <= 1:
         yield batch
         return

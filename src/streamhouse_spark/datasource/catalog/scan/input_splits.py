@@ -1,4 +1,4 @@
-"""The smallest parts that a scan is cut into, and the share of a table's bytes in the asked columns."""
+"""The smallest splits of a scan, and estimates of the bytes in the requested columns."""
 
 from __future__ import annotations
 
@@ -38,15 +38,18 @@ _TEXT_BYTES = 24
 _NESTED_BYTES = 64
 _KEYED_ROW_BYTES = 64
 _NATIVE_ROWS_MIN = 256 << 10
-"""Rows whose columns take about as long to decode and to add up as five tasks take to begin."""
+"""Rows whose decoding and aggregation take about as long as the start of five tasks."""
 _ALONE_BYTES_MAX = 16 << 20
-"""Bytes of the asked columns that a core has read in some tenths of a second: a second task costs it more than it
-saves."""
+"""Bytes of the requested columns that one core reads in some tenths of a second. Below this, a second task costs more
+than it saves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSplit:
-    """A byte range of a Parquet file, for Spark's own reader, which reads the row groups whose middle lies in it."""
+    """Byte range of a Parquet file for Spark's own reader, which reads the row groups whose midpoint is in the
+    range.
+    """
 
     path: str
     """A URI, percent-encoded."""
@@ -56,17 +59,17 @@ class ParquetSplit:
     bucket: int | None
     num_rows: int
     size_bytes: int
-    """Estimated bytes of the asked columns."""
+    """Estimated bytes of the requested columns."""
     deletes: tuple[tuple[str, int], ...] = ()
-    """Files of positions that were deleted from the whole file: URI and bytes."""
+    """Position delete files of the whole file: URI and bytes."""
     deleted_positions: str | None = None
     """More deleted positions, as `encode_positions` returns them."""
     file_rows: int = 0
-    """Rows of the whole file, deleted ones included."""
+    """Rows of the whole file, including deleted ones."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether it has exactly so many rows."""
+        """Whether ``num_rows`` is exact."""
         return self.length == self.file_bytes and not self.deletes and self.deleted_positions is None
 
     def to_json(self) -> dict[str, Any]:
@@ -84,34 +87,34 @@ class ParquetSplit:
 
 @dataclass(frozen=True, slots=True)
 class ArrowSplit:
-    """A piece of work for Python."""
+    """A scan task for Python."""
 
     piece: Piece
     bucket: int | None
     num_rows: int
     size_bytes: int
     is_exact: bool
-    """Whether it has exactly so many rows."""
+    """Whether ``num_rows`` is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """All units of a scan."""
+    """All splits of a scan."""
 
     native: list[ParquetSplit]
     hot: list[ArrowSplit]
     target_bytes: int
-    """Wanted size of a group that Python reads."""
+    """Target size of a group that Python reads."""
     native_target_bytes: int
-    """Wanted size of a group that Spark's own reader reads."""
+    """Target size of a group that Spark's own reader reads."""
 
 
 def plan_splits(
     sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
 ) -> SplitPlan:
-    """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark.
+    """Cut the sources into splits. Python reads everything that Spark cannot reach through ``reached``.
 
-    ``drops_rows`` says whether Spark's side leaves out rows by their positions.
+    ``drops_rows`` says whether the Java side can drop rows by position.
     """
     files = sources.lake.files if sources.lake is not None else ()
     paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
@@ -140,8 +143,8 @@ def plan_splits(
 def _native_target_bytes(
     of_files: Sequence[_Weight], weights: Sequence[_Weight], parallelism: int, min_bytes: int
 ) -> int:
-    """Return how large a partition of Spark's own reader should be: a core has one of few bytes, else about two, so
-    that no core waits for long at the end.
+    """Return the partition size for Spark's own reader: one partition per core for small scans, else about two, so that
+    no core waits long at the end.
     """
     share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
     if share_bytes <= _ALONE_BYTES_MAX:
@@ -150,8 +153,8 @@ def _native_target_bytes(
 
 
 def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
-    """Return the bytes of as many rows as a task of Spark's own reader is worth: packed columns of many rows are small,
-    and one core alone would have all of them.
+    """Return the bytes that make a task of Spark's own reader worth its start. Well-compressed columns hold many rows
+    in few bytes, and one core would get all of them.
     """
     num_rows = sum(file.num_rows for file in files)
     num_bytes = sum(int(file.size_bytes * fraction) + OPENING_BYTES for file in files)
@@ -170,7 +173,7 @@ class _Weight:
 def _native_path(
     file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
 ) -> str | None:
-    """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
+    """Return the file's URI if Spark's own reader returns exactly the same rows."""
     assert sources.lake is not None
     can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
     if reached is None or not (file.has_rows_as_stored or can_drop):
@@ -214,7 +217,7 @@ def _arrow_split(piece: Piece, bucket: int | None, fraction: float, *, are_exact
 def split_parquet_file(
     file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
 ) -> Iterator[ParquetSplit]:
-    """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
+    """Yield the whole file, or parts of about the target size, cut between row groups if they are known."""
     cuts = [0, *_cut_positions(file, int(target_bytes / fraction)), file.size_bytes]
     deleted_bits = encode_positions(file.gone) if file.gone is not None else None
     for start, end in itertools.pairwise(cuts):
@@ -225,14 +228,14 @@ def split_parquet_file(
 
 
 def encode_positions(positions: OffsetRuns) -> str:
-    """Return positions as text: a bit for each up to the last, the lowest of a byte first, deflated, in base64."""
+    """Encode positions as a bitmap up to the last position, least significant bit first, deflated, in base64."""
     bits = np.zeros(positions.range.end, np.bool_)
     bits[positions.offsets()] = True
     return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
 
 
 def _rows_before(file: ScanFile, position: int) -> int:
-    """Estimate the rows before a position; the rows of a file's parts are in sum the file's."""
+    """Estimate the rows before a byte position. The estimates of all parts add up to the file's rows."""
     return file.num_rows * position // max(1, file.size_bytes)
 
 
@@ -251,20 +254,20 @@ def _cut_positions(file: ScanFile, target_bytes: int) -> list[int]:
 
 
 def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
-    """Estimate the share of the rows' bytes in these columns, by the widths of their types."""
+    """Estimate the requested columns' share of a row's bytes by the widths of their types."""
     column_bytes = sum(_width_bytes(schema.column(name).type) for name in columns)
     return max(column_bytes / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
 
 
 def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
-    """Estimate the same share, by the sizes of columns in the files' metadata."""
+    """Estimate the requested columns' share of the bytes by the column sizes in file metadata."""
     column_bytes = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
     total_bytes = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
     return max(column_bytes / total_bytes, 0.001) if total_bytes else log_fraction(schema, columns)
 
 
 def narrowest_column(schema: TableSchema) -> str:
-    """Return the column that is read if only rows are counted."""
+    """Return the cheapest column to read if rows are only counted."""
     return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
 
 

@@ -1,8 +1,7 @@
-"""The state that one query reads: chosen when Spark loads a table's name, and carried as text to every scan of the
-query.
+"""The table state that a query reads: pinned when Spark loads a name, and passed as text to every scan of the query.
 
-A pin names a commit of the table, or a lake snapshot, so that all scans of a query see one state, whatever is committed
-meanwhile and whichever process plans them.
+A snapshot names a commit of the table or a lake snapshot. All scans of a query therefore see one state, regardless of
+concurrent commits and of the process that plans them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 _STATES_MAX = 16
 CHANGES = "changes"
-"""In the place of a suffix: the changes of a range of commits. No name of a table has it."""
+"""Stands in place of a suffix: the changes of a commit range. No table name has this suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +38,30 @@ class QuerySnapshot:
     uuid: str
     suffix: str | None
     commit: int
-    """Number of the record of the log's state, whose schema is read."""
+    """Commit of the log state whose schema is read."""
     is_chosen: bool = False
-    """Whether the user chose the state, with VERSION or TIMESTAMP AS OF: no other may replace it."""
+    """Whether the user chose the state with VERSION or TIMESTAMP AS OF, so that no other state may replace it."""
     as_of_ms: int | None = None
     lake_snapshot: int | None = None
-    """With suffix ``lake``: the snapshot; None if there was none yet."""
+    """With suffix ``lake``: the snapshot id, or None if the lake had no snapshot."""
     is_rewritten: bool = False
     """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
     attempt: str | None = None
-    """Attempt of the commit's record: a table that was restored from a backup has another one at its number."""
+    """Attempt of the commit's record. A table restored from a backup has another attempt at this number."""
     first: int = 0
     """With suffix ``changes``: the first commit."""
     last: int = 0
-    """And the last one; before the first, there are none."""
+    """With suffix ``changes``: the last commit. The range is empty if it is below ``first``."""
     is_open: bool = False
-    """And whether a stream goes on behind the last one."""
+    """With suffix ``changes``: whether a stream continues after the last commit."""
     schema_id: int | None = None
-    """And the schema whose columns such a stream has; without a suffix the one of ``as_of_ms``."""
+    """With suffix ``changes``: the schema of a stream. Without suffix: the schema as of ``as_of_ms``."""
     after_us: int | None = None
-    """And the time that was shown with the commit before the first, of a stream."""
+    """With suffix ``changes``: the displayed time of the commit before ``first``, for streams."""
     is_former: bool = False
-    """Whether another table took this one's place since: it is read as of a time before that."""
+    """Whether the table was replaced since, and is read as of a time before the replacement."""
     is_net: bool = False
-    """And whether rows of a log table that were both added and removed by these commits are left out."""
+    """With suffix ``changes``: whether rows of a log table that these commits both add and remove are omitted."""
 
     @property
     def name(self) -> str:
@@ -72,7 +71,7 @@ class QuerySnapshot:
 
     @property
     def version(self) -> str:
-        """A text that changes whenever the read rows may have changed."""
+        """A text that changes whenever the rows of the snapshot may have changed."""
         return f"{self.commit}" if self.suffix != LAKE else f"{self.commit}-{self.lake_snapshot}"
 
     def to_text(self) -> str:
@@ -85,17 +84,17 @@ class QuerySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CachedLakeSnapshot:
-    """The newest snapshot of a lake, read beside the table's state."""
+    """The latest lake snapshot, read together with the table's state."""
 
     location: str
     snapshot: int | None
-    """None if there was none yet."""
+    """None if the lake has no snapshot yet."""
     validators: LakeValidators | None
-    """The objects by which the next change shows."""
+    """The objects that show the next change of the lake."""
 
 
 def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
-    """Look for the newest snapshot of the lake that the table has as last read; None if it has no lake."""
+    """Read the latest lake snapshot, or return None if the table's last read state has no lake."""
     state = table.state
     if not state.has_lake:
         return None
@@ -113,11 +112,10 @@ def take_query_snapshot(
     timestamp_us: int | None,
     lake_snapshot: CachedLakeSnapshot | None = None,
 ) -> QuerySnapshot:
-    """Make the pin for a name loaded now, of the table's state as last read. ``lake_snapshot`` is the newest snapshot
-    of the state's lake, if it was looked for already.
+    """Pin the table's last read state for a name. ``lake_snapshot`` is the latest lake snapshot if it was read already.
 
-    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
-    `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
+    Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an invalid version, and
+    `SnapshotExpiredError` or `OffsetsTrimmedError` for a version that is no longer retained.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of_ms = None if timestamp_us is None else timestamp_us // 1000
@@ -162,7 +160,7 @@ def take_query_snapshot(
 
 
 def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
-    """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
+    """Pin the last read state with the columns of a past time. The options of the read hold the time itself."""
     source_table, state = table_of_time(table, table.state, as_of_ms)
     state, schema_id = _state_and_schema_at(source_table, state, as_of_ms)
     _STATE_CACHE.put(state)
@@ -178,7 +176,7 @@ def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
 
 
 def _state_and_schema_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
-    """Return the state of a commit by which rows of a time are read, and the schema that shows them."""
+    """Return the state by which rows of a past time are read, and the id of their schema."""
     historical_state = state_of_time(table, state, as_of_ms)
     return (state if historical_state.version == state.version else historical_state), historical_state.schema_id
 
@@ -196,9 +194,9 @@ def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: in
 
 
 def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableHandle, TableState]:
-    """Open the table, and find its state at the pinned commit.
+    """Open the table and its state at the pinned commit.
 
-    Raises `SnapshotExpiredError` if that state can no longer be found, `DifferentHistoryError` if the table was
+    Raises `SnapshotExpiredError` if that state is no longer retained, and `DifferentHistoryError` if the table was
     restored from a backup since.
     """
     table = connection.table_by_uuid(pin.table, pin.uuid)
@@ -216,7 +214,7 @@ def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableH
 
 
 class _StateCache:
-    """The last states that this process planned with. They are immutable."""
+    """LRU cache of the states that this process planned with. States are immutable."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
@@ -239,5 +237,5 @@ _STATE_CACHE = _StateCache()
 
 
 def cache_state(state: TableState) -> None:
-    """Keep a state that scans of a pin will ask for."""
+    """Cache a state that scans of a query snapshot will need."""
     _STATE_CACHE.put(state)

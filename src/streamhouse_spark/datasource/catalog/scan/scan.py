@@ -1,7 +1,7 @@
-"""Loading a table's name and planning its reads, for Spark's catalog.
+"""Load table names and plan scans for Spark's catalog.
 
-Spark calls `load` once for a name in a query, and `plan` once for each scan of it; both run in a planner process.
-Groups that `plan` calls native are read by Spark's own Parquet reader, all others by `hot_reader`.
+Spark calls `load` once per name of a query and `plan` once per scan. Both run in a planner process. Spark's own Parquet
+reader reads the ``native`` groups of a plan, and `arrow_reader` reads all other groups.
 """
 
 from __future__ import annotations
@@ -67,16 +67,17 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, open_v
 from streamhouse_spark.warehouse.process_cache import Connection
 
 METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), ROW_ID)
-"""The hidden columns of a table. All but the last may be null: rows that another engine rewrote in the lake have lost
-their log position."""
+"""The hidden columns of a table. All but the last are nullable: rows that another engine rewrote in the lake have lost
+their log position.
+"""
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer what a name means now. Raises `TableNotFoundError`, `InvalidNameError`, and as `take_query_snapshot` does.
+    """Resolve a name to its current table or view. Raises `TableNotFoundError`, `InvalidNameError`, and as
+    `take_query_snapshot` does.
 
-    Spark asks this before each CREATE TABLE, and has a text of its own for an absent table: so no similar name is
-    looked for.
+    Spark calls this before each CREATE TABLE and reports a missing table itself, so no similar name is suggested.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
     newest, lake_snapshot = connection.find_with(str(name.path), read_lake_snapshot if name.suffix == LAKE else None)
@@ -99,13 +100,13 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:
-    """Return the branch that ``VERSION AS OF`` names; None where it names none."""
+    """Return the branch that ``VERSION AS OF`` names, or None if it names none."""
     branch = find_branch(state, str(args.get("version") or "").strip().lower())
     return None if branch is None else branch.name
 
 
 def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
-    """Describe the pinned table, for Java. ``lake`` has the marks of the lake from before the pin."""
+    """Describe the table at the snapshot for Java. ``lake`` holds the lake's validators, taken before the snapshot."""
     table, state = open_at_snapshot(connection, pin)
     kind = _KINDS.get(pin.suffix, "view")
     num_rows, size_bytes = _estimate_size(state)
@@ -134,13 +135,13 @@ def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidato
 
 
 def _spark_bucket_key(state: TableState) -> tuple[str, ...]:
-    """Return the bucket key if Spark can compute the buckets itself: Java has Iceberg's function only."""
+    """Return the bucket key if Spark can compute the buckets: Java implements Iceberg's bucket function only."""
     properties = state.parsed
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
 def _visible_columns(table: TableHandle, state: TableState, pin: QuerySnapshot) -> pa.Schema:
-    """Return the columns that a query sees without asking for hidden ones."""
+    """Return the columns that ``SELECT *`` returns."""
     if pin.suffix is None or pin.suffix == LAKE:
         return state.schema.arrow
     if pin.suffix == CHANGELOG:
@@ -151,7 +152,7 @@ def _visible_columns(table: TableHandle, state: TableState, pin: QuerySnapshot) 
 
 
 def _supports_updates(state: TableState) -> bool:
-    """Tell whether a stream of rows that change can be written: only if a row replaces the one before it."""
+    """Return whether a stream in update mode can be written: only if a new row replaces the previous row of its key."""
     if not state.primary_key:
         return False
     properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
@@ -164,7 +165,7 @@ def _metadata_columns() -> list[dict[str, Any]]:
 
 
 def _estimate_size(state: TableState) -> tuple[int, int]:
-    """Estimate rows and bytes of the table, without looking at the lake: it is taken to weigh as much as the log."""
+    """Estimate rows and bytes of the table without reading the lake: lake rows count like log rows."""
     pin = take_latest_snapshot(state)
     rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
     for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
@@ -175,11 +176,10 @@ def _estimate_size(state: TableState) -> tuple[int, int]:
 
 
 def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the work of one scan.
+    """Plan one scan.
 
-    Raises as reads do, `InvalidOptionError` for options that the name cannot have, and `CommitConflictError` if the
-    scan is of a table that the query reads, here and elsewhere, in order to write it, and that changed since it was
-    loaded.
+    Raises as reads do, `InvalidOptionError` for options that the name does not support, and `CommitConflictError` if an
+    UPDATE, DELETE or MERGE also reads its target elsewhere and the table changed since it was loaded.
     """
     pin = QuerySnapshot.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
@@ -236,16 +236,14 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _prunable_types(state: TableState, pin: QuerySnapshot) -> Mapping[str, pa.DataType]:
-    """Return the columns by which files and segments are chosen. What these know of kinds and times of their rows is
-    not what ``CHANGES`` show.
+    """Return the columns by which files and segments are pruned. ``CHANGES`` shows other change types and times than
+    segment statistics hold, so these columns are excluded there.
     """
     return {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
 
 
 def _metadata_names(pin: QuerySnapshot, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns among those asked for that are no columns of the table, in the order in which they are
-    read.
-    """
+    """Return the requested columns that are metadata columns, in read order."""
     if pin.suffix == CHANGES:
         return tuple(field.name for field in CHANGES_FIELDS if field.name in columns)
     of_log = pin.suffix in (None, CHANGELOG)
@@ -257,14 +255,12 @@ def _reachable_file_systems(table: TableHandle, args: Mapping[str, Any]) -> File
 
 
 def _columns_to_read(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the table's columns among those asked for; if there is none, the one that is read to count rows."""
+    """Return the requested columns of the table; for none, the cheapest column to count rows by."""
     return tuple(name for name in columns if schema.find(name) is not None) or (narrowest_column(schema),)
 
 
 def _pack_groups(state: TableState, units: SplitPlan, *, is_keyed: bool, limit: int | None, parallelism: int) -> Groups:
-    """Pack the units; by bucket if Spark can make use of that, which it cannot for a key that the query does not
-    read.
-    """
+    """Pack the splits into groups, by bucket if Spark can use that: the query must read the bucket key."""
     if limit is not None:
         return pack(*limit_splits(units.native, units.hot, limit), units.target_bytes, units.native_target_bytes)
     num_buckets = state.num_buckets

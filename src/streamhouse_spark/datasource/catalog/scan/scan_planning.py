@@ -1,4 +1,4 @@
-"""The sources of one scan: the parts of the log and the lake files that its pin and its filters leave."""
+"""Sources of one scan: the log ranges and lake files that remain after snapshot selection and pruning."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE
 
 @dataclass(frozen=True, slots=True)
 class SparkScanRequest:
-    """The parameters of a scan, as Spark gives them."""
+    """Parameters of a scan, from Spark."""
 
     table: TableHandle
     state: TableState
     pin: QuerySnapshot
     options: ReadOptions
     columns: tuple[str, ...]
-    """The table's columns to read; at least one."""
+    """Table columns to read; at least one."""
     node: Node
     statistics_of: tuple[str, ...] = ()
-    """Columns whose statistics are wanted of lake files, besides those of the filters."""
+    """Columns whose lake file statistics are needed, in addition to those of the filters."""
     left_out: list[Segment] = field(default_factory=list, compare=False)
-    """The segments that the filter left out."""
+    """Segments that the filter pruned."""
     names_rows: bool = False
-    """Whether the identities of rows are read."""
+    """Whether row ids are read."""
 
     @property
     def pruning(self) -> Pruning:
@@ -123,7 +123,9 @@ def _union_sources(request: SparkScanRequest) -> Sources:
 
 
 def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
-    """Require that the name was loaded with the columns of that time: an option of a read comes too late for that."""
+    """Require that the name was loaded with the columns of that time. A read option arrives after the columns are
+    fixed.
+    """
     historical_state = state_of_time(request.table, request.state, as_of_ms)
     if not same_columns(historical_state.schema, request.state.schema):
         raise SchemaMismatchError(
@@ -138,7 +140,7 @@ def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> Sources:
 
 
 def _require_files_exist(request: SparkScanRequest, sources: Sources) -> Sources:
-    """The sources, once it is seen that no file of the log's pieces was deleted since the pinned commit."""
+    """Return the sources after checking that no segment of their tasks was deleted since the pinned commit."""
     segments = [segment for split in _log_splits(sources) for segment in split.segments]
     require_kept(request.table.log, sources.state, segments)
     return sources
@@ -161,7 +163,7 @@ def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
 
 
 def _changes_sources(request: SparkScanRequest) -> Sources:
-    """The changes of the pinned range; with the primary key, where they are told apart by it."""
+    """Return the changes of the pinned range, with the primary key if changes are paired by it."""
     pin, state, pruning = request.pin, request.state, request.scan_request.pruning
     plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
     key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
