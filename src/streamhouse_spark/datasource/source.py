@@ -1,7 +1,7 @@
 """The data source ``streamhouse``: the methods that Spark calls.
 
-Spark calls these methods by the names of their parameters too, so the names are part of the interface. It imports this
-module anew in each Python worker, so a method imports what it needs.
+Spark passes arguments by name, so parameter names are part of the interface. It re-imports this module in each Python
+worker, so methods import only what they need.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         df.write.format("streamhouse").option("warehouse", W).mode("overwrite").save("sales.orders")
         sdf.writeStream.format("streamhouse").option("warehouse", W).option("checkpointLocation", C).start("sales.copy")
 
-    Two facts of Spark that a user of this path should know:
+    Two limits of Spark:
 
-    * Spark tells a Python source neither the columns nor the filters of a query. Where the session has the jar, batch
-      reads become the catalog's, which is told, and so are streams. Elsewhere a query that needs few columns says so:
+    * Spark pushes neither columns nor filters to a Python source. If the session has the jar, batch reads and streams
+      get both through the catalog. Without the jar, name the columns:
       ``spark.read.schema("order_id long, amount double").format("streamhouse")…`` reads only these.
-    * A DataFrame, and a temporary view made from one, keeps the state of its **first** use: Spark asks for the
-      partitions once. Call ``load`` again to see newer rows.
+    * A DataFrame, and a temporary view of one, keeps the state of its **first** use, because Spark plans the partitions
+      once. Call ``load`` again to read newer rows.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -249,7 +249,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             self._require_same_table(self._connection().table(name))
 
     def _require_same_table(self, table: Table) -> None:
-        """Require that a query of the catalog is about the table that was loaded, not about another one of its name."""
+        """Require that the name still means the table that the catalog loaded."""
         uuid = self.options.get(UUID_OPTION)
         if uuid is not None and uuid != table.uuid:
             raise TableNotFoundError(
@@ -259,7 +259,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
 
 def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
-    """Return a target and the state that it was made by: other queries of this process may refresh the same table."""
+    """Return a target and the state that it was made from. Concurrent queries of this process may refresh the table."""
     while True:
         state, target = table.state, make()
         if table.state is state:
@@ -267,7 +267,7 @@ def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple
 
 
 def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
-    """Return the target of a read or a stream: Spark asks for the schema without telling which; options of streams
+    """Return the target of a batch read or a stream. Spark asks for the schema without saying which; the options
     tell.
     """
     from streamhouse_spark.datasource.read.table_reference import resolve_batch_target, resolve_stream_target
@@ -282,5 +282,5 @@ def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[
 
 
 def _user_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a user gave."""
+    """Return the options that the user set."""
     return {name.lower(): value for name, value in options.items() if not is_internal(name)}

@@ -31,10 +31,10 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class StreamhouseReader(ErrorBoundary, DataSourceReader):
-    """Reads one state of a table, decided on the driver when Spark asks for the partitions.
+    """Reads one state of a table, chosen on the driver when Spark plans the partitions.
 
-    Filters are not applied: Spark shares one reader between the uses of a DataFrame, and a reader that filtered for one
-    of them would give the other too few rows.
+    Filters are not applied here. Spark shares one reader between all uses of a DataFrame, so filtering for one use
+    would drop rows of another.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         schema: StructType,
         schema_at_planning: TableSchema,
     ) -> None:
-        """Take a target, and the table's schema when the target was made, which counts if the target has none."""
+        """Take a target, and the table's schema for a target that has none."""
         self._planned_schema = target.table_schema or schema_at_planning
         self._connection = connection
         self._target = target
@@ -58,8 +58,8 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
     @release_memory_after
     def partitions(self) -> list[InputPartition]:
-        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if columns changed since Spark was told of
-        them.
+        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if the columns changed since Spark read
+        the schema.
         """
         plan = self._plan()
         if self._target.kind != "view":
@@ -110,6 +110,6 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
 
 def plan_view(table: TableHandle, state: TableState, suffix: str) -> ScanPlan:
-    """Plan a read of a whole view."""
+    """Plan a read of a whole system view."""
     pieces = binlog_pieces(state) if suffix == BINLOG else (ViewScanTask(suffix),)
     return ScanPlan(table.name, table.uuid, state.schema, pieces)

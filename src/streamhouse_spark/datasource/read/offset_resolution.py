@@ -1,4 +1,4 @@
-"""Offsets of buckets for start and end options. Pure, but for times that only the archive of changes knows."""
+"""Resolve start and end options to bucket offsets. Pure, except for times that only the change archive holds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 def require_complete_offsets(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
-    """Raise `InvalidOptionError` for a range from the beginning, if the table was made from a lake table: those rows
-    have no offsets, and must not be left out unseen. Reads of changes ask only for those made since.
+    """Raise `InvalidOptionError` for a read from the beginning of an adopted table: adopted rows have no offsets and
+    would be silently missing. Change feeds contain only later changes and are allowed.
     """
     is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
@@ -39,10 +39,11 @@ def require_complete_offsets(state: TableState, options: ReadOptions | StreamRea
 
 
 def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | None = None) -> dict[int, OffsetRange]:
-    """Return bucket → the offsets that a batch read asks for; buckets without any are absent. With ``storage``, times
-    are looked for in the archive of changes, too.
+    """Return bucket → offsets of a batch read, without empty ranges. With ``storage``, times are also looked up in the
+    change archive.
 
-    Raises `InvalidOptionError` for offsets that never were, `OffsetsTrimmedError` for times that are no longer known.
+    Raises `InvalidOptionError` for offsets that never existed, `OffsetsTrimmedError` for times that are no longer
+    retained.
     """
     strict = options.fail_on_data_loss
     starts = resolve_starting_offsets(
@@ -68,11 +69,11 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
 def resolve_starting_offsets(
     state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool, storage: Storage | None = None
 ) -> dict[int, int]:
-    """Return bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the
-    earliest.
+    """Return bucket → first offset to read. A timestamp overrides offsets. Buckets missing from JSON start at the
+    earliest offset.
 
-    ``strict`` False takes the hot log's start where a time is no longer known. The earliest change of a table with a
-    primary key may be in its archive.
+    If ``strict`` is false, a time that is no longer retained means the start of the hot log. The earliest change of a
+    primary-key table may be in its archive.
     """
     if timestamp_ms is not None:
         return _resolve_timestamp(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
@@ -143,8 +144,8 @@ def _resolve_bucket_timestamp(
 ) -> int:
     """Return the first offset committed at ``timestamp_ms`` or later.
 
-    Trimmed rows that are not in the archive have no commit times any more. Where one of them may be the answer, that is
-    an error, or the hot log's start when not ``strict``.
+    Trimmed rows outside the archive have no commit times. If the answer may be one of them, raise, or return the start
+    of the hot log if not ``strict``.
     """
     first = state.first_offset(bucket)
     if timestamp_ms <= state.created_ms:
@@ -169,7 +170,7 @@ def _resolve_bucket_timestamp(
 
 
 def _is_committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Tell whether every row below the offset is known to have been committed before ``timestamp_ms``."""
+    """Return whether every row below the offset is known to have been committed before ``timestamp_ms``."""
     first = state.buckets[bucket].segments[:1]
     if first and first[0].base_offset < offset and first[0].last_time_ms < timestamp_ms:
         return True
@@ -182,7 +183,5 @@ def offsets_from_json(offsets: Mapping[str, int]) -> dict[int, int]:
 
 
 def offsets_to_json(offsets: Mapping[int, int]) -> dict[str, int]:
-    """Return offsets as JSON in the order of the buckets, so that equal offsets are equal texts: Spark compares the
-    text.
-    """
+    """Return offsets as JSON, sorted by bucket: Spark compares offsets as text."""
     return {str(bucket): offset for bucket, offset in sorted(offsets.items())}

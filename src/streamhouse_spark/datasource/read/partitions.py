@@ -1,4 +1,4 @@
-"""Pieces packed into Spark partitions of about equal size, and their rows in a task."""
+"""Scan tasks packed into Spark partitions of about equal size, and the reader of a partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class TablePartition(InputPartition):
-    """The part of a plan that one task reads, as JSON text. Holds no settings."""
+    """The part of a plan that one task reads, as JSON. Contains no settings."""
 
     def __init__(self, plan: ScanPlan) -> None:
         super().__init__(json.dumps(plan.to_json(), separators=(",", ":")))
@@ -33,7 +33,7 @@ class TablePartition(InputPartition):
 
 
 def make_partitions(plan: ScanPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """Cut the plan into Spark partitions, as `parts` does."""
+    """Split the plan into Spark partitions with `parts`."""
     return [TablePartition(part) for part in parts(plan, parallelism)]
 
 
@@ -45,9 +45,9 @@ def read_plan(
     mask: RowMask | None = None,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all pieces: the metadata columns and then the plan's columns, or the columns of a view.
+    """Read all scan tasks: metadata columns followed by the plan's columns, or the columns of a view.
 
-    Rows that the mask tells to be unwanted may be among them.
+    Rows that do not match ``mask`` may be included.
     """
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
     match plan.pieces[:1]:
@@ -65,7 +65,7 @@ def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
 
 
 def _convert_to_spark_types(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return batches of a view, with the types that Spark has."""
+    """Convert batches of a view to the types that Spark supports."""
     for batch in batches:
         schema = canonical_schema(batch.schema)
         arrays = [

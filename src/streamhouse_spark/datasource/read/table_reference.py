@@ -1,4 +1,4 @@
-"""The meaning of a name together with the options of a read, decided before anything is planned."""
+"""Resolve a table name and read options to a read target, before anything is planned."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Kind = Literal["union", "range", "lake", "view"]
 
 @dataclass(frozen=True, slots=True)
 class ReadTarget:
-    """The source of a read's rows, and the columns that it can have.
+    """The source of a read's rows, and its available columns.
 
-    ``union`` is the table as one consistent state, ``range`` offset ranges of its log (below the hot log's start from
-    the lake), ``lake`` a lake snapshot alone, ``view`` a system table or one of the lake's metadata tables.
+    ``union`` is the table as one consistent state. ``range`` is offset ranges of the log, read from the lake below the
+    hot log's start. ``lake`` is a lake snapshot. ``view`` is a system table or a metadata table of the lake.
     """
 
     kind: Kind
@@ -41,14 +41,14 @@ class ReadTarget:
     suffix: str | None
     schema: pa.Schema
     metadata: tuple[pa.Field, ...] = ()
-    """Columns before the table's columns, with kind ``range``."""
+    """Columns before the table's columns; for ``range``."""
     table_schema: TableSchema | None = None
-    """The table's schema that the target was made by, of kind ``union``."""
+    """The table schema that the target was made from; for ``union``."""
 
 
 def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
     """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for
-    options that do not apply to it.
+    options that it does not support.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
@@ -87,7 +87,7 @@ def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOp
 
 
 def _schema_as_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
-    """Return the columns that a read of the table, or one as of a time, shows."""
+    """Return the schema of a current read, or of a read as of a time."""
     if as_of_ms is None:
         return table.state.schema
     source_table, state = table_of_time(table, table.state, as_of_ms)

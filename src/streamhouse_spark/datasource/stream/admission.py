@@ -1,4 +1,4 @@
-"""Limits on the part of the log that one micro-batch takes. Pure."""
+"""Limits on the rows and bytes of one micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from streamhouse_spark.read.offset_range_scan import row_bytes
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20
-"""Rows, or bytes, that a limit in bytes lets pass at least, whichever is less: batches of a row would never end."""
+"""Minimum rows or bytes, whichever is less, that a byte limit admits: with single-row batches a stream would never
+catch up.
+"""
 
 
 def limit_ends(
@@ -22,11 +24,12 @@ def limit_ends(
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[int, int]:
-    """Return bucket → end of a batch from ``starts`` towards ``ends``, with at most so many rows and bytes in memory.
+    """Return bucket → end of a batch from ``starts`` towards ``ends`` with at most ``max_rows`` rows and ``max_bytes``
+    in memory.
 
-    Fair: buckets get equal shares, and the others get unneeded parts. The limit in bytes is soft, because it may be
-    below a single row: a batch takes `BATCH_ROWS_MIN` rows, or `BATCH_BYTES_MIN`, if they are there, and one row at
-    least. Buckets whose share is less than a row take turns.
+    Buckets get equal shares, and unused parts go to the other buckets. The byte limit is soft, because a single row may
+    exceed it: a batch admits `BATCH_ROWS_MIN` rows or `BATCH_BYTES_MIN` if available, and at least one row. Buckets
+    whose share is below one row take turns.
     """
     backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
@@ -38,7 +41,7 @@ def limit_ends(
 
 
 def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
-    """Return bucket → number of rows of its backlog that come with the next batch."""
+    """Return bucket → number of rows in the next batch."""
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
     sizes = {bucket: _estimate_bytes(state, bucket, offsets) for bucket, offsets in backlog.items()}
     total_bytes = sum(sizes.values())
@@ -60,7 +63,7 @@ def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes
 
 
 def count_files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
-    """Return how many files, from the first on, have at most so many rows and bytes; at least one if there is any."""
+    """Return how many leading files fit both limits; at least one if there is any."""
     num_rows = num_bytes = 0
     for number, file in enumerate(files):
         num_rows += file.num_rows
@@ -72,10 +75,11 @@ def count_files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_b
 
 
 def fair_shares(demands: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
-    """Split ``limit`` so that nobody gets more than wanted and nobody could get more without another getting less.
+    """Split ``limit`` max-min fairly: no bucket gets more than its demand, and none can get more unless another gets
+    less.
 
-    The rest of whole shares goes one by one to buckets in their order, beginning at ``rotation``, so that with fewer
-    than one each all of them have their turn.
+    The remainder goes one by one to buckets in order, starting at ``rotation``, so that buckets with a share below one
+    take turns.
     """
     shares = dict.fromkeys(demands, 0)
     left = min(limit, sum(demands.values()))
@@ -93,7 +97,7 @@ def fair_shares(demands: Mapping[int, int], limit: int, *, rotation: int) -> dic
 
 
 def _estimate_bytes(state: TableState, bucket: int, offsets: OffsetRange) -> int:
-    """Estimate the bytes in memory of a range; trimmed rows count like the others."""
+    """Estimate the bytes in memory of a range, including trimmed rows."""
     log = state.buckets[bucket]
     hot = sum(s.memory_bytes * len(s.offsets.intersect(offsets)) // s.num_rows for s in log.segments)
     first = log.segments[0].base_offset if log.segments else log.end
@@ -101,7 +105,7 @@ def _estimate_bytes(state: TableState, bucket: int, offsets: OffsetRange) -> int
 
 
 def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, share_bytes: int) -> int:
-    """Return how many rows of the range, from its start, have about ``share_bytes`` together."""
+    """Return how many rows from the start of the range fit in about ``share_bytes``."""
     log = state.buckets[bucket]
     rows, left = 0, share_bytes
     first = log.segments[0].base_offset if log.segments else log.end

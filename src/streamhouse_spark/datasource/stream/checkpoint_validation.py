@@ -1,8 +1,8 @@
-"""Checks that a stream's checkpoint is of the table's history, and the position to go on from if it is not.
+"""Validation of a stream's checkpoint against the table's history, and the position to continue from after a mismatch.
 
-A table that is restored from a backup, or a copy that a query is pointed to, has the same uuid, and other rows at the
-offsets from where the histories part. A position names the newest record with rows that the log had then; where the
-log does not have that record, the query has read rows that are not the table's, or is about to skip some.
+A table restored from a backup, or a copy that a query is pointed to, has the same uuid but other rows after the point
+where the histories diverge. A position names the latest record with rows at that time. If the log does not have that
+record, the query has read rows that are not the table's, or would skip some.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamHistory:
-    """Checks every position of one query. Costs no request if the position is one of the last."""
+    """Validates every position of one query. Recent positions cost no request."""
 
     def __init__(self, *, continues: bool) -> None:
         self._continues = continues
@@ -30,14 +30,13 @@ class StreamHistory:
         self._moved_offsets: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
     def validate_position(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
-        """Give the position; with ``onDifferentHistory=continue`` one in the table for one of another history.
+        """Return the position, or with ``onDifferentHistory=continue`` its replacement if it is from another history.
 
-        That is at the same offsets, or at the log's end in buckets that end before, and within one process always the
-        same: rows that are appended meanwhile are read. Rows with which the stream was to begin are no longer waited
-        for.
+        The replacement has the same offsets, capped at the log's end, and is stable within one process, so rows
+        appended concurrently are read. Unread initial rows are skipped.
 
-        Raises `DifferentHistoryError` for a position of another history. If that cannot be told, because the record was
-        cleaned away, the position counts as the table's.
+        Raises `DifferentHistoryError` for a position of another history. If the record was cleaned up, so that this
+        cannot be determined, the position is accepted.
         """
         position = offset.history
         if position is None or position == table.state.anchors.rows or self._last_valid == (table.log, position):
@@ -62,7 +61,7 @@ class StreamHistory:
         return moved_offset
 
     def has_moved(self, data: Mapping[str, Any]) -> bool:
-        """Tell whether `placed` returned another position for this one of Spark."""
+        """Return whether `validate_position` replaced this position of Spark."""
         if not self._moved_offsets:
             return False
         return _position_key(StreamOffset.from_json(data, "", data["table"])) in self._moved_offsets

@@ -1,10 +1,9 @@
-"""The beginning of a batch in real-time mode: rows that are there, and the record behind them, from which Java follows
-the commit log.
+"""The start of a real-time batch: the existing rows, and the record after them from which Java follows the commit log.
 
-A batch in real-time mode has no end when it begins. Python says once, at its beginning, which bytes hold the rows of
-each bucket that the log already has, and how rows of each schema become Spark's columns. From there Java takes appends
-out of new records by itself. A record that does anything else to rows or columns ends the batch, and its meaning for
-the stream is decided here, at the beginning of the next one, as for micro-batches.
+A real-time batch has no end when it starts. At the start, Python reports once which bytes hold the existing rows of
+each bucket, and how rows of each schema map to Spark's columns. From there, Java reads appends from new records by
+itself. A record with any other change of rows or columns ends the batch. Python interprets that record at the start of
+the next batch, as for micro-batches.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from streamhouse_spark.schema.evolution import is_stored_alike, require_same_col
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SEGMENTS_MAX: Final = 1_000
-"""Segments that one batch is told of. A batch that is told of fewer than there are ends behind them."""
+"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
 IGNORED_ACTIONS: Final = (
     "append",
     "append-parts",
@@ -60,7 +59,7 @@ IGNORED_ACTIONS: Final = (
     DROPPED_ROWS,
     DROPPED_FILE_ROWS,
 )
-"""Actions of records that change neither columns nor rows that are there: a reader goes on behind them."""
+"""Actions that change neither columns nor existing rows: readers skip them."""
 MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
 CATCH_UP_ADVICE: Final = (
     "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
@@ -69,18 +68,18 @@ CATCH_UP_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class InitialBacklog:
-    """The position at which a batch begins, and all rows of the log behind it."""
+    """The start position of a batch, and all log rows after it."""
 
     begin: StreamOffset
     splits: Mapping[int, LogSplit]
-    """Bucket → its rows; absent where there are none."""
+    """Bucket → its rows; buckets without rows are absent."""
     state: TableState
     is_whole: bool
-    """Whether no row behind them is left out, so that the reader can follow the log."""
+    """Whether the splits hold all rows, so that the reader can follow the log."""
 
 
 def require_followable(name: str, options: StreamReadOptions) -> None:
-    """Raise `InvalidOptionError` where an option asks for what real-time mode lacks."""
+    """Raise `InvalidOptionError` for an option that real-time mode does not support."""
     if options.adds_new_columns:
         raise InvalidOptionError(
             f"option schemaEvolutionMode=addNewColumns of a stream of {name} in real-time mode: a batch there cannot "
@@ -103,10 +102,10 @@ def plan_backlog(
     *,
     tells_changes: bool,
 ) -> InitialBacklog:
-    """Find the rows behind a position, for a query of these ``columns`` of the schema ``query_schema``.
+    """Return the rows after a position, for a query of these ``columns`` of ``query_schema``.
 
-    Raises the errors that end a stream of micro-batches: `SchemaMismatchError`, `OffsetsTrimmedError`,
-    `DifferentHistoryError`, `InvalidOptionError`. Raises `InvalidOptionError` for rows that only Python reads.
+    Raises the errors that end a micro-batch stream: `SchemaMismatchError`, `OffsetsTrimmedError`,
+    `DifferentHistoryError`, `InvalidOptionError`. Also raises `InvalidOptionError` for rows that only Python can read.
     """
     name = table.name
     advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
@@ -152,7 +151,7 @@ def plan_backlog(
 
 
 def _limit_segments(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit], bool]:
-    """Return the first segments of each bucket, as many as one batch is told of, and whether these are all."""
+    """Return the first segments of each bucket, limited to one batch, and whether these are all."""
     share = max(1, SEGMENTS_MAX // max(1, len(splits)))
     cut = {b: LogSplit(s.table_uuid, b, s.offsets, s.segments[:share], s.schemas, s.deleted) for b, s in splits.items()}
     return cut, all(len(split.segments) <= share for split in splits.values())
@@ -166,7 +165,7 @@ def describe_tasks(
     columns: Sequence[str],
     num_tasks: int,
 ) -> list[Any]:
-    """Describe the work of each task, for Java: each follows some buckets of the log in the ``folder``."""
+    """Describe each task for Java: it follows some buckets of the log in ``folder``."""
     state = initial.state
     shared = {
         "folder": folder,
@@ -205,9 +204,9 @@ def _describe_segment(segment: Segment) -> dict[str, Any]:
 def _describe_layouts(
     initial: InitialBacklog, name: str, query_schema: TableSchema, columns: Sequence[str]
 ) -> dict[str, Any]:
-    """Describe rows of each schema that the log has or gets: the Arrow schema, and Spark's columns in it.
+    """Describe the rows of each schema in the log: the Arrow schema and the positions of Spark's columns.
 
-    Raises `InvalidOptionError` for rows whose columns have other types than the query's.
+    Raises `InvalidOptionError` for rows whose column types differ from the query's.
     """
     state = initial.state
     ids = {state.schema_id, *(s.schema_id for split in initial.splits.values() for s in split.segments)}

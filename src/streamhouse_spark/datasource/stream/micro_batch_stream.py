@@ -1,7 +1,6 @@
-"""Streaming reads: the log by offsets, and below the hot log's start the lake by the same offsets.
+"""Streaming reads: the log by offsets, and the lake by the same offsets below the hot log's start.
 
-Of a table with a primary key the lake has no changes; rows of its snapshots by key come before the log's start, see
-`start_rows`.
+The lake of a primary-key table has no changes. There, rows of key snapshots precede the log's start, see `bootstrap`.
 """
 
 from __future__ import annotations
@@ -61,23 +60,23 @@ from streamhouse_spark.warehouse.process_cache import Connection
 logger = logging.getLogger(__name__)
 
 CONSUMER_MOVE_MS = 30_000
-"""Shortest time between two records of a named consumer's position: each is one commit record."""
+"""Minimum time between two commit records of a named consumer's position."""
 
 
 class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
-    """Reads a table's log from offsets to offsets; a batch that is repeated reads exactly the same rows.
+    """Reads a table's log between offsets. A repeated batch reads exactly the same rows.
 
-    Spark keeps one of these on the driver for the whole query, and pickles another one into each task, which only uses
-    `read`. A table that was dropped and created again ends the query with `TableNotFoundError`, one that was truncated
-    or overwritten with `OffsetsTrimmedError`: results from the old rows are no longer right. With
-    ``failOnDataLoss=false`` it goes on behind the truncation. One that was restored from a backup ends it with
-    `DifferentHistoryError`, unless ``onDifferentHistory=continue``: see `stream_history`. With
-    ``schemaEvolutionMode=addNewColumns`` it ends with `SchemaMismatchError` (``COLUMNS_ADDED``) once all rows are
-    processed that were written without columns that it lacks.
+    Spark keeps one instance on the driver for the whole query, and pickles another into each task, which only calls
+    `read`. The query fails with `TableNotFoundError` if the table was dropped and recreated. It fails with
+    `OffsetsTrimmedError` if the table was truncated or overwritten, because results of the old rows are stale; with
+    ``failOnDataLoss=false`` it continues after the truncation. It fails with `DifferentHistoryError` if the table was
+    restored from a backup, unless ``onDifferentHistory=continue``, see `checkpoint_validation`. With
+    ``schemaEvolutionMode=addNewColumns`` it fails with `SchemaMismatchError` (``COLUMNS_ADDED``) after all rows written
+    without the new columns are processed.
     """
 
     _has_pushdown: ClassVar[bool] = False
-    """Whether each batch is told which columns its query reads."""
+    """Whether each batch carries the columns that its query reads."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         schema: StructType,
         initial_state: TableState,
     ) -> None:
-        """Take a target. ``initial_state`` is the table's state that the target was made by."""
+        """Take a target, and the table state that it was made from."""
         spark_versions.refuse_limits_without_admission_control(
             maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
         )
@@ -124,13 +123,13 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         """The end of the newest batch: once that ran, what comes behind is not read."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the table as it was last seen: tasks, which get a copy, wait for nothing."""
+        """Pickle without the cached table: tasks never poll."""
         return {**self.__dict__, "_throttle": None, "_last_table": None}
 
     # -- positions ------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the position at which a new query begins. Spark asks twice: both times it is the same."""
+        """Return the start position of a new query. Spark calls this twice and gets the same answer."""
         if self._initial is None:
             table, state = self._open_table()
             self._initial = self._initial_position(table, state)
@@ -138,11 +137,12 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
+        """Return the end of the next batch. PySpark before 4.2 passes neither ``start`` nor ``limit`` and reads
+        everything.
 
-        With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
-        Where Spark asks again and again, the answer is from a look that is due (see `read.log_poller`), and never from
-        one before the call.
+        With a limit, the initial rows come in batches of their own, file by file, before the changes. While Spark polls
+        in a loop, the call waits until a poll is due (see `read.log_poller`) and never returns a state from before the
+        call.
         """
         table, state = self._last_table = self._poll_table()
         self._last_end = self._plan_batch_end(table, state, start, limit)
@@ -192,9 +192,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return spark_versions.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the log's end, whatever the limits, for the latest offset in the query's progress.
+        """Return the end of the log, regardless of limits, for the query's progress.
 
-        It is as it was when the end of the batch was asked for, just before.
+        It is the end as of the preceding `latestOffset`.
         """
         _, state = self._last_table or self._open_table()
         return self._end_of_log(state)
@@ -204,12 +204,12 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return StreamOffset(state.table_uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the present end: read up to it, and no further. Later deletions make no batch of their own."""
+        """Fix the current end as the end of the query. Later deletions do not start another batch."""
         state = self._open_table()[1]
         self._ceiling, self._ceiling_commit = state.ends, state.version
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that Spark finished everything below ``end``, as the position of a named consumer."""
+        """Record that Spark processed everything below ``end``, as the position of the named consumer."""
         if self._options.consumer_id is not None:
             table, _ = self._open_table()
             self._move_consumer(table, self._parse_offset(table, end).offsets)
@@ -217,18 +217,18 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch. Raises as `planned`."""
+        """Plan a batch. Raises as `plan_parts` does."""
         return [TablePartition(part) for part in self.plan_parts(start, end, self._table_columns, Pruning())]
 
     def plan_parts(
         self, start: dict[str, Any], end: Mapping[str, Any], columns: Sequence[str], pruning: Pruning
     ) -> list[ScanPlan]:
-        """Plan the parts of a batch of these columns of the table, without segments that have no row of the filter.
+        """Plan the parts of a batch with these table columns, skipping segments without matching rows.
 
-        Of ``$binlog``, whose rows are made of two of the log, no segment is left out.
+        Segments of ``$binlog`` are never skipped, because each of its rows combines two log rows.
 
-        Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were truncated,
-        `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
+        Raises `OffsetsTrimmedError` if rows are in neither log nor lake or were truncated, `SnapshotExpiredError` if
+        initial rows are no longer retained.
         """
         table, state = self._refresh_table() if end == self._last_end else self._open_table()
         final = self._parse_offset(table, end)
@@ -271,12 +271,14 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         )
 
     def stop(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Do nothing: no resources are held."""
 
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _poll_table(self) -> tuple[TableHandle, TableState]:
-        """Return the table as `_table` does: where the query waits for rows on an object store, once a look is due."""
+        """Return the table as `_open_table` does. While the query waits for rows on an object store, wait until a poll
+        is due.
+        """
         watch = self._throttle
         if watch is not None and watch.is_spinning():
             watch.wait()
@@ -288,17 +290,18 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return table, state
 
     def _open_table(self) -> tuple[TableHandle, TableState]:
-        """The table, read to its tail, and the one state that the call is about: others may read the table on.
+        """Return the table, refreshed, and the one state that the call uses; concurrent calls may refresh the table
+        further.
 
-        Its name is resolved each time, so that a table made anew is noticed.
+        The name is resolved each time, so that a recreated table is noticed.
 
-        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark goes on
-        with the columns that the query began with.
+        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark keeps the
+        columns of the query's start.
         """
         return self._check_columns(self._connection.table(self._table_name))
 
     def _refresh_table(self) -> tuple[TableHandle, TableState]:
-        """Return the same as `_table`, but do not resolve the name again: `latestOffset` did it for this batch."""
+        """Return the same as `_open_table` without resolving the name again: `latestOffset` did it for this batch."""
         table = self._last_table[0] if self._last_table is not None else None
         try:
             if table is not None and not table.refresh().dropped:
@@ -308,7 +311,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return self._open_table()
 
     def _check_columns(self, table: TableHandle) -> tuple[TableHandle, TableState]:
-        """Check the columns of a table that was just read; see `_table`."""
+        """Check the columns of a refreshed table, as `_open_table` describes."""
         state = table.state
         now = state.schema
         if self._added_columns is not None and table.uuid == self._table_uuid:
@@ -335,12 +338,10 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return table, state
 
     def _initial_position(self, table: TableHandle, state: TableState) -> StreamOffset:
-        """Give the offset at which a new query begins.
+        """Return the start position of a new query.
 
-        Raises `SchemaMismatchError` where a column was added since it was made.
-
-
-        The query may begin with rows by key, which have values in that column wherever their changes lie.
+        Raises `SchemaMismatchError` if a column was added since the query was created: initial rows have values in it
+        at any offset.
         """
         if self._added_columns is not None and self._added_columns.has_new_columns:
             raise self._added_columns.error(table.name)
@@ -355,9 +356,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _apply_deletions(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> TableState:
-        """Return the state with the deletions that the batch's end knows of: the batch may be repeated.
+        """Return the state with the deletions up to the batch's end, because the batch may be repeated.
 
-        Raises `OffsetsTrimmedError` where one that its beginning does not know of took rows of earlier batches.
+        Raises `OffsetsTrimmedError` if a later deletion than the batch's start removed rows of earlier batches.
         """
         if not self._options.skips_change_commits and (begin.history is None or not self._reports_deletions(state)):
             advice = (
@@ -368,23 +369,23 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return deletions_as_of(table.storage, state, position_commit(end))
 
     def _reports_deletions(self, state: TableState) -> bool:
-        """Tell whether the stream shows rows of a table without a primary key that are deleted behind its positions."""
+        """Return whether the stream emits deletions of rows of a log table that it has already read."""
         return self._has_change_type and not state.primary_key and not self._options.skips_change_commits
 
     def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
-        """Tell whether rows were deleted behind a position, and the stream shows that."""
+        """Return whether rows were deleted after the position and the stream reports deletions."""
         last = state.version if self._ceiling_commit is None else self._ceiling_commit
         later_deletions = (d for d in state.deletions if d.commit > position_commit(begin) and d.first_commit <= last)
         return self._reports_deletions(state) and any(later_deletions) and position_commit(begin) < last
 
     def _start_point(self, state: TableState, begin: StreamOffset) -> HistoryPoint | None:
-        """Return where the stream began, if it is told of deletions."""
+        """Return the history at the stream's start if the stream reports deletions."""
         return begin.start_history or begin.history if self._reports_deletions(state) else None
 
     def _deletion_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> tuple[ChangesScanTask, ...]:
-        """Return the rows before the batch that were deleted since its beginning, up to its end. Rows that are deleted
+        """Return tasks for rows before the batch that were deleted between its start and its end. Rows that are deleted
         before they are read are in no batch.
         """
         if begin.history is None or not self._reports_deletions(state) or not has_lost_rows(state):
@@ -397,9 +398,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _bootstrap_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> list[StartScanTask]:
-        """Return the pieces of rows that the batch begins with: before its changes, so that sinks that keep the order
-        are right.
-        """
+        """Return tasks for the initial rows of the batch. They precede its changes, for sinks that preserve order."""
         numbers = begin.files_before(end)
         if not numbers:
             return []
@@ -415,7 +414,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return bootstrap_tasks(files[numbers.start : numbers.stop], begin)
 
     def _bootstrap_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
-        """Return the files of ``begin.rows``; none if they are deleted and may be."""
+        """Return the files of ``begin.rows``, or none if they were deleted and data loss is allowed."""
         try:
             return find_bootstrap_files(table, state, begin)
         except SnapshotExpiredError as error:
@@ -435,9 +434,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         newest: Mapping[int, int],
         processed: Mapping[int, int] | None,
     ) -> None:
-        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed, and the next ones have other
-        columns.
-        """
+        """Raise `SchemaMismatchError` if all rows up to ``ends`` are processed and the next rows have new columns."""
         if self._added_columns is not None and self._added_columns.has_end and ends != newest and processed == ends:
             raise self._added_columns.error(table.name)
 
@@ -451,7 +448,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
 
 
 def require_same_rows(table_name: str, start_truncation: int, end_truncation: int, *, strict: bool) -> None:
-    """Raise `OffsetsTrimmedError` where the table was truncated between two positions; only warn unless ``strict``."""
+    """Raise `OffsetsTrimmedError` if the table was truncated between two positions; only warn unless ``strict``."""
     if start_truncation == end_truncation:
         return
     text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
@@ -464,12 +461,12 @@ def require_same_rows(table_name: str, start_truncation: int, end_truncation: in
 
 
 def position_commit(offset: StreamOffset) -> int:
-    """Return the newest commit that can have deleted rows when a position was taken."""
+    """Return the latest commit whose deletions a position can reflect."""
     return offset.history.number if offset.history is not None else 0
 
 
 def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
-    """Raise `OffsetsTrimmedError` for a range that the log does not reach."""
+    """Raise `OffsetsTrimmedError` for a range beyond the end of the log."""
     for bucket, offsets in ranges.items():
         if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
             end = state.buckets[bucket].end if bucket in state.buckets else 0

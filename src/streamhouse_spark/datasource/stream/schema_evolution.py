@@ -1,7 +1,7 @@
-"""The end of a stream whose table got columns that its query lacks: ``schemaEvolutionMode=addNewColumns``.
+"""Streams whose table gets new columns: ``schemaEvolutionMode=addNewColumns``.
 
-A query of Spark has the columns that it began with, to its end. So that no value of a new column is lost, such a query
-ends before the first rows that were written with one, and one that is started again goes on with these rows.
+Spark fixes a query's columns at its start. To lose no value of a new column, the query ends before the first rows that
+were written with it. After a restart it continues with these rows.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds:
 
 
 class AddedColumns:
-    """Watches one table for one running query, which has ``columns`` of the schema that the table had when it began.
+    """Watches a table for a running query that reads ``columns`` of the schema at its start.
 
-    Once a row with a new column is seen, the query's end is fixed: in each bucket with such rows before the first one,
-    in the others at the end of that moment. Rows that come later, whatever their columns, are for the query that is
-    started next, so that the end is reached however fast others write.
+    The first row with a new column fixes the query's end: before that row in its bucket, and at the current end in all
+    other buckets. Later rows are left to the restarted query whatever their columns, so the end is reached however fast
+    writers append.
     """
 
     def __init__(self, initial_state: TableState, columns: tuple[str, ...]) -> None:
@@ -56,7 +56,7 @@ class AddedColumns:
         """The columns that it lacks, by their names at the last look; once the end is fixed, by those at that time."""
 
     def update(self, state: TableState) -> None:
-        """Take in a newer state of the table. Raises `SchemaMismatchError` for a query that never had all columns."""
+        """Take a newer state of the table. Raises `SchemaMismatchError` for a query that never read all columns."""
         if self._missing:
             raise SchemaMismatchError(
                 f"{state.name}: schemaEvolutionMode=addNewColumns reads all columns, and this query does not have "
@@ -82,16 +82,16 @@ class AddedColumns:
 
     @property
     def has_new_columns(self) -> bool:
-        """Whether the query lacks columns of the table, as of the last look."""
+        """Whether the table has columns that the query lacks, as of the last update."""
         return bool(self._new_names)
 
     def limit_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return bucket → how far the query may read up to ``ends``: not beyond the last look."""
+        """Return bucket → the end up to which the query may read, at most the last update."""
         limits = self._seen_ends if self._end is None else self._end
         return {bucket: min(end, limits.get(bucket, 0)) for bucket, end in ends.items()}
 
     def error(self, table_name: str) -> SchemaMismatchError:
-        """Return the error for a query that has read all that it may."""
+        """Return the error for a query that has processed all rows it may read."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
             f"{table_name}: {', '.join(self._new_names)} came to the columns, and this stream, which began without, "
